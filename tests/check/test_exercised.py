@@ -57,6 +57,7 @@ WORLDS = (
     Configuration(2, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
+    Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
 )
 LOGS = (
     LogConfiguration(2, 3, 1),
@@ -119,7 +120,6 @@ NOT_GIVEN = {
 NOT_COME_TO = {Status: {"abandoned"}}
 NOT_MOVED = {
     "WriterMachine": {
-        *(("abandon", status, "abandoned") for status in ("writing", "changing", "closing")),
         *(("metadata_unknown", status, "ended") for status in ("changing", "closing")),
         ("append", "writing", "changing"),
     },
@@ -128,7 +128,6 @@ NOT_MOVED = {
         *(("adds_answered", "reading", status) for status in ("ended", "measuring")),
         *(("replacements_found", "reading", status) for status in ("closing", "measuring")),
         ("waited", "reading", "ended"),
-        *(("length_unavailable", "measuring", status) for status in ("ended", "measuring")),
     },
     "LogMachine": {
         *(

@@ -144,6 +144,11 @@ def counts_as_negative(answer: Answer) -> bool:
     return answer in NEGATIVES
 
 
+def failed_read_stands(asked: Collection[BookieId], now: Collection[BookieId]) -> bool:
+    """An entry could not be had only if all that were asked are where the newest record has it: it may have moved."""
+    return set(asked) <= set(now)
+
+
 def negative_votes_needed(write_quorum: int, ack_quorum: int) -> int:
     """The guide: "Uncommitted = Quorum Coverage negative responses"."""
     return quorum.entry_coverage(write_quorum, ack_quorum)
@@ -237,6 +242,11 @@ def without_record(*, trusted: bool) -> Answer:
 def empty_is_a_loss(*, served: bool) -> bool:
     """A bookie that has served before and finds nothing on its disk has lost everything."""
     return served
+
+
+def start_doubts(*, named: bool, nameless: bool) -> bool:
+    """A start puts the ledgers in limbo that a loss names, and every ledger after a loss that has no name."""
+    return named or nameless
 
 
 def unknown_may_be_lost(*, searching: bool) -> bool:
@@ -383,14 +393,6 @@ def copy_priority(copies: int, first: int) -> tuple[int, int]:
     return copies, first
 
 
-# --- reading ------------------------------------------------------------------------------------------------------
-
-
-def failed_read_stands(asked: Collection[BookieId], now: Collection[BookieId]) -> bool:
-    """An entry could not be had only if all that were asked are where the newest record has it: it may have moved."""
-    return set(asked) <= set(now)
-
-
 # --- log ----------------------------------------------------------------------------------------------------------
 
 
@@ -460,6 +462,7 @@ class Rules:
     first_word: Callable[[Introduction, bytes, int], Answer] = first_word
     without_record: Callable[..., Answer] = without_record
     empty_is_a_loss: Callable[..., bool] = empty_is_a_loss
+    start_doubts: Callable[..., bool] = start_doubts
     unknown_may_be_lost: Callable[..., bool] = unknown_may_be_lost
     may_have_held: Callable[[LedgerMetadata, BookieId], bool] = may_have_held
     first_add_after_loss: Callable[..., bool] = first_add_after_loss

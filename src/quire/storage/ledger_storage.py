@@ -189,10 +189,10 @@ class LedgerStorage:
         segment_files = SegmentFiles(
             Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
         )
-        start = Start(segment_files, served=rules.empty_is_a_loss(served=served))
+        start = Start(segment_files, rules)
         try:
             boots = BootFile(Path(directory), files)
-            start.run()
+            start.run(served=served)
             if stored is not None:
                 start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
             if start.resume is None and boots.last is not None:

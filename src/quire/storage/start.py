@@ -18,6 +18,7 @@ from crc32c import crc32c
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.errors import DamagedSegmentError
+from quire.core.rules import RULES, Rules
 from quire.storage.findings import Damage, Scan, Torn
 from quire.storage.footer_format import DirectoryEntry, KeptPlace
 from quire.storage.footers import decode_quietly, read_footer
@@ -78,7 +79,7 @@ class Start:
 
     Args:
         files: the segments' files.
-        served: the bookie has been up before, so there was a segment.
+        rules: the judgements.
 
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
@@ -95,9 +96,9 @@ class Start:
         last_lsn, next_sequence: where numbers go on.
     """
 
-    def __init__(self, files: SegmentFiles, *, served: bool = False) -> None:
+    def __init__(self, files: SegmentFiles, rules: Rules = RULES) -> None:
         self._files = files
-        self._served = served
+        self._rules = rules
         self._headers: dict[int, SegmentHeader] = {}
         self._directories: list[tuple[int, list[DirectoryEntry]]] = []
         self.segments: dict[int, Segment] = {}
@@ -117,15 +118,18 @@ class Start:
         self.next_sequence = 1
         self.report = StartReport(write_path=files.write_path)
 
-    def run(self) -> None:
+    def run(self, *, served: bool = False) -> None:
         """Read everything.
+
+        Args:
+            served: the bookie has been up before, so there was a segment.
 
         Raises:
             DamagedSegmentError, WrongDirectoryError: a segment's header is damaged or foreign.
         """
         sequences = self._files.load()
         if not sequences:
-            if self._served:
+            if self._rules.empty_is_a_loss(served=served):
                 self._all_gone()
             return
         self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
@@ -415,7 +419,7 @@ class Start:
             if ledger.shrunk and ledger_id not in self.named:
                 continue  # deleted for good; what else may have been lost of it counts as an unknown ledger's
             old = 0 < limbo_through >= ledger.state_lsn
-            new = self.all_suspect or ledger_id in self.named
+            new = self._rules.start_doubts(named=ledger_id in self.named, nameless=self.all_suspect)
             if not (old or new):
                 continue
             if ledger.facts is None:

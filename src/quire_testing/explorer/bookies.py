@@ -297,7 +297,7 @@ class BookieDriver:
         if not self.configuration.named:
             lost = self.rules.empty_is_a_loss(served=True)
             return state._replace(unnamed=lost, looking=lost)
-        return self._in_doubt(state)
+        return self._in_doubt(state) if self.rules.start_doubts(named=True, nameless=False) else state
 
     # --- after a loss ------------------------------------------------------------------------------------------------
 

@@ -451,5 +451,13 @@ LOSS_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         begin=ANNOUNCED,
         first_add_after_loss=lambda *, in_doubt, lost, known: in_doubt or (lost and not known),
     ),
+    with_rules(
+        "start-without-limbo",
+        "no journal: a start passes over what it knows to be lost",
+        Configuration(crashes=1, journal=False, named=True),
+        "I1",
+        start_doubts=lambda *, named, nameless: False,
+    ),
 )
-"""Shown by what programs do not do in one step (`quire_testing.replay`): they tell a LAC some time after it rose, by a timer."""
+"""Not replayed by programs (`quire_testing.replay`): theirs tell a LAC some time after it rose, by a timer, and a test names
+what their loss concerns, not a torn group."""
