@@ -180,6 +180,7 @@ class BookieClient(Inquiries):
         *,
         lac: int,
         recovery: bool = False,
+        background: bool = False,
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
@@ -195,7 +196,7 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        request = AddRun(access, body, body_crc, lac, recovery)
+        request = AddRun(access, body, body_crc, lac, recovery, background)
         return channel.send(request, sink, tag, deadline=loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
@@ -236,13 +237,16 @@ class BookieClient(Inquiries):
         *,
         fence: bool = False,
         recovery: bool = False,
+        background: bool = False,
         origin_term: int = ANY_TERM,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReadReply:
         """Entries first..last, as far as `bytes_max` goes (one entry at least); `origin_term`: only those of a term."""
-        request = ReadRange(access, first, last, bytes_max, origin_term, fence, recovery)
+        request = ReadRange(
+            access, first, last, bytes_max, origin_term, fence, recovery, background=background
+        )
         channel = self._channel(bookie)
-        ordinary = not (fence or recovery)
+        ordinary = not (fence or recovery or background)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
         if directory and channel is not None and channel.beside:
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)

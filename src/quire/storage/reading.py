@@ -262,14 +262,35 @@ class RunReader:
         bytes_max: int,
         *,
         placed: bool = False,
+        background: bool = False,
     ) -> RangeHeld:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes.
 
-        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number.
+        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number. Of a
+        read in the `background` the page cache keeps nothing.
         """
         held = RangeHeld()
+        pieces = self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed)
+        if not background:
+            return self._fill(held, pieces, first, last, bytes_max, placed=placed)
+        taken: list[RunPiece] = []
+        self._fill(held, _noted(pieces, taken), first, last, bytes_max, placed=placed)
+        for extent in extents(piece for piece in taken if not self._in_memory(piece)):
+            self._files.release(*extent)
+        return held
+
+    def _fill(
+        self,
+        held: RangeHeld,
+        pieces: Iterator[RunPiece],
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        placed: bool,
+    ) -> RangeHeld:
         left = bytes_max
-        for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed):
+        for piece in pieces:
             row = piece.row
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
@@ -462,6 +483,13 @@ def _table_streams(
     table: RowTable, ledger_id: int, first: int, last: int, sequence: int
 ) -> Callable[[], list[Iterator[RunPiece]]]:
     return lambda: table.pieces(ledger_id, first, last, sequence)
+
+
+def _noted(pieces: Iterator[RunPiece], taken: list[RunPiece]) -> Iterator[RunPiece]:
+    """The same pieces, each kept in `taken` as well."""
+    for piece in pieces:
+        taken.append(piece)
+        yield piece
 
 
 def extents(pieces: Iterable[RunPiece]) -> list[tuple[int, int, int]]:
