@@ -20,6 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.store import Versioned
 from quire.net.channel import Channel
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
@@ -132,10 +133,14 @@ class BookieClient(Inquiries):
         """Whether a bookie is in the last list seen, writable or read-only."""
         return bookie in self._known
 
+    async def members(self) -> dict[BookieId, Versioned]:
+        """The cookies of the cluster's bookies, whether they are there or not."""
+        return await self._registry.list_cookies()
+
     async def away(self) -> list[BookieId]:
         """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
         registered = {*await self.bookies(), *self.writable()}
-        return sorted((await self._registry.list_cookies()).keys() - registered)
+        return sorted((await self.members()).keys() - registered)
 
     def speaks_native(self, bookie: BookieId) -> bool:
         """Whether a bookie gets our own protocol, as far as its registration was seen."""

@@ -1,0 +1,135 @@
+"""Which bookies may be given copies, how much, and how fast: free space above a floor, and one rate for all.
+
+Source: docs/protocol/repair.md, "Targets"; docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quire.client.client import Client
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.env.interfaces import Clock
+
+FLOOR_PART: Final = 20
+"""One part in so many of a disk stays free of copies."""
+FLOOR_SEGMENTS: Final = 2
+"""So many segments stay free, if that is more."""
+SEGMENT_BYTES: Final = 64 << 20
+"""A segment's size where a bookie does not tell it."""
+LOOK_AGAIN_MS: Final = 5_000
+"""What bookies say of their disks is asked for again after so long."""
+_ASKED_MS: Final = 3_000
+
+
+class CopyRate:
+    """At most so many bytes a second, of all copies together.
+
+    Args:
+        clock: time.
+        bytes_per_s: None: as many as bookies take.
+        sleep: waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        bytes_per_s: int | None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock, self._bytes_per_s, self._sleep = clock, bytes_per_s, sleep
+        self._free_at_ns = 0
+
+    async def wait(self, size: int) -> None:
+        """Return when so many bytes may be sent; callers are served in their order."""
+        if self._bytes_per_s is None:
+            return
+        now_ns = self._clock.now_ns()
+        begin_ns = max(now_ns, self._free_at_ns)
+        self._free_at_ns = begin_ns + size * 1_000_000_000 // self._bytes_per_s
+        if begin_ns > now_ns:
+            await self._sleep((begin_ns - now_ns) / 1e9)
+
+
+@dataclass(slots=True)
+class _Disk:
+    """What a bookie has room for above the floor, and what it was chosen for."""
+
+    room_bytes: float
+    given_bytes: int = 0
+
+
+class RepairTargets:
+    """The bookies of a cluster as receivers of copies.
+
+    Args:
+        client: the cluster.
+        rate: how fast they are sent copies.
+    """
+
+    def __init__(self, client: Client, rate: CopyRate) -> None:
+        self._client, self._rate = client, rate
+        self._disks: dict[BookieId, _Disk] = {}
+        self._looked_ms = -LOOK_AGAIN_MS
+        self._looking = asyncio.Lock()
+
+    async def candidates(self) -> list[BookieId]:
+        """The bookies that take new entries and have room, the one that was given least first."""
+        await self._look()
+        writable = set(self._client.bookies.writable())
+        having = [
+            (disk.given_bytes, self._client.chance.getrandbits(32), bookie)
+            for bookie, disk in self._disks.items()
+            if bookie in writable and disk.room_bytes > 0
+        ]
+        return [bookie for *_, bookie in sorted(having)]
+
+    async def may_send(self, bookie: BookieId, size: int) -> bool:
+        """Wait for the rate; False: the bookie's disk is down to the floor."""
+        await self._rate.wait(size)
+        await self._look()
+        disk = self._disks.get(bookie)
+        if disk is None:
+            return True  # it was not there at the last look: its own response counts
+        if disk.room_bytes < size:
+            return False
+        disk.room_bytes -= size
+        disk.given_bytes += size
+        return True
+
+    async def _look(self) -> None:
+        """Ask every bookie for its disk, now and then."""
+        async with self._looking:
+            now_ms = self._client.clock.now_ms()
+            if now_ms - self._looked_ms < LOOK_AGAIN_MS:
+                return
+            bookies = sorted(await self._client.bookies.bookies())
+            told = await asyncio.gather(
+                *(self._client.bookies.info(bookie, timeout_ms=_ASKED_MS) for bookie in bookies)
+            )
+            for bookie, (answer, info) in zip(bookies, told, strict=True):
+                given = self._disks[bookie].given_bytes if bookie in self._disks else 0
+                room = room_above_floor(info) if answer is Answer.OK else 0
+                self._disks[bookie] = _Disk(room, given)
+            self._looked_ms = self._client.clock.now_ms()
+
+
+def room_above_floor(info: dict[str, Any]) -> float:
+    """How many bytes of copies a bookie may be given, by what it says of itself; without limit where it says nothing."""
+    disk, storage = info.get("disk"), info.get("storage")
+    if not isinstance(disk, dict):
+        return math.inf
+    size, free = disk.get("bytes"), disk.get("free_bytes")
+    if not isinstance(size, int) or not isinstance(free, int):
+        return math.inf
+    segment = SEGMENT_BYTES
+    if isinstance(storage, dict):
+        count, total = storage.get("segments"), storage.get("segment_bytes")
+        if isinstance(count, int) and isinstance(total, int) and count > 0:
+            segment = total // count
+    return free - max(size // FLOOR_PART, FLOOR_SEGMENTS * segment)
