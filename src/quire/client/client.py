@@ -354,7 +354,7 @@ class Client:
             log.warning("ending limbo failed; `quire ledger recover` tries again: %s", error)
             return
         for bookie, why in report.left.items():
-            log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
+            log.warning("ledger %d: bookie %s stays as it is: %s", reader.ledger_id, bookie, why)
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 
