@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from quire.autorecovery.targets import CopyRate, RepairTargets
+from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
 from quire.client.ledger_repair import LedgerRepair, access_of
 from quire.client.replica_lists import replica_list
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError

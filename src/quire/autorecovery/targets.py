@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.env.interfaces import Clock
 
 FLOOR_PART: Final = 20
 """One part in so many of a disk stays free of copies."""
@@ -25,35 +24,6 @@ SEGMENT_BYTES: Final = 64 << 20
 LOOK_AGAIN_MS: Final = 5_000
 """What bookies say of their disks is asked for again after so long."""
 _ASKED_MS: Final = 3_000
-
-
-class CopyRate:
-    """At most so many bytes a second, of all copies together.
-
-    Args:
-        clock: time.
-        bytes_per_s: None: as many as bookies take.
-        sleep: waits for some seconds.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        bytes_per_s: int | None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock, self._bytes_per_s, self._sleep = clock, bytes_per_s, sleep
-        self._free_at_ns = 0
-
-    async def wait(self, size: int) -> None:
-        """Return when so many bytes may be sent; callers are served in their order."""
-        if self._bytes_per_s is None:
-            return
-        now_ns = self._clock.now_ns()
-        begin_ns = max(now_ns, self._free_at_ns)
-        self._free_at_ns = begin_ns + size * 1_000_000_000 // self._bytes_per_s
-        if begin_ns > now_ns:
-            await self._sleep((begin_ns - now_ns) / 1e9)
 
 
 @dataclass(slots=True)

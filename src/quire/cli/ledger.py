@@ -220,6 +220,9 @@ def recover(
             "last_entry": record.last_entry,
             "length": record.length,
             "recovered_entries": done.recovered,
+            "stragglers": [
+                {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in done.stragglers
+            ],
             "limbo_cleared": limbo.cleared,
             "refilled": limbo.refilled,
             "limbo_left": limbo.left,
@@ -231,6 +234,8 @@ def recover(
             text += f" Bookies that left limbo: {', '.join(limbo.cleared)}."
         if limbo.refilled:
             text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
+        for hole in done.stragglers:
+            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}: `quire ledger repair {ledger_id}`"
         for bookie, why in limbo.left.items():
             text += f"\n{bookie} stays as it is: {why}"
         out.result(facts, text)

@@ -48,7 +48,7 @@ _READS_MAX: Final = 20
 class CopyAllowance(Protocol):
     """Says when a bookie may be sent more copies: a rate, and room on its disk."""
 
-    async def __call__(self, bookie: BookieId, size: int) -> bool:
+    async def __call__(self, bookie: BookieId, size: int, /) -> bool:
         """Wait until so many bytes may be sent to a bookie; False: it is to get no more."""
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from quire.autorecovery import targets
 from quire.autorecovery.repair import ClusterRepair, checked_gone
-from quire.autorecovery.targets import CopyRate, room_above_floor
+from quire.autorecovery.targets import room_above_floor
 from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
