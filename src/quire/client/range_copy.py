@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import CopyRange
+from quire.core.shares import Stretch, stretches_between
 from quire.wire.entries import Entries
 from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
@@ -84,7 +85,7 @@ class RangeCopier(AddSink):
         writing: asyncio.Task[None] | None = None
         try:
             for source in sources:
-                left: list[tuple[int, int]] = []
+                left: list[Stretch] = []
                 for first, last in wanted:
                     at = first
                     while at <= last and outcome.answer is Answer.OK:
@@ -92,8 +93,10 @@ class RangeCopier(AddSink):
                         if reply is None:
                             left.append((at, last))
                             break
-                        entries, through = self._taken(source, piece.entries, reply, at, last, outcome)
-                        left += _lacking(piece.entries, entries.entry_ids, at, through)
+                        entries, through, lacking = self._taken(
+                            source, piece.entries, reply, at, last, outcome
+                        )
+                        left += lacking
                         at = through + 1
                         if writing is not None:
                             await writing
@@ -136,8 +139,11 @@ class RangeCopier(AddSink):
         first: int,
         last: int,
         outcome: CopyOutcome,
-    ) -> tuple[Entries, int]:
-        """The good entries of a response, and the last id that it covers; what it denies or has damaged is noted."""
+    ) -> tuple[Entries, int, list[Stretch]]:
+        """The good entries of a response, the last id that it covers, and the stretches in which it lacks wanted ones.
+
+        What it denies or has damaged is noted; what a bookie only cannot read now says nothing of that copy.
+        """
         good, bad, _ = open_runs(reply.runs, self._access, first, last)
         if bad and not good and not self._password_is_known:
             msg = (
@@ -145,21 +151,22 @@ class RangeCopier(AddSink):
                 "has none to compare it with: give the ledger's password"
             )
             raise WrongPasswordError(msg, ledger_id=self._access.ledger_id, bookie=source)
-        broken = [*bad, *reply.unknown, *reply.damaged]
         through = last if reply.answer in NEGATIVES else reply.vouched_through
-        through = min(last, max([through, *good.entry_ids[-1:], *(high for _, high in broken)]))
+        broken = (*bad, *reply.unknown, *reply.damaged)
+        through = max(first, min(last, max([through, *good.entry_ids[-1:], *(high for _, high in broken)])))
+        if len(good) == through - first + 1:
+            return good, through, []
         there = set(good.entry_ids)
-        # What a bookie only cannot read now is not damaged: it says nothing of that copy.
-        for low, high in reply.unknown:
-            if (low, high) not in reply.damaged:
-                there.update(range(max(low, first), min(high, last) + 1))
-        absent = [
-            EntryRange(entry_id, entry_id)
+        lacking = _stretches(
+            entry_id
             for entry_id in range(first, through + 1)
             if entries.holds(entry_id) and entry_id not in there
+        )
+        unread = [each for each in reply.unknown if each not in reply.damaged]
+        outcome.damaged[source] += [
+            EntryRange(low, high) for each in lacking for low, high in stretches_between(*each, unread)
         ]
-        outcome.damaged[source] += _joined(absent)
-        return good, max(through, first)
+        return good, through, lacking
 
     async def _write(self, piece: CopyRange, entries: Entries, outcome: CopyOutcome) -> None:
         part = piece.entries
@@ -206,25 +213,12 @@ class RangeCopier(AddSink):
             answered.set_result(answer)
 
 
-def _lacking(entries: EntryRange, there: Sequence[int], first: int, last: int) -> list[tuple[int, int]]:
-    """The stretches of first..last in which entries of a range did not come."""
-    came = set(there)
-    missing = (entry_id for entry_id in range(first, last + 1) if entries.holds(entry_id))
-    return [
-        (each.first, each.last)
-        for each in _joined(EntryRange(entry_id, entry_id) for entry_id in missing if entry_id not in came)
-    ]
-
-
-def _joined(ranges: Iterable[EntryRange]) -> Iterator[EntryRange]:
-    """Ranges of one entry each, neighbours as one."""
-    before: EntryRange | None = None
-    for each in ranges:
-        if before is not None and each.first == before.last + 1:
-            before = before._replace(last=each.last)
-            continue
-        if before is not None:
-            yield before
-        before = each
-    if before is not None:
-        yield before
+def _stretches(ids: Iterable[int]) -> list[Stretch]:
+    """Ascending ids, neighbours together."""
+    found: list[Stretch] = []
+    for entry_id in ids:
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = (found[-1][0], entry_id)
+        else:
+            found.append((entry_id, entry_id))
+    return found

@@ -1,7 +1,8 @@
 """What one bookie says that it holds of a ledger, asked in whatever way that bookie knows.
 
-A bookie of ours lists its entries and says whether it is in limbo. A bookie of Java lists them in V3; its list may lag
-behind what it has acknowledged, and some of its storages have none: then the entries are read.
+A bookie of ours lists its entries and says whether it is in limbo. A bookie of Java lists them in V3, but its list may lag
+behind what it has acknowledged, and some of its storages have none: what such a list lacks is read, so that what is not
+there is denied and not only unlisted.
 
 Source: docs/protocol/repair.md, "Listing"; `docs/formats/native-protocol.md`, LIST_ENTRIES and INFO.
 """
@@ -44,7 +45,7 @@ async def replica_list(
         bookie: which is asked.
         record: the ledger's record.
         access: the ledger's.
-        stored: what it has acknowledged to this caller; a list that lacks some of it is looked at again by reading.
+        stored: what it has acknowledged to this caller, beside its share.
         timeout_ms: how long it may take for each response.
     """
     if bookies.speaks_native(bookie):
@@ -52,15 +53,10 @@ async def replica_list(
     answer, held = await bookies.list_entries(bookie, access, timeout_ms=timeout_ms)
     if answer in _SILENT:
         return ReplicaList(answer)
-    if answer is Answer.OK or answer in NEGATIVES:
-        found = ReplicaList(Answer.OK, tuple(_in_classes(held, period_of(record))))
-        wanted = _unlisted(found, stored)
-        if not wanted:
-            return ReplicaList(answer) if answer in NEGATIVES else found
-    else:
-        found, wanted = ReplicaList(Answer.OK), _spans(record, bookie)
+    listed = answer is Answer.OK or answer in NEGATIVES
+    found = ReplicaList(Answer.OK, tuple(_in_classes(held, period_of(record))))
     ids: list[int] = []
-    for first, last in wanted:
+    for first, last in _unlisted(found, [*stored, *_expected(record, bookie, everything=not listed)]):
         answer, some = await _read_ids(bookies, bookie, access, first, last, timeout_ms)
         if answer is not Answer.OK:
             return ReplicaList(answer)
@@ -115,18 +111,25 @@ async def _read_ids(
     return Answer.OK, ids
 
 
-def _spans(record: LedgerMetadata, bookie: BookieId) -> list[Stretch]:
-    """Where to look on a bookie that does not list: its shares, or everything where the record does not name it."""
-    everything = list(shares(record))
-    mine = [(share.first, share.last) for share in everything if share.bookie == bookie]
-    return mine or sorted({(share.first, share.last) for share in everything})
+def _expected(record: LedgerMetadata, bookie: BookieId, *, everything: bool) -> list[EntryRange]:
+    """The shares of a bookie; or all of the ledger, where a bookie that the record does not name cannot list."""
+    all_shares = list(shares(record))
+    mine = [share for share in all_shares if share.bookie == bookie]
+    if everything and not mine:
+        return sorted({EntryRange(share.first, share.last) for share in all_shares})
+    return [
+        EntryRange(share.first, share.last)
+        if share.is_whole
+        else EntryRange(share.first, share.last, share.period, share.residues)
+        for share in mine
+    ]
 
 
-def _unlisted(found: ReplicaList, stored: Iterable[EntryRange]) -> list[Stretch]:
-    """The stretches of what was stored of which something is not listed."""
+def _unlisted(found: ReplicaList, wanted: Iterable[EntryRange]) -> list[Stretch]:
+    """The stretches of some entries of which not all are listed."""
     replicas: dict[int, Replica] = {}
     lacking: list[Stretch] = []
-    for each in stored:
+    for each in wanted:
         replica = replicas.setdefault(each.period, Replica(found, each.period))
         for residue in range(each.period):
             if each.residues >> residue & 1:

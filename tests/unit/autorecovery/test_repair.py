@@ -23,6 +23,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.repair_debt import DebtReason
 from quire.core.repair_effects import Loss, RepairOutcome
+from quire.metadata.ledgers import ledger_key
 from support.small_cluster import SmallCluster, small_cluster
 
 COUNT = 30
@@ -209,8 +210,13 @@ def test_a_target_that_fills_up_is_left_for_another(tmp_path: Path) -> None:
 
 
 async def _no_password(tmp_path: Path) -> None:
+    """BookKeeper's issue 3887: one ledger that cannot be read held up the repair of all."""
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client()
+        spoilt = await written(client)
+        found = await client.store.get(ledger_key(spoilt))
+        assert found is not None
+        await client.store.put(ledger_key(spoilt), b"no record", found.version)
         shape = {"password": b"right", "digest": "mac"}
         plain = await written(client, **shape)
         other = await written(client, password=b"")
@@ -221,14 +227,40 @@ async def _no_password(tmp_path: Path) -> None:
         gone = await lose(cluster, "b1")
         repair = ClusterRepair(client, gone=[gone])
         debt = await repair.look()
-        assert list(debt.blocked) == [plain]
+        assert sorted(debt.blocked) == [spoilt, plain]
+        assert f"ledger {spoilt}" in debt.blocked[spoilt].message
         assert isinstance(debt.blocked[plain], WrongPasswordError)
         assert "--password-file" in debt.blocked[plain].message
         assert set(debt.debts) <= {other}
+        await repair.run(debt.to_repair)
+        assert gone not in named(await client.ledger_metadata(other))
 
 
-def test_a_record_without_password_is_a_blocker_that_does_not_hold_up_others(tmp_path: Path) -> None:
+def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_path: Path) -> None:
     run(_no_password(tmp_path))
+
+
+async def _open(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 4) as cluster:
+        client = await cluster.client()
+        writers = [await client.create_ledger() for _ in range(2)]
+        await writers[1].append(b"one")
+        for writer in writers:
+            await writer.abandon()
+        before = [await client.ledger_metadata(writer.ledger_id) for writer in writers]
+        gone = BookieId(before[0].fragments[0].ensemble[0])
+        await cluster.stop_bookie(gone, clean=False)
+        for writer, record in zip(writers, before, strict=True):
+            spares = [bookie for bookie in cluster.servers if bookie not in named(record)]
+            ended = await LedgerRepair(writer.ledger_id, client.context, gone=[gone], candidates=spares).run()
+            assert (ended.outcome, ended.report.copied) == (RepairOutcome.WHOLE, 0)
+            assert set(ended.report.undecided) == {gone} & named(record)
+            assert await client.ledger_metadata(writer.ledger_id) == record
+
+
+def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: Path) -> None:
+    """BookKeeper's issue 3692: an empty open ledger with a bookie that is gone."""
+    run(_open(tmp_path))
 
 
 async def _registered(tmp_path: Path) -> None:
