@@ -53,7 +53,7 @@ async def killed(local: LocalCluster, chance: random.Random, *arguments: str) ->
     process = await quire_command(local, *arguments)
     assert process.stdout is not None
     await process.stdout.readline()
-    await pause(chance, 1, 300)
+    await pause(chance, 1, 1500)
     if process.returncode is None:
         process.kill()
     await process.communicate()

@@ -207,7 +207,7 @@ class ClusterRepair:
             ledger_id,
             self._client.context,
             gone={*self._gone, *debt.gone, *debt.undecided},
-            candidates=await self._targets.candidates(),
+            candidates=await self._targets.candidates(ledger_id),
             accepted=self._accepted,
             password=self._password,
             may_send=self._targets.may_send,

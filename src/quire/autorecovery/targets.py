@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import Any, Final
+
+from crc32c import crc32c
 
 from quire.client.client import Client
 from quire.client.copy_rate import CopyRate
@@ -26,14 +27,6 @@ LOOK_AGAIN_MS: Final = 5_000
 _ASKED_MS: Final = 3_000
 
 
-@dataclass(slots=True)
-class _Disk:
-    """What a bookie has room for above the floor, and what it was chosen for."""
-
-    room_bytes: float
-    given_bytes: int = 0
-
-
 class RepairTargets:
     """The bookies of a cluster as receivers of copies.
 
@@ -44,32 +37,32 @@ class RepairTargets:
 
     def __init__(self, client: Client, rate: CopyRate) -> None:
         self._client, self._rate = client, rate
-        self._disks: dict[BookieId, _Disk] = {}
+        self._room_bytes: dict[BookieId, float] = {}
         self._looked_ms = -LOOK_AGAIN_MS
         self._looking = asyncio.Lock()
 
-    async def candidates(self) -> list[BookieId]:
-        """The bookies that take new entries and have room, the one that was given least first."""
+    async def candidates(self, ledger_id: int) -> list[BookieId]:
+        """The bookies that take new entries and have room, in an order that follows from the ledger's id.
+
+        A repair that was cut off is followed by one that chooses the same bookies, which list what they have already.
+        """
         await self._look()
-        writable = set(self._client.bookies.writable())
         having = [
-            (disk.given_bytes, self._client.chance.getrandbits(32), bookie)
-            for bookie, disk in self._disks.items()
-            if bookie in writable and disk.room_bytes > 0
+            bookie
+            for bookie in self._client.bookies.writable()
+            if bookie in self._room_bytes and self._room_bytes[bookie] > 0
         ]
-        return [bookie for *_, bookie in sorted(having)]
+        return sorted(having, key=lambda bookie: (crc32c(f"{ledger_id} {bookie}".encode()), bookie))
 
     async def may_send(self, bookie: BookieId, size: int) -> bool:
         """Wait for the rate; False: the bookie's disk is down to the floor."""
         await self._rate.wait(size)
         await self._look()
-        disk = self._disks.get(bookie)
-        if disk is None:
+        if bookie not in self._room_bytes:
             return True  # it was not there at the last look: its own response counts
-        if disk.room_bytes < size:
+        if self._room_bytes[bookie] < size:
             return False
-        disk.room_bytes -= size
-        disk.given_bytes += size
+        self._room_bytes[bookie] -= size
         return True
 
     async def _look(self) -> None:
@@ -82,10 +75,10 @@ class RepairTargets:
             told = await asyncio.gather(
                 *(self._client.bookies.info(bookie, timeout_ms=_ASKED_MS) for bookie in bookies)
             )
-            for bookie, (answer, info) in zip(bookies, told, strict=True):
-                given = self._disks[bookie].given_bytes if bookie in self._disks else 0
-                room = room_above_floor(info) if answer is Answer.OK else 0
-                self._disks[bookie] = _Disk(room, given)
+            self._room_bytes = {
+                bookie: room_above_floor(info) if answer is Answer.OK else 0
+                for bookie, (answer, info) in zip(bookies, told, strict=True)
+            }
             self._looked_ms = self._client.clock.now_ms()
 
 
