@@ -151,7 +151,7 @@ async def gone_for_good(
         "kills": kills,
         "entries_copied_twice": again,
         "entries_of_the_last_repair": done["entries"],
-        "swap_seconds": done["swap_seconds"],
+        "seconds_of_the_last_repair": done["seconds"],
     }
 
 

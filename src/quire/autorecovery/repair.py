@@ -69,15 +69,14 @@ class RepairTotals:
         ended: how each ended, by ledger.
         failed: those that ended with an error, by ledger.
         entries, bytes: what was copied.
-        first_swap_ns, last_swap_ns: when the first and the last record was replaced, on the client's clock; 0: none.
+        seconds: how long all that took.
     """
 
     ended: dict[int, RepairEnded] = field(default_factory=dict)
     failed: dict[int, QuireError] = field(default_factory=dict)
     entries: int = 0
     bytes: int = 0
-    first_swap_ns: int = 0
-    last_swap_ns: int = 0
+    seconds: float = 0.0
 
     @property
     def left(self) -> list[int]:
@@ -198,7 +197,9 @@ class ClusterRepair:
                     room.release()
             done(ledger_id)
 
+        began_ns = self._client.clock.now_ns()
         await _side_by_side(self._ids(wanted), one)
+        self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
         return self.totals
 
     async def _repair(self, debt: LedgerDebt) -> None:
@@ -225,9 +226,6 @@ class ClusterRepair:
             del self._under_way[ledger_id]
             totals.bytes += repair.bytes_copied
             totals.entries += sum(repair.stored.values())
-            if repair.swapped_ns:
-                totals.first_swap_ns = min(totals.first_swap_ns or repair.swapped_ns, repair.swapped_ns)
-                totals.last_swap_ns = max(totals.last_swap_ns, repair.swapped_ns)
 
 
 async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[BookieId]:

@@ -239,7 +239,7 @@ def show_totals(out: Output, found: ClusterDebt, totals: RepairTotals) -> int:
         "left": left,
         "lost": _entries_of(end.report.lost for end in totals.ended.values()),
         "gone_only": _entries_of(end.report.gone_only for end in totals.ended.values()),
-        "swap_seconds": round((totals.last_swap_ns - totals.first_swap_ns) / 1e9, 6),
+        "seconds": round(totals.seconds, 3),
     }
     ends = ", ".join(f"{number:,} {name}" for name, number in counts.items()) or "none to repair"
     lines = [f"Ledgers: {ends}. {counted(totals.entries, 'entry')} copied, {human_bytes(totals.bytes)}."]

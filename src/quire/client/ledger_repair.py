@@ -72,7 +72,6 @@ class LedgerRepair:
     Attributes:
         stored: how many entries each bookie has been given.
         bytes_copied: what was sent, headers included.
-        swapped_ns: when the record was last replaced, on the client's clock; 0: not at all.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class LedgerRepair:
         self._copier: RangeCopier | None = None
         self._acknowledged: defaultdict[BookieId, list[EntryRange]] = defaultdict(list)
         self.stored: defaultdict[BookieId, int] = defaultdict(int)
-        self.swapped_ns = 0
 
     @property
     def bytes_copied(self) -> int:
@@ -250,7 +248,6 @@ class LedgerRepair:
             return machine.conflicted
         except MetadataUnknownError:
             return machine.unknown
-        self.swapped_ns = self._context.clock.now_ns()
         return lambda: machine.swapped(version)
 
 
