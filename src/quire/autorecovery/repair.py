@@ -27,6 +27,8 @@ LEDGER_BYTES_MAX: Final = 8 << 20
 """One repair has about so much in flight."""
 CLUSTER_BYTES_MAX: Final = 64 << 20
 """All repairs together have about so much in flight."""
+PASSES_MAX: Final = 3
+"""So often a ledger is repaired of which something is left."""
 LEDGERS_MAX: Final = 64
 """So many ledgers are looked at, or repaired, side by side."""
 
@@ -174,7 +176,7 @@ class ClusterRepair:
     async def run(
         self, debts: Iterable[LedgerDebt], done: Callable[[int], None] = lambda _: None
     ) -> RepairTotals:
-        """Repair ledgers, as many side by side as their bytes allow.
+        """Repair ledgers, as many side by side as their bytes allow; once more those that are left, if copies were made.
 
         Args:
             debts: of the ledgers that are to be repaired.
@@ -198,7 +200,13 @@ class ClusterRepair:
             done(ledger_id)
 
         began_ns = self._client.clock.now_ns()
-        await _side_by_side(self._ids(wanted), one)
+        ledgers = list(wanted)
+        for _ in range(PASSES_MAX):
+            before = self.totals.entries
+            await _side_by_side(self._ids(ledgers), one)
+            ledgers = self.totals.left
+            if not ledgers or self.totals.entries == before:
+                break
         self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
         return self.totals
 
@@ -221,6 +229,7 @@ class ClusterRepair:
         except QuireError as error:
             totals.failed[ledger_id] = error
         else:
+            totals.failed.pop(ledger_id, None)
             totals.ended[ledger_id] = ended
         finally:
             del self._under_way[ledger_id]

@@ -40,6 +40,8 @@ from quire.core.repair_effects import (
 from quire.core.rereplication import RepairMachine
 from quire.metadata.store import VersionConflictError
 
+COPY_TIMEOUT_MS: Final = 30_000
+"""How long a bookie may take for a read or an add of a copy: much may be on its way to its disk, and nobody waits."""
 _RETRY_PAUSE_MS: Final = 50
 _READS_MAX: Final = 20
 """So often the metadata store may not respond before a repair gives up."""
@@ -120,7 +122,7 @@ class LedgerRepair:
             self._context.bookies,
             access,
             run_bytes_max=self._context.config.run_bytes_max,
-            timeout_ms=self._context.config.recovery_timeout_ms,
+            timeout_ms=COPY_TIMEOUT_MS,
             may_send=self._may_send,
             password_is_known=record.has_password,
         )

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.legality import StateTable
 
 
 class RepairStatus(Enum):
@@ -37,6 +38,26 @@ class RepairOutcome(Enum):
     INCOMPLETE = "incomplete"
     """Something is left that another repair may do; the report says what."""
     DELETED = "deleted"
+
+
+REPAIR_TABLE: Final = StateTable.of(
+    RepairStatus,
+    {
+        "start": "idle>reading",
+        "bookies_changed": "idle reading listing copying verifying swapping clearing - ended",
+        "record_read": "reading>listing,swapping,clearing,ended"
+        " - idle listing copying verifying swapping clearing ended",
+        "listed": "listing>reading,copying,swapping,clearing,ended"
+        " verifying>reading,listing,copying,swapping,clearing,ended"
+        " - idle reading copying swapping clearing ended",
+        "copied": "copying>verifying - idle reading listing verifying swapping clearing ended",
+        "swapped": "swapping>reading,listing,clearing,ended - idle reading listing copying verifying clearing ended",
+        "conflicted": "swapping>reading,ended - idle reading listing copying verifying clearing ended",
+        "unknown": "swapping>reading,ended - idle reading listing copying verifying clearing ended",
+        "limbo_cleared": "clearing>ended - idle reading listing copying verifying swapping ended",
+    },
+)
+"""What the inputs of a repair do; answers that come when nothing asks for them are ignored."""
 
 
 # --- effects ------------------------------------------------------------------------------------------------------
