@@ -26,6 +26,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.missing_copies import period_of
 from quire.core.repair_effects import (
     CopyRange,
     EndLimbo,
@@ -37,6 +38,7 @@ from quire.core.repair_effects import (
     RepairOutcome,
     WriteRepaired,
 )
+from quire.core.replica import Replica
 from quire.core.rereplication import RepairMachine
 from quire.metadata.store import VersionConflictError
 
@@ -98,6 +100,7 @@ class LedgerRepair:
         self._record: LedgerMetadata | None = None
         self._read_before: tuple[LedgerMetadata, LedgerNotes, int] | None = None
         self._copier: RangeCopier | None = None
+        self._lists: dict[BookieId, Replica] = {}
         self._acknowledged: defaultdict[BookieId, list[EntryRange]] = defaultdict(list)
         self.stored: defaultdict[BookieId, int] = defaultdict(int)
 
@@ -124,6 +127,7 @@ class LedgerRepair:
             run_bytes_max=self._context.config.run_bytes_max,
             timeout_ms=COPY_TIMEOUT_MS,
             may_send=self._may_send,
+            lists=self._lists,
             password_is_known=record.has_password,
         )
         returned = {
@@ -231,6 +235,7 @@ class LedgerRepair:
             stored=self._acknowledged[effect.bookie],
             timeout_ms=self._context.config.read_timeout_ms,
         )
+        self._lists[effect.bookie] = Replica(told, period_of(self._record))
         return lambda: machine.listed(effect.bookie, told)
 
     async def _copy(self, effect: CopyRange, machine: RepairMachine) -> Callable[[], None]:

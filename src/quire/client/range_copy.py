@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,11 +21,14 @@ from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import CopyRange
-from quire.core.shares import Stretch, stretches_between
+from quire.core.replica import Replica
+from quire.core.shares import Stretch
 from quire.wire.entries import Entries
 from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
 
+NEAR: Final = 64
+"""Entries this close together are asked for in one read."""
 _SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
@@ -53,6 +56,7 @@ class RangeCopier(AddSink):
         run_bytes_max: of one run that is sent.
         timeout_ms: how long a bookie may take for each request.
         may_send: awaited with (bookie, bytes) before they are sent; False: that bookie is to get no more.
+        lists: what sources have listed, for those that have.
         password_is_known: False: nobody has compared the password with the ledger's.
     """
 
@@ -64,11 +68,12 @@ class RangeCopier(AddSink):
         run_bytes_max: int,
         timeout_ms: int,
         may_send: Callable[[BookieId, int], Awaitable[bool]],
+        lists: Mapping[BookieId, Replica],
         password_is_known: bool = True,
     ) -> None:
         self._bookies, self._access = bookies, access
         self._run_bytes_max, self._timeout_ms, self._may_send = run_bytes_max, timeout_ms, may_send
-        self._password_is_known = password_is_known
+        self._lists, self._password_is_known = lists, password_is_known
         self._answered: dict[object, asyncio.Future[Answer]] = {}
         self._silent: dict[BookieId, Answer] = {}
         self.bytes = 0
@@ -80,30 +85,31 @@ class RangeCopier(AddSink):
             WrongPasswordError: no entry fits the password, which the record does not have.
         """
         outcome = CopyOutcome()
-        wanted = [(piece.entries.first, piece.entries.last)]
+        wants: Callable[[int], bool] = piece.entries.holds
+        stretches = [(piece.entries.first, piece.entries.last)]
         sources = [source for source in self._in_turn(piece) if source not in self._silent]
         writing: asyncio.Task[None] | None = None
         try:
             for source in sources:
-                left: list[Stretch] = []
-                for first, last in wanted:
+                left: list[int] = []
+                for first, last in stretches:
                     at = first
                     while at <= last and outcome.answer is Answer.OK:
                         reply = await self._read(source, at, last)
                         if reply is None:
-                            left.append((at, last))
+                            left += filter(wants, range(at, last + 1))
                             break
-                        entries, through, lacking = self._taken(
-                            source, piece.entries, reply, at, last, outcome
-                        )
+                        entries, through = self._taken(source, reply, at, last)
+                        lacking = _lacking(entries, wants, at, through)
                         left += lacking
+                        outcome.damaged[source] += self._listed(source, reply, piece, lacking)
                         at = through + 1
                         if writing is not None:
                             await writing
-                        writing = asyncio.create_task(self._write(piece, entries, outcome))
-                wanted = left
-                if not wanted or outcome.answer is not Answer.OK:
+                        writing = asyncio.create_task(self._write(piece, entries, wants, outcome))
+                if not left or outcome.answer is not Answer.OK:
                     break
+                wants, stretches = set(left).__contains__, _near(left)
             if writing is not None:
                 await writing
         finally:
@@ -131,19 +137,8 @@ class RangeCopier(AddSink):
             self._silent[source] = reply.answer
         return None
 
-    def _taken(
-        self,
-        source: BookieId,
-        entries: EntryRange,
-        reply: ReadReply,
-        first: int,
-        last: int,
-        outcome: CopyOutcome,
-    ) -> tuple[Entries, int, list[Stretch]]:
-        """The good entries of a response, the last id that it covers, and the stretches in which it lacks wanted ones.
-
-        What it denies or has damaged is noted; what a bookie only cannot read now says nothing of that copy.
-        """
+    def _taken(self, source: BookieId, reply: ReadReply, first: int, last: int) -> tuple[Entries, int]:
+        """The good entries of a response, and the last id that it covers."""
         good, bad, _ = open_runs(reply.runs, self._access, first, last)
         if bad and not good and not self._password_is_known:
             msg = (
@@ -153,27 +148,41 @@ class RangeCopier(AddSink):
             raise WrongPasswordError(msg, ledger_id=self._access.ledger_id, bookie=source)
         through = last if reply.answer in NEGATIVES else reply.vouched_through
         broken = (*bad, *reply.unknown, *reply.damaged)
-        through = max(first, min(last, max([through, *good.entry_ids[-1:], *(high for _, high in broken)])))
-        if len(good) == through - first + 1:
-            return good, through, []
-        there = set(good.entry_ids)
-        lacking = _stretches(
-            entry_id
-            for entry_id in range(first, through + 1)
-            if entries.holds(entry_id) and entry_id not in there
-        )
-        unread = [each for each in reply.unknown if each not in reply.damaged]
-        outcome.damaged[source] += [
-            EntryRange(low, high) for each in lacking for low, high in stretches_between(*each, unread)
-        ]
-        return good, through, lacking
+        through = max([through, *good.entry_ids[-1:], *(high for _, high in broken)])
+        return good, max(first, min(last, through))
 
-    async def _write(self, piece: CopyRange, entries: Entries, outcome: CopyOutcome) -> None:
+    def _listed(
+        self, source: BookieId, reply: ReadReply, piece: CopyRange, lacking: Iterable[int]
+    ) -> list[EntryRange]:
+        """Those of the entries that a source did not give which it has listed: they are damaged, or no longer there.
+
+        What a bookie only cannot read now says nothing of that copy.
+        """
+        replica = self._lists.get(source)
+        if replica is None:
+            return []
+        unread = [each for each in reply.unknown if each not in reply.damaged]
+        return [
+            EntryRange(low, high)
+            for low, high in _stretches(
+                entry_id
+                for entry_id in lacking
+                if not replica.lacks(entry_id % piece.entries.period, entry_id, entry_id)
+                and not any(low <= entry_id <= high for low, high in unread)
+            )
+        ]
+
+    async def _write(
+        self, piece: CopyRange, entries: Entries, wants: Callable[[int], bool], outcome: CopyOutcome
+    ) -> None:
         part = piece.entries
         waiting: list[tuple[int, asyncio.Future[Answer]]] = []
-        wanted = entries if part.period == 1 else [entry for entry in entries if part.holds(entry.entry_id)]
         for run in copies(
-            wanted, self._access, self._run_bytes_max, period=part.period, residues=part.residues
+            (entry for entry in entries if wants(entry.entry_id)),
+            self._access,
+            self._run_bytes_max,
+            period=part.period,
+            residues=part.residues,
         ):
             if not await self._may_send(piece.bookie, len(run.body)):
                 outcome.answer = Answer.READ_ONLY
@@ -211,6 +220,25 @@ class RangeCopier(AddSink):
         answered = self._answered.pop(tag)
         if not answered.done():
             answered.set_result(answer)
+
+
+def _lacking(entries: Entries, wants: Callable[[int], bool], first: int, last: int) -> list[int]:
+    """The wanted ids of first..last that are not among some entries."""
+    if len(entries) == last - first + 1:
+        return []
+    there = set(entries.entry_ids)
+    return [entry_id for entry_id in range(first, last + 1) if entry_id not in there and wants(entry_id)]
+
+
+def _near(ids: Iterable[int]) -> list[Stretch]:
+    """Stretches with all of some ascending ids, and with what lies in small gaps between them: one read for many."""
+    found: list[Stretch] = []
+    for entry_id in ids:
+        if found and entry_id - found[-1][1] <= NEAR:
+            found[-1] = (found[-1][0], entry_id)
+        else:
+            found.append((entry_id, entry_id))
+    return found
 
 
 def _stretches(ids: Iterable[int]) -> list[Stretch]:
