@@ -257,6 +257,7 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
     """
     import getpass
 
+    from quire.core.ledger_notes import EntryRange
     from quire.core.repair_effects import Loss
 
     ranges = accepted.get(debt.ledger_id, [])
@@ -267,4 +268,5 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
                 "them: look at `--dry-run` again",
                 ledger_id=debt.ledger_id,
             )
-    return Loss(client.clock.wall_ms(), getpass.getuser())
+    named = tuple(EntryRange(first, last) for first, last in ranges)
+    return Loss(client.clock.wall_ms(), getpass.getuser(), named)

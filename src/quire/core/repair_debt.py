@@ -133,7 +133,7 @@ def ledger_debt(
         heard | empty,
         gone=gone,
         refusing=(),
-        loss_is_accepted=False,
+        accepted=None,
         piece_entries=LIMITS.piece_entries,
         is_lost=rules.is_lost,
     )

@@ -165,10 +165,23 @@ class RepairLimits:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A person's word that a ledger is to be kept without what only bookies have that are gone."""
+    """A person's word that a ledger is to be kept without what only bookies have that are gone.
+
+    Attributes:
+        accepted_ms: wall time.
+        accepted_by: who.
+        ranges: the entries that this is about; None: whatever they are.
+    """
 
     accepted_ms: int
     accepted_by: str
+    ranges: tuple[EntryRange, ...] | None = None
+
+    def covers(self, entries: EntryRange) -> bool:
+        """Whether the loss of these entries is accepted."""
+        return self.ranges is None or any(
+            each.first <= entries.first and entries.last <= each.last for each in self.ranges
+        )
 
 
 LIMITS: Final = RepairLimits()

@@ -338,7 +338,7 @@ class RepairMachine:
             {bookie: replica for bookie, replica in plan.lists.items() if self.plan.heard(bookie)},
             gone=self._gone,
             refusing=self._failed,
-            loss_is_accepted=self._accepted is not None,
+            accepted=self._accepted,
             piece_entries=self._limits.piece_entries,
             is_lost=self._rules.is_lost,
         )

@@ -21,6 +21,7 @@ from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange
 from quire.core.repair_debt import DebtReason
 from quire.core.repair_effects import Loss, RepairOutcome
 from quire.metadata.ledgers import ledger_key
@@ -150,7 +151,12 @@ async def _gone_only(tmp_path: Path) -> None:
         assert left.outcome is RepairOutcome.QUIET
         assert sum(each.size() for each in left.report.gone_only) == COUNT // 2
         assert gone in named(await client.ledger_metadata(ledger))
-        word = Loss(client.clock.wall_ms(), "an operator")
+        another = Loss(client.clock.wall_ms(), "an operator", (EntryRange(0, COUNT // 2),))
+        same = await LedgerRepair(
+            ledger, client.context, gone=[gone], candidates=spares, accepted=another
+        ).run()
+        assert (same.outcome, same.report.replaced) == (RepairOutcome.QUIET, [])
+        word = Loss(client.clock.wall_ms(), "an operator", (EntryRange(0, COUNT - 1),))
         done = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares, accepted=word).run()
         assert [old for _, old, _ in done.report.replaced] == [gone]
         _, notes, _ = await client.ledger_store.read_with_notes(ledger)
@@ -261,6 +267,40 @@ async def _open(tmp_path: Path) -> None:
 def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: Path) -> None:
     """BookKeeper's issue 3692: an empty open ledger with a bookie that is gone."""
     run(_open(tmp_path))
+
+
+async def _spoilt(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 4) as cluster:
+        client = await cluster.client()
+        ledger = await written(client)
+        rotten, gone, _ = (await client.ledger_metadata(ledger)).fragments[0].ensemble
+        name = await cluster.stop_bookie(rotten)
+        assert spoilt_entries(tmp_path / name, b"%06d" % 7) == 1
+        await cluster.start_bookie(name)
+        await cluster.stop_bookie(gone)
+        spares = [
+            bookie for bookie in cluster.servers if bookie not in named(await client.ledger_metadata(ledger))
+        ]
+        ended = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares).run()
+        assert ended.outcome is RepairOutcome.WHOLE
+        assert (await client.verify_ledger(ledger)).complete
+
+
+def spoilt_entries(directory: Path, text: bytes) -> int:
+    """Change a byte of what has this text in a bookie's segments; how often it was there."""
+    found = 0
+    for file in directory.rglob("*.seg"):
+        data = bytearray(file.read_bytes())
+        at = data.find(text + bytes(90))
+        if at >= 0:
+            data[at] ^= 1
+            file.write_bytes(data)
+            found += 1
+    return found
+
+
+def test_what_a_source_has_damaged_is_copied_from_another_and_mended(tmp_path: Path) -> None:
+    run(_spoilt(tmp_path))
 
 
 async def _registered(tmp_path: Path) -> None:
