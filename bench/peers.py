@@ -119,9 +119,10 @@ class JavaPeer:
         tuned: the settings that make a Java bookie answer fast (tools/java-bench/tuned-bookie.conf) instead of the
             product's defaults without the limits of small test clusters.
         bookies: how many.
+        configuration: lines beside these settings.
     """
 
-    def __init__(self, name: str, *, tuned: bool = False, bookies: int = 3) -> None:
+    def __init__(self, name: str, *, tuned: bool = False, bookies: int = 3, configuration: str = "") -> None:
         for program in ("java", "javac", "mvn"):
             if shutil.which(program) is None:
                 raise PeerMissingError(
@@ -130,15 +131,15 @@ class JavaPeer:
         self.directory = OUT / name
         self.tuned = tuned
         self._bookies = bookies
+        settings = TOOLS / "java-bench" / f"{'tuned' if tuned else 'default'}-bookie.conf"
+        self._settings = f"{settings.read_text()}\n{configuration}"
         self._env = {
             **os.environ,
             "JAVA_PEER_HEAP": "1024",
             "JAVA_PEER_DIRECT": "1024",
             "JAVA_PEER_STORAGE": "db" if tuned else "sorted",
             "JAVA_PEER_JOURNAL_SYNC": "true",
-            "JAVA_PEER_BOOKIE_CONF": str(
-                TOOLS / "java-bench" / f"{'tuned' if tuned else 'default'}-bookie.conf"
-            ),
+            "JAVA_PEER_BOOKIE_CONF": str(OUT / f"{name}.conf"),
             "JAVA_PEER_JVM_OPTS": "-XX:-UseSerialGC -XX:+UseG1GC",
         }
 
@@ -146,6 +147,8 @@ class JavaPeer:
         if (self.directory / "pids").exists():
             self._peer("stop")  # what an earlier run left behind when it was killed
         self._forget_data()
+        OUT.mkdir(parents=True, exist_ok=True)
+        (OUT / f"{self.directory.name}.conf").write_text(self._settings)
         try:
             self._peer("start", str(self._bookies))
         except BaseException:
@@ -171,6 +174,16 @@ class JavaPeer:
     def start_bookie(self, number: int) -> None:
         """Start a bookie that was killed again, and wait until it serves; the first is number 1."""
         self._peer("start-bookie", str(number))
+
+    def kill_bookie(self, number: int) -> str:
+        """Kill a bookie for good; the first is number 0. Returns its id."""
+        ports = dict(line.split("=") for line in (self.directory / "ports").read_text().splitlines())
+        self._peer("kill-bookie", str(number))
+        return f"127.0.0.1:{ports[f'bookie{number}']}"
+
+    def auto_recovery(self, what: str) -> None:
+        """`start` or `stop` the daemon with the auditor and the replication worker."""
+        self._peer(f"{what}-autorecovery")
 
     def uri(self, root: str = "ledgers") -> str:
         """A cluster in this peer's ZooKeeper: its own, or one under another root."""
@@ -328,6 +341,12 @@ class QuireCluster:
     def pids(self) -> list[int]:
         """The process ids of the bookies."""
         return [int(bookie["pid"]) for bookie in self._ready["bookies"]]
+
+    def kill_bookie(self, number: int) -> str:
+        """Kill a bookie for good; the first is number 0. Returns its id."""
+        bookie = str(self._ready["bookies"][number]["id"])
+        os.kill(self.pid_of(bookie), signal.SIGKILL)
+        return bookie
 
     def pid_of(self, bookie_id: str) -> int:
         """The process of one bookie."""

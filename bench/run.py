@@ -30,6 +30,7 @@ SCRIPTS = (
     "wide",
     "tail",
     "failures",
+    "repair",
     "memory",
     "written",
     "spark_read",

@@ -19,8 +19,10 @@ from quire.core.answers import Answer
 from quire.core.effects import ReadDone, SendRead
 from quire.core.errors import QuireError, RecoveryInconclusiveError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, LedgerState
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.reader import ReadMachine
+from quire.core.repair_effects import ListReplica, RepairEffect, WriteRepaired
+from quire.core.rereplication import RepairMachine
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
@@ -38,6 +40,7 @@ from quire.wire import native, native_hello
 from quire.wire.run import checksum, encode_run
 from support.certificates import Authority
 from support.museum import RedError, incident, require, waiting
+from support.repaired_ledger import RepairedLedger
 from support.small_cluster import SEGMENT_BYTES, SmallCluster, small_cluster
 from support.storage_disk import DIGEST
 from support.waiting import until_async
@@ -399,31 +402,70 @@ def test_a_negative_ledger_id_is_refused_at_the_door(tmp_path: Path) -> None:
     asyncio.run(_negative_ids(tmp_path))
 
 
-# --- rooms that are not built yet -----------------------------------------------------------------------------------
+class TrustingRepair(RepairMachine):
+    """Does not look again at the bookies that came into the record: what they listed before counts."""
 
-test_4668_admin_recovery_and_collector = waiting(
+    __slots__ = ()
+
+    def swapped(self, version: int) -> None:
+        lists = dict(self.plan.lists)
+        super().swapped(version)
+        for effect in [effect for effect in self.out if isinstance(effect, ListReplica)]:
+            self.out.remove(effect)
+            self.listed(effect.bookie, lists[effect.bookie].told)
+
+
+@incident(
     ref="issues/4668",
     title="Recovery of a bookie races with the collector of over-replicated ledgers",
     happened=(
         "While an administrator's recovery writes copies to a bookie, that bookie's collector finds that the metadata do "
         "not name it for the ledger yet, drops it and leaves it fenced: the copies are refused or deleted."
     ),
-    room="auto-recovery (auditor and re-replication)",
-    path="src/quire/autorecovery",
+    ours=(
+        "A repair copies a ledger to a bookie, which drops it when the record already names it. No collector of ours drops "
+        "what has a record; and a repair has the bookies that came into the record list once more after the "
+        "compare-and-swap. What is gone is a hole, and is filled."
+    ),
+    switch="the lists of before the compare-and-swap are believed",
+    violates="I2",
 )
+def test_4668_admin_recovery_and_collector(fault: bool) -> None:
+    a, b, gone, new = map(BookieId, ("b1", "b2", "gone", "new"))
+    record = new_ledger(
+        7, [a, gone], write_quorum=2, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
+    ).closed(9, 100)
+    ledger = RepairedLedger(record, {a: set(range(10)), b: set(), new: set()})
+    written: list[RepairEffect] = []
+
+    def collected(effect: RepairEffect) -> None:
+        if written and ledger.version > 1:
+            ledger.disks[new].clear()
+            written.clear()
+        if isinstance(effect, WriteRepaired):
+            written.append(effect)
+
+    ledger.before = collected
+    ended = ledger.run((TrustingRepair if fault else RepairMachine)([gone], [new]))
+    require(ended.report.replaced == [(0, gone, new)], "F1", f"the repair ended with {ended}")
+    require(ledger.whole(), "I2", "the record names a bookie that has nothing of the ledger")
+
+
+# --- rooms that are not built yet -----------------------------------------------------------------------------------
+
 test_3316_replicated_for_ever = waiting(
     ref="issues/3316",
     title="A ledger that was deleted is re-replicated for ever",
     happened="A ledger marked under-replicated was deleted or lost; the worker takes it up, fails and takes it up again, without end.",
     room="auto-recovery (auditor and re-replication)",
-    path="src/quire/autorecovery",
+    path="src/quire/autorecovery/worker.py",
 )
 test_1197_healthy_ledgers_marked = waiting(
     ref="issues/1197",
     title="Every periodic check marks thousands of healthy ledgers",
     happened="After each periodic check thousands of ledgers were listed under-replicated; most went away again, some stayed.",
     room="auto-recovery (auditor and re-replication)",
-    path="src/quire/autorecovery",
+    path="src/quire/autorecovery/worker.py",
 )
 test_1046_text = waiting(
     ref="issues/1046",

@@ -53,15 +53,15 @@ class Ledgers:
         assert events[-1]["event"] == "written", events
         return int(events[0]["ledger"])
 
-    async def read(self, language: str, ledger_id: int, count: int = COUNT) -> None:
-        """All entries of a closed ledger, each as it was written."""
+    async def read(self, language: str, ledger_id: int, count: int = COUNT, digest: str = "CRC32C") -> None:
+        """All entries of a closed ledger, each as it was written; `digest`: where the record does not say it."""
         if language == "python":
             reader = await self._client.open_ledger(ledger_id, password=b"secret", recover=False)
             assert reader.closed
             found = [bytes(entry.payload) async for entry in reader.read()]
             assert found == [payload(number) for number in range(count)]
             return
-        events = await self._java.run(self._uri, "CRC32C", "read", ledger_id, *PATIENT_JAVA)
+        events = await self._java.run(self._uri, digest, "read", ledger_id, *PATIENT_JAVA)
         entries = [event for event in events if event["event"] == "entry"]
         assert [entry["entry"] for entry in entries] == list(range(count)), events[-1]
         assert all(entry["pattern"] and entry["size"] == SIZE for entry in entries)

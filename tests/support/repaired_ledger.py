@@ -11,6 +11,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
 from quire.core.repair_effects import (
+    REPAIR_TABLE,
     CopyRange,
     EndLimbo,
     ListReplica,
@@ -22,6 +23,14 @@ from quire.core.repair_effects import (
 from quire.core.replica import ReplicaList
 from quire.core.rereplication import RepairMachine
 from quire.core.shares import HeldInterval
+
+INPUTS = {
+    ReadRecord: "record_read",
+    ListReplica: "listed",
+    CopyRange: "copied",
+    WriteRepaired: "swapped",
+    EndLimbo: "limbo_cleared",
+}
 
 
 def intervals(entries: set[int], record: LedgerMetadata) -> tuple[HeldInterval, ...]:
@@ -82,7 +91,10 @@ class RepairedLedger:
             if isinstance(effect, RepairEnded):
                 assert waiting == [], "a machine that ended has asked for more"
                 return effect
+            before = machine.status
             self._do(machine, effect)
+            moved = machine.status, REPAIR_TABLE.rows[INPUTS[type(effect)]][before]
+            assert machine.status is before or moved[0] in moved[1], (effect, before, moved)
         raise AssertionError("it does not end")
 
     def _do(self, machine: RepairMachine, effect: RepairEffect) -> None:

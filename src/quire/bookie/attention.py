@@ -1,6 +1,6 @@
 """What a bookie shows its operator: in the log, a line for each state when it begins and when it is over, and in INFO.
 
-Source: `docs/operating.md`.
+Source: `docs/operations.md`.
 """
 
 from __future__ import annotations

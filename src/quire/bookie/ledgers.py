@@ -252,7 +252,8 @@ class Ledgers:
             return Found(answer, [], last, [], machine.facts.lac)
         if answer is not Answer.OK:
             return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
-        held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed)
+        background = bool(request.flags & Flag.BACKGROUND)
+        held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed, background=background)
         return found_of(held, machine, first, failing=self._storage.failure is not None)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:

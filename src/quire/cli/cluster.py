@@ -14,14 +14,19 @@ from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, counted
+from quire.cli.repair import debt, repair_cluster
 from quire.cli.upgrade import upgrade
 from quire.core.errors import NoClusterError
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
 
-app = typer.Typer(help="The cluster as a whole: status, health, bookies, orphans, accept-store, upgrade.")
+app = typer.Typer(
+    help="The cluster as a whole: status, health, bookies, debt, repair, orphans, accept-store, upgrade."
+)
 app.command("upgrade")(upgrade)
+app.command("debt")(debt)
+app.command("repair")(repair_cluster)
 app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 

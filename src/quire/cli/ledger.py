@@ -21,6 +21,8 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output, human_bytes, payload_facts
+from quire.cli.repair import repair_ledger
+from quire.cli.verify import verify
 from quire.core.errors import MisuseError, PastEndError
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     from quire.client.writer import LedgerWriter
     from quire.wire.entry import Entry
 
-app = typer.Typer(help="Single ledgers: create, append, read, tail, list, show, recover, delete, verify.")
+app = typer.Typer(
+    help="Single ledgers: create, append, read, tail, list, show, recover, repair, delete, verify."
+)
 
 app.command("list")(ledger_show.list_ledgers)
 app.command("show")(ledger_show.show)
-app.command("verify")(ledger_show.verify)
+app.command("verify")(verify)
+app.command("repair")(repair_ledger)
 
 LedgerArgument = ledger_show.LedgerArgument
 EnsembleOption = Annotated[
@@ -215,6 +220,9 @@ def recover(
             "last_entry": record.last_entry,
             "length": record.length,
             "recovered_entries": done.recovered,
+            "stragglers": [
+                {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in done.stragglers
+            ],
             "limbo_cleared": limbo.cleared,
             "refilled": limbo.refilled,
             "limbo_left": limbo.left,
@@ -226,6 +234,8 @@ def recover(
             text += f" Bookies that left limbo: {', '.join(limbo.cleared)}."
         if limbo.refilled:
             text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
+        for hole in done.stragglers:
+            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}: `quire ledger repair {ledger_id}`"
         for bookie, why in limbo.left.items():
             text += f"\n{bookie} stays as it is: {why}"
         out.result(facts, text)

@@ -1,4 +1,4 @@
-"""The commands that look at ledgers without changing them: `list`, `show`, `verify`."""
+"""The commands that look at ledgers without changing them: `list`, `show`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from quire.cli.toolbox import Toolbox
     from quire.client.inspection import HeldShare
-    from quire.client.repair import LedgerReport
     from quire.core.ledger_metadata import LedgerMetadata
 
 ANSWER_MS = 3_000
@@ -82,94 +81,6 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
         out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
 
     run(work())
-
-
-def verify(
-    ledger_id: LedgerArgument,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Read every copy of every entry from every bookie, check the digests, compare the copies.
-
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
-    ledger's record has are listed too, and whether they are filled by now.
-    """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> bool:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            report = await client.verify_ledger(ledger_id, password.encode())
-        facts = {
-            "ledger_id": ledger_id,
-            "good": report.good,
-            "complete": report.complete,
-            "entries": report.entries,
-            "copies": report.copies,
-            "copies_wanted": report.copies_wanted,
-            "below_ack_quorum": report.below_ack_quorum,
-            "lost": report.lost,
-            "different": report.different,
-            "holes": [
-                {
-                    "bookie": hole.bookie,
-                    "first": hole.first,
-                    "last": hole.last,
-                    "answer": hole.answer.name.lower(),
-                }
-                for hole in report.holes
-            ],
-            "recorded_holes": [
-                {
-                    "bookie": bookie,
-                    "first": first,
-                    "last": last,
-                    "filled": is_filled(report, bookie, first, last),
-                }
-                for bookie, first, last in report.recorded
-            ],
-        }
-        out.result(facts, "\n".join(findings(report)))
-        return bool(report.complete)
-
-    if not run(work()):
-        raise typer.Exit(1)
-
-
-def findings(report: LedgerReport) -> list[str]:
-    """What a verification found, in sentences."""
-    verdict = "good" if report.complete else "good, but has holes" if report.good else "NOT good"
-    text = (
-        f"Ledger {report.ledger_id} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
-        f"{report.copies_wanted:,} copies there and right"
-    )
-    lines = [text + ("." if report.complete else ":")]
-    lines += [f"  entries {first:,}..{last:,} have no copy at all" for first, last in report.lost]
-    lines += [
-        f"  entries {first:,}..{last:,} are on fewer bookies than the ack quorum"
-        for first, last in report.below_ack_quorum
-    ]
-    lines += [f"  entry {entry_id:,} differs on {bookie}" for entry_id, bookie in report.different]
-    lines += [
-        f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
-        for hole in report.holes
-    ]
-    lines += [
-        f"  the record has a hole there, which is filled: {bookie}, entries {first:,}..{last:,}"
-        for bookie, first, last in report.recorded
-        if is_filled(report, bookie, first, last)
-    ]
-    return lines
-
-
-def is_filled(report: LedgerReport, bookie: str, first: int, last: int) -> bool:
-    """Whether a bookie holds by now what the ledger's record calls a hole."""
-    return not any(
-        hole.bookie == bookie and hole.first <= last and hole.last >= first for hole in report.holes
-    )
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:

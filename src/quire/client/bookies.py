@@ -20,6 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.store import Versioned
 from quire.net.channel import Channel
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
@@ -132,10 +133,14 @@ class BookieClient(Inquiries):
         """Whether a bookie is in the last list seen, writable or read-only."""
         return bookie in self._known
 
+    async def members(self) -> dict[BookieId, Versioned]:
+        """The cookies of the cluster's bookies, whether they are there or not."""
+        return await self._registry.list_cookies()
+
     async def away(self) -> list[BookieId]:
         """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
         registered = {*await self.bookies(), *self.writable()}
-        return sorted((await self._registry.list_cookies()).keys() - registered)
+        return sorted((await self.members()).keys() - registered)
 
     def speaks_native(self, bookie: BookieId) -> bool:
         """Whether a bookie gets our own protocol, as far as its registration was seen."""
@@ -180,6 +185,7 @@ class BookieClient(Inquiries):
         *,
         lac: int,
         recovery: bool = False,
+        background: bool = False,
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
@@ -195,7 +201,7 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        request = AddRun(access, body, body_crc, lac, recovery)
+        request = AddRun(access, body, body_crc, lac, recovery, background)
         return channel.send(request, sink, tag, deadline=loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
@@ -236,13 +242,16 @@ class BookieClient(Inquiries):
         *,
         fence: bool = False,
         recovery: bool = False,
+        background: bool = False,
         origin_term: int = ANY_TERM,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReadReply:
         """Entries first..last, as far as `bytes_max` goes (one entry at least); `origin_term`: only those of a term."""
-        request = ReadRange(access, first, last, bytes_max, origin_term, fence, recovery)
+        request = ReadRange(
+            access, first, last, bytes_max, origin_term, fence, recovery, background=background
+        )
         channel = self._channel(bookie)
-        ordinary = not (fence or recovery)
+        ordinary = not (fence or recovery or background)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
         if directory and channel is not None and channel.beside:
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)

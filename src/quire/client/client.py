@@ -39,6 +39,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.ledgers import LedgerStore
@@ -60,12 +61,14 @@ class RecoveryReport:
         already_closed: it was closed before; nothing had to be recovered.
         recovered: entries found above the highest LAC that a bookie reported, and written back.
         limbo: what was done about bookies whose copy of the ledger is in limbo.
+        stragglers: what bookies had not acknowledged of what was written back: they may lack it.
     """
 
     record: LedgerMetadata
     already_closed: bool
     recovered: int
     limbo: LimboReport
+    stragglers: tuple[Hole, ...] = ()
 
 
 class Client:
@@ -218,7 +221,7 @@ class Client:
         record, version = await self._record(ledger_id, password)
         access = LedgerAccess.of(record)
         already_closed = record.state is LedgerState.CLOSED
-        recovered = 0
+        recovered, stragglers = 0, tuple[Hole, ...]()
         if not already_closed:
             ignored = [BookieId(bookie) for bookie in ignored_lacs]
             strange = [bookie for bookie in ignored if bookie not in record.last_fragment.ensemble]
@@ -228,11 +231,12 @@ class Client:
                     f"fragment, which recovery reads from ({', '.join(record.last_fragment.ensemble)})"
                 )
                 raise MisuseError(msg, ledger_id=ledger_id)
-            result, recovered = await self._recover(record, version, access, ignored)
+            result, done = await self._recover(record, version, access, ignored)
             record, version = result.record, result.version
+            recovered, stragglers = done.recovered, done.stragglers
         reader = self._reader(record, version, access)
         limbo = await LimboClearing(reader, access, self.context).clear()
-        return RecoveryReport(record, already_closed, recovered, limbo)
+        return RecoveryReport(record, already_closed, recovered, limbo, stragglers)
 
     async def delete_ledger(self, ledger_id: int, *, fence: bool = True) -> None:
         """Delete a ledger's record and leave a tombstone; bookies drop its entries when they see that.
@@ -322,13 +326,19 @@ class Client:
         version: int,
         access: LedgerAccess,
         ignored_lacs: Collection[BookieId] = (),
-    ) -> tuple[RecoveryClosed, int]:
+    ) -> tuple[RecoveryClosed, LedgerRecovery]:
         deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
         while True:
             recovery = LedgerRecovery(record, version, access, self.context, ignored_lacs)
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):
-                return result, recovery.recovered
+                for hole in recovery.stragglers:
+                    log.warning(
+                        "ledger %d was closed before bookie %s acknowledged entries %d to %d, which it may lack: "
+                        "`quire ledger repair` fills them",
+                        record.ledger_id, hole.bookie, hole.first, hole.last,
+                    )  # fmt: skip
+                return result, recovery
             if (
                 isinstance(result, RecoveryInconclusive)
                 and result.silent
@@ -354,7 +364,7 @@ class Client:
             log.warning("ending limbo failed; `quire ledger recover` tries again: %s", error)
             return
         for bookie, why in report.left.items():
-            log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
+            log.warning("ledger %d: bookie %s stays as it is: %s", reader.ledger_id, bookie, why)
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 

@@ -34,10 +34,12 @@ from quire.core.effects import (
     WriteMetadata,
 )
 from quire.core.errors import MetadataUnknownError, NoSuchLedgerError
+from quire.core.holes import joined
 from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
+from quire.core.writer_state import Hole
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
@@ -62,6 +64,7 @@ class LedgerRecovery(AddSink):
 
     Attributes:
         recovered: entries found above the highest LAC that was reported.
+        stragglers: what bookies had not acknowledged of what was written back when the ledger was closed.
         reused: bookies that hold another ledger under this id.
     """
 
@@ -83,7 +86,8 @@ class LedgerRecovery(AddSink):
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
-        self._unanswered = 0
+        self._unanswered: dict[object, None] = {}
+        self.stragglers: tuple[Hole, ...] = ()
         self._all_answered = asyncio.Event()
         self._lost_swaps = 0
         self.recovered = 0
@@ -106,6 +110,7 @@ class LedgerRecovery(AddSink):
             if self._unanswered and isinstance(result, RecoveryClosed):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
+                self.stragglers = self._left_behind(result.record)
             return result
         finally:
             for task in list(self._tasks):
@@ -167,6 +172,15 @@ class LedgerRecovery(AddSink):
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
+    def _left_behind(self, record: LedgerMetadata) -> tuple[Hole, ...]:
+        """What bookies of the closed record were sent and have not acknowledged."""
+        runs = [tag for tag in self._unanswered if isinstance(tag, tuple)]
+        return joined(
+            Hole(slot, bookie, first, min(last, int(record.last_entry)))
+            for slot, bookie, first, last in runs
+            if first <= record.last_entry and bookie in record.ensemble_of(first)
+        )
+
     # --- phases 1 and 2: reading ----------------------------------------------------------------------------------
 
     async def _fence(self, effect: SendLacRead) -> Callable[[], None]:
@@ -216,7 +230,8 @@ class LedgerRecovery(AddSink):
 
     def _write_back(self, effect: SendRecoveryAdds) -> None:
         for run in self._runs_of(effect):
-            self._unanswered += 1
+            tag = (effect.slot, effect.bookie, run.first, run.last)
+            self._unanswered[tag] = None
             self._all_answered.clear()
             self._bookies.add_run(
                 effect.bookie,
@@ -226,7 +241,7 @@ class LedgerRecovery(AddSink):
                 lac=effect.last_add_confirmed,
                 recovery=True,
                 sink=self,
-                tag=(effect.slot, effect.bookie, run.first, run.last),
+                tag=tag,
                 timeout_ms=self._config.recovery_timeout_ms,
             )
 
@@ -248,7 +263,7 @@ class LedgerRecovery(AddSink):
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's response to a run that was written back."""
-        self._unanswered -= 1
+        self._unanswered.pop(tag, None)
         if not self._unanswered:
             self._all_answered.set()
         assert isinstance(tag, tuple)

@@ -1,35 +1,28 @@
 """Looks after the copies of a ledger: compares them, and restores those on a bookie in limbo.
 
-Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, CLEAR_LIMBO.
+Source: BookKeeper protocol, "Guarantees"; docs/protocol/repair.md, "Limbo".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
-from quire.client.copying import copies
+from quire.client.ledger_repair import LedgerRepair
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
 from quire.core.answers import Answer
-from quire.core.errors import QuireError, RefusedError
+from quire.core.errors import QuireError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, told_through, write_set
-from quire.core.rules import RULES
-from quire.core.shares import HeldInterval, not_held, shares
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
-from quire.wire.run import ids_in
 
 _WINDOW_ENTRIES = 2048
-_ROUNDS_MAX = 3
-"""So often a record may have changed when it is read after the filling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +223,7 @@ class LimboReport:
         cleared: bookies where the limbo ended.
         refilled: bookies that were not in limbo, and got back what had been damaged there.
         copied: entries that were copied to them all.
-        left: bookies still in limbo, and why.
+        left: bookies that stay as they are, and why.
     """
 
     cleared: list[BookieId] = field(default_factory=list)
@@ -239,12 +232,11 @@ class LimboReport:
     left: dict[BookieId, str] = field(default_factory=dict)
 
 
-class LimboClearing(AddSink):
-    """Gives bookies in limbo what they should hold of a closed ledger, then ends the limbo.
+class LimboClearing:
+    """Repairs a closed ledger where a bookie of it is in limbo, or knows damage: nothing where none is.
 
     A bookie that may have lost what it held responds "unknown" instead of "no such entry". Once the ledger is closed,
-    what it should hold is known; what it lacks is copied from its peers. Then the record is read once more, and
-    `rules.may_end_doubt` says whether the bookie's doubt may end by it.
+    what it should hold is known: a `LedgerRepair` copies what it lacks, and ends the doubt.
 
     Args:
         reader: of the closed ledger.
@@ -254,132 +246,35 @@ class LimboClearing(AddSink):
 
     def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
         assert reader.closed, "which entries a bookie should hold is known only when the ledger is closed"
-        self._reader, self._access = reader, access
-        self._bookies, self._config, self._records = context.bookies, context.config, context.ledgers
-        self._answered: dict[object, asyncio.Future[Answer]] = {}
+        self._record, self._access, self._context = reader.metadata, access, context
 
     async def clear(self) -> LimboReport:
-        """Look at every bookie of every fragment; clear those in limbo, and copy anew what is damaged on others."""
-        record = self._reader.metadata
-        report = LimboReport()
+        """Ask every bookie of every fragment; repair the ledger if one is in limbo or knows damage."""
+        record, report = self._record, LimboReport()
         everyone = sorted({bookie for fragment in record.fragments for bookie in fragment.ensemble})
-        timeout_ms = self._config.read_timeout_ms
+        timeout_ms = self._context.config.read_timeout_ms
+        bookies = self._context.bookies
         infos = await asyncio.gather(
-            *(self._bookies.info(bookie, self._access, timeout_ms=timeout_ms) for bookie in everyone)
+            *(bookies.info(bookie, self._access, timeout_ms=timeout_ms) for bookie in everyone)
         )
+        told = {
+            bookie: info
+            for bookie, (answer, info) in zip(everyone, infos, strict=True)
+            if answer is Answer.OK
+        }
+        damaged = [bookie for bookie, info in told.items() if info.get("damaged") is True]
+        if not damaged and not any(info.get("limbo") for info in told.values()):
+            return report
+        repair = LedgerRepair(record.ledger_id, self._context, password=record.password)
         try:
-            for bookie, (answer, info) in zip(everyone, infos, strict=True):
-                if answer is Answer.OK and info.get("limbo"):
-                    await self._clear_one(bookie, record, _doubt_lsn(info), report)
-                elif answer is Answer.OK and info.get("damaged") is True:
-                    await self._refill(bookie, record, report)
-        finally:
-            self._bookies.forget(self)
+            ended = (await repair.run()).report
+        except QuireError as error:
+            report.left = {
+                bookie: str(error) for bookie in told if bookie in damaged or told[bookie].get("limbo")
+            }
+            return report
+        report.cleared, report.copied, report.left = ended.cleared, ended.copied, ended.left
+        report.refilled = [
+            bookie for bookie in damaged if bookie not in ended.cleared and bookie not in ended.left
+        ]
         return report
-
-    async def _clear_one(
-        self, bookie: BookieId, record: LedgerMetadata, lsn: int, report: LimboReport
-    ) -> None:
-        """Fill a bookie up and end the doubt that it was in before: what it loses meanwhile, it stays in doubt of."""
-        try:
-            for _ in range(_ROUNDS_MAX):
-                filled = record
-                report.copied += await self._fill(bookie, filled)
-                record, _ = await self._records.read(filled.ledger_id)
-                if RULES.may_end_doubt(filled, record, bookie):
-                    break
-            else:
-                msg = (
-                    f"the record of ledger {record.ledger_id} changed, or it is not known yet which "
-                    "entries the bookie should hold"
-                )
-                raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
-        except QuireError as error:
-            report.left[bookie] = str(error)
-            return
-        answer = await self._bookies.clear_limbo(bookie, self._access, lsn)
-        if answer is Answer.OK:
-            report.cleared.append(bookie)
-        else:
-            report.left[bookie] = f"the bookie did not end limbo: {answer.name}"
-
-    async def _refill(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
-        try:
-            report.copied += await self._fill(bookie, record)
-        except QuireError as error:
-            report.left[bookie] = str(error)
-        else:
-            report.refilled.append(bookie)
-
-    async def _fill(self, bookie: BookieId, record: LedgerMetadata) -> int:
-        """Copy what a bookie lacks of its share of a record; returns how many entries that were."""
-        answer, intervals = await self._bookies.list_entries(bookie, self._access)
-        if answer is not Answer.OK:
-            msg = f"the bookie did not list its entries: {answer.name}"
-            raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
-        copied = 0
-        for first, last, residues in lacking(record, bookie, intervals):
-            copied += await self._copy(bookie, first, last, residues)
-        return copied
-
-    async def _copy(self, bookie: BookieId, first: int, last: int, residues: int) -> int:
-        """Copy the bookie's share of first..last from a bookie that holds it, as it was stored."""
-        size = self._reader.metadata.ensemble_size
-        period, residues = (1, 1) if residues == (1 << size) - 1 else (size, residues)
-        count = 0
-        async for entries in self._reader.read_runs(first, last):
-            for run in copies(
-                entries, self._access, self._config.run_bytes_max, period=period, residues=residues
-            ):
-                answer = await self._add(bookie, run.body, run.body_crc)
-                if answer is not Answer.OK:
-                    msg = f"entries {run.first}..{run.last} could not be copied to {bookie}: {answer.name}"
-                    raise RefusedError(msg, ledger_id=self._access.ledger_id, bookie=bookie)
-                count += len(ids_in(run.first, run.last, period, residues))
-        return count
-
-    async def _add(self, bookie: BookieId, body: bytes, body_crc: int) -> Answer:
-        tag = object()
-        answered = self._answered[tag] = asyncio.get_running_loop().create_future()
-        self._bookies.add_run(
-            bookie,
-            self._access,
-            body,
-            body_crc,
-            lac=-1,
-            recovery=True,
-            sink=self,
-            tag=tag,
-            timeout_ms=self._config.recovery_timeout_ms,
-        )
-        answer: Answer = await answered
-        return answer
-
-    def add_answered(self, tag: object, answer: Answer) -> None:
-        """The bookie's response to a run that was copied to it."""
-        self._answered.pop(tag).set_result(answer)
-
-
-def _doubt_lsn(info: dict[str, Any]) -> int:
-    """The LSN of a ledger's doubt in what a bookie says of it; 0 where it names none (version 1)."""
-    lsn = info.get("doubt_lsn")
-    return lsn if isinstance(lsn, int) and 0 <= lsn < 1 << 64 else 0
-
-
-def lacking(
-    record: LedgerMetadata, bookie: BookieId, intervals: Sequence[HeldInterval]
-) -> Iterator[tuple[int, int, int]]:
-    """The ranges (first, last, residues) of which a bookie should hold its share and does not hold all of it.
-
-    Args:
-        record: a closed ledger's record.
-        bookie: whose share.
-        intervals: what it holds.
-    """
-    for share in shares(record):
-        if share.bookie != bookie:
-            continue
-        for first in range(share.first, share.last + 1, _WINDOW_ENTRIES):
-            missing = not_held(share.cut(first, first + _WINDOW_ENTRIES - 1), intervals)
-            if missing:
-                yield missing[0], missing[-1], share.residues

@@ -32,7 +32,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.writer_state import Status
+from quire.core.writer_state import Hole, Status
 from quire.wire.frame_limits import OPTION
 
 log = logging.getLogger(__name__)
@@ -384,11 +384,14 @@ class LedgerWriter(WriterEnd):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self) -> tuple[Hole, ...]:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
         `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
         bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
+
+        Returns:
+            What bookies may lack of it, as far as that is known now: `flushed` waits for the rest.
 
         Raises:
             LedgerFencedError: another client recovers the ledger and decides where it ends.
@@ -406,6 +409,14 @@ class LedgerWriter(WriterEnd):
             message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
             self._stopped(e.Problem(LedgerClosedError, message))
         await asyncio.shield(self._finished)
+        return self.holes
+
+    async def flushed(self) -> tuple[Hole, ...]:
+        """Return when no bookie is waited for any more after a close, with what bookies may lack; the record says it."""
+        await self._flushed()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        return self.holes
 
     async def abandon(self) -> None:
         """Stop at once and leave the ledger to a recovery. Unacknowledged entries fail. May be called again."""

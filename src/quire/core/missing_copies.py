@@ -16,6 +16,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import write_set
+from quire.core.repair_effects import Loss
 from quire.core.replica import Replica
 from quire.core.shares import Stretch, has_class, stretches_between
 
@@ -43,7 +44,7 @@ class MissingCopies:
         lists: what each bookie has that said so.
         gone: bookies that are gone for good.
         refusing: bookies that do not take copies.
-        loss_is_accepted: what only gone bookies may have keeps nobody out of the record.
+        accepted: whose word it is that some entries which only gone bookies may have keep nobody out of the record.
         piece_entries: the most ids of one piece.
         is_lost: the judgement that an entry is nowhere.
 
@@ -56,10 +57,10 @@ class MissingCopies:
     """
 
     __slots__ = (
+        "_accepted",
         "_gone",
         "_is_lost",
         "_lists",
-        "_loss_is_accepted",
         "_period",
         "_piece_entries",
         "_record",
@@ -78,12 +79,12 @@ class MissingCopies:
         *,
         gone: Collection[BookieId],
         refusing: Collection[BookieId],
-        loss_is_accepted: bool,
+        accepted: Loss | None,
         piece_entries: int,
         is_lost: Callable[..., bool],
     ) -> None:
         self._record, self._lists = record, lists
-        self._gone, self._refusing, self._loss_is_accepted = gone, refusing, loss_is_accepted
+        self._gone, self._refusing, self._accepted = gone, refusing, accepted
         self._piece_entries, self._is_lost = piece_entries, is_lost
         self._period = period_of(record)
         self.copies: dict[tuple[BookieId, int, int], MissingCopy] = {}
@@ -161,7 +162,7 @@ class MissingCopies:
             return False
         if all(bookie in self._gone for bookie in silent):
             self.gone_only.add(entries)
-            return not self._loss_is_accepted
+            return self._accepted is None or not self._accepted.covers(entries)
         self.unheard.add(entries)
         return True
 

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.state_table import StateTable
 
 
 class RepairStatus(Enum):
@@ -37,6 +38,27 @@ class RepairOutcome(Enum):
     INCOMPLETE = "incomplete"
     """Something is left that another repair may do; the report says what."""
     DELETED = "deleted"
+
+
+REPAIR_TABLE: Final = StateTable(
+    RepairStatus,
+    {
+        "start": "idle > reading",
+        "bookies_changed": "idle reading listing copying verifying swapping clearing > =; ended > -",
+        "record_read": "reading > listing swapping clearing ended;"
+        " idle listing copying verifying swapping clearing ended > -",
+        "listed": "listing > = reading copying swapping clearing ended;"
+        " verifying > = reading listing copying swapping clearing ended;"
+        " idle reading copying swapping clearing ended > -",
+        "copied": "copying > = verifying; idle reading listing verifying swapping clearing ended > -",
+        "swapped": "swapping > reading listing clearing ended;"
+        " idle reading listing copying verifying clearing ended > -",
+        "conflicted": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",
+        "unknown": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",
+        "limbo_cleared": "clearing > ended; idle reading listing copying verifying swapping ended > -",
+    },
+)
+"""What the inputs of a repair do; answers that come when nothing asks for them are ignored."""
 
 
 # --- effects ------------------------------------------------------------------------------------------------------
@@ -144,10 +166,23 @@ class RepairLimits:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A person's word that a ledger is to be kept without what only bookies have that are gone."""
+    """A person's word that a ledger is to be kept without what only bookies have that are gone.
+
+    Attributes:
+        accepted_ms: wall time.
+        accepted_by: who.
+        ranges: the entries that this is about; None: whatever they are.
+    """
 
     accepted_ms: int
     accepted_by: str
+    ranges: tuple[EntryRange, ...] | None = None
+
+    def covers(self, entries: EntryRange) -> bool:
+        """Whether the loss of these entries is accepted."""
+        return self.ranges is None or any(
+            each.first <= entries.first and entries.last <= each.last for each in self.ranges
+        )
 
 
 LIMITS: Final = RepairLimits()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quire.core.answers import Answer
 from quire.core.ledger_notes import EntryRange
@@ -26,12 +26,14 @@ class ReplicaList:
         held: its intervals, without what it knows to be damaged.
         limbo: it may have lost entries of the ledger, so that what is not listed may have been there.
         doubt_lsn: names the loss; CLEAR_LIMBO ends that one only.
+        damaged: it knows that entries are damaged, which it does not list.
     """
 
     answer: Answer
     held: tuple[HeldInterval, ...] = ()
     limbo: bool = False
     doubt_lsn: int = 0
+    damaged: bool = False
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Replica:
         held = self.told.held
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
-        return Replica(ReplicaList(self.told.answer, held, self.told.limbo, self.told.doubt_lsn), self.period)
+        return Replica(replace(self.told, held=held), self.period)
 
 
 def _ordered(stretches: list[Stretch]) -> tuple[list[int], list[int]]:

@@ -26,6 +26,7 @@ from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.missing_copies import MissingCopies, period_of
 from quire.core.repair_effects import (
     LIMITS,
+    REPAIR_TABLE,
     CopyRange,
     EndLimbo,
     ListReplica,
@@ -112,12 +113,14 @@ class RepairMachine:
 
     def start(self) -> None:
         """Begin. Effects: ReadRecord."""
-        self._expect(RepairStatus.IDLE)
+        if self.status not in REPAIR_TABLE.acts["start"]:
+            msg = f"a repair runs once: it is {self.status.value}, not idle; use a new machine"
+            raise MisuseError(msg)
         self._read()
 
     def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
         """Other bookies are gone, or may take slots. Nothing new is copied for the old choice."""
-        if self.status is RepairStatus.ENDED:
+        if not self._acts("bookies_changed"):
             return
         if self._plan is not None and frozenset(gone) != self._gone:
             self._plan.is_stale = True
@@ -131,7 +134,7 @@ class RepairMachine:
             ListReplica for each bookie that is concerned; or EndLimbo, when the record is the one that was filled; or
             RepairEnded.
         """
-        if self.status is not RepairStatus.READING:
+        if not self._acts("record_read"):
             return
         if record is None:
             self._end(RepairOutcome.DELETED)
@@ -149,7 +152,7 @@ class RepairMachine:
 
         Effects, after the last list: CopyRange, WriteRepaired, EndLimbo or RepairEnded; ListReplica of another target.
         """
-        if self.status not in {RepairStatus.LISTING, RepairStatus.VERIFYING}:
+        if not self._acts("listed"):
             return
         plan = self.plan
         if bookie not in plan.awaited:
@@ -180,7 +183,7 @@ class RepairMachine:
 
         Effects, after the last copy: ListReplica for each bookie that was copied to.
         """
-        if self.status is not RepairStatus.COPYING or piece not in self.plan.under_way:
+        if not self._acts("copied") or piece not in self.plan.under_way:
             return
         plan = self.plan
         plan.under_way.discard(piece)
@@ -205,7 +208,7 @@ class RepairMachine:
 
     def swapped(self, version: int) -> None:
         """The record is written. Effects: ListReplica for the bookies that came in: a collector may have been there."""
-        if self.status is not RepairStatus.SWAPPING:
+        if not self._acts("swapped"):
             return
         plan, written = self.plan, self.plan.written
         assert written is not None, "a swap without what was written"
@@ -222,7 +225,7 @@ class RepairMachine:
 
     def conflicted(self) -> None:
         """Another client changed the record. Effects: ReadRecord; everything is chosen again."""
-        if self.status is RepairStatus.SWAPPING:
+        if self._acts("conflicted"):
             self._again()
 
     def unknown(self) -> None:
@@ -231,7 +234,7 @@ class RepairMachine:
 
     def limbo_cleared(self, bookie: BookieId, answer: Answer) -> None:
         """Whether a bookie ended its limbo. Effects, after the last: RepairEnded."""
-        if self.status is not RepairStatus.CLEARING or bookie not in self.plan.awaited:
+        if not self._acts("limbo_cleared") or bookie not in self.plan.awaited:
             return
         self.plan.awaited.discard(bookie)
         if answer is Answer.OK:
@@ -334,7 +337,7 @@ class RepairMachine:
             {bookie: replica for bookie, replica in plan.lists.items() if self.plan.heard(bookie)},
             gone=self._gone,
             refusing=self._failed,
-            loss_is_accepted=self._accepted is not None,
+            accepted=self._accepted,
             piece_entries=self._limits.piece_entries,
             is_lost=self._rules.is_lost,
         )
@@ -451,7 +454,5 @@ class RepairMachine:
         self.status = RepairStatus.ENDED
         self.out.append(RepairEnded(outcome, self.report))
 
-    def _expect(self, status: RepairStatus) -> None:
-        if self.status is not status:
-            msg = f"a repair runs once: it is {self.status.value}, not {status.value}; use a new machine"
-            raise MisuseError(msg)
+    def _acts(self, name: str) -> bool:
+        return REPAIR_TABLE.acts[name][self.status]

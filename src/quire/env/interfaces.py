@@ -59,6 +59,9 @@ class File(Protocol):
     def expect(self, offset: int, size: int) -> None:
         """These bytes will be read soon: begin to bring them into memory, and do not wait for them."""
 
+    def release(self, offset: int, size: int) -> None:
+        """These bytes were read for once: memory need not keep them."""
+
     def next_data(self, offset: int) -> int:
         """Where bytes follow that were ever written: `offset` itself if that is not known, the size if none do."""
 

@@ -117,6 +117,9 @@ class RealFile:
     def expect(self, offset: int, size: int) -> None:
         os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
+    def release(self, offset: int, size: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
     def next_data(self, offset: int) -> int:
         try:
             return os.lseek(self._descriptor, offset, os.SEEK_DATA)

@@ -28,6 +28,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "metadata_attempts_max": (1, 10_000),
     "cached_pages_max": (1, 100_000),
     "deletes_at_once": (1, 1000),
+    "fill_bytes_per_s": (0, 1024 * MIB),
 }
 CODECS = ("rows", "arrow")
 COMPRESSIONS = (None, "lz4", "zstd")
@@ -52,6 +53,7 @@ class LogConfig:
         metadata_attempts_max: metadata responses missing in a row before a handle gives up.
         cached_pages_max: pages that a handle caches; they never change.
         deletes_at_once: ledgers that a truncation deletes side by side.
+        fill_bytes_per_s: how fast a writer copies what bookies lack of a ledger that it has closed; 0: not at all.
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.
         adopts: whether a writer gives offsets to ledgers that others commit to the log while it leads (a Spark sink).
@@ -72,6 +74,7 @@ class LogConfig:
     metadata_attempts_max: int = 30
     cached_pages_max: int = 256
     deletes_at_once: int = 16
+    fill_bytes_per_s: int = 16 * MIB
     codec: str = "rows"
     compression: str | None = None
     adopts: bool = True

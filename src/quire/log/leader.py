@@ -32,6 +32,7 @@ from quire.core.log_handle import LogStatus
 from quire.core.log_list import LedgerSummary, LogHead, PageLayout
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
+from quire.log.filling import fill_holes
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.patience import Patience
@@ -392,8 +393,11 @@ class LogLeader:
         except QuireError as error:
             self.ledger_failed(ledger_id, error)
             return
-        self._writers.pop(ledger_id, None)
+        writer = self._writers.pop(ledger_id, None)
         self._machine.ledger_closed(ledger_id, summary)
+        if writer is not None and self.serving and self._config.fill_bytes_per_s:
+            rate = self._config.fill_bytes_per_s
+            self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving))
 
     def _sender_of(self) -> LogSender:
         assert self._sender is not None

@@ -13,11 +13,15 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
+from quire.client.ledger_repair import LedgerRepair
 from quire.client.reader import LedgerReader
 from quire.client.writer import LedgerWriter
 from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
+from quire.core.repair_effects import RepairOutcome
 from quire.wire.batch import (
     FORMAT_BATCH1,
     BatchFlags,
@@ -98,6 +102,21 @@ class LogLedgers:
         """Delete a ledger without a writer. A missing one counts as deleted."""
         with contextlib.suppress(NoSuchLedgerError):
             await self._client.delete_ledger(ledger_id, fence=False)
+
+    def is_registered(self, bookie: BookieId) -> bool:
+        """Whether a bookie is there."""
+        return self._client.bookies.is_registered(bookie)
+
+    async def repair(self, ledger_id: int, bytes_per_s: int) -> RepairOutcome:
+        """Copy what bookies lack of a closed ledger, so many bytes a second."""
+        rate = CopyRate(self._client.clock, bytes_per_s)
+
+        async def may_send(_bookie: BookieId, size: int) -> bool:
+            await rate.wait(size)
+            return True
+
+        repair = LedgerRepair(ledger_id, self._client.context, password=self.password, may_send=may_send)
+        return (await repair.run()).outcome
 
     async def delete_item(self, item: LogItem) -> None:
         """Delete an item's ledger, and stop its writer first if it may have one. An id used again is left alone."""

@@ -101,7 +101,7 @@ class BookKeeperCodec(ChannelCodec):
         self._waits = False
         wanted: Any = request
         match wanted:
-            case AddRun(ledger, body, _, _, recovery):
+            case AddRun(ledger, body, _, _, recovery, _):
                 frames = self.frames_of(body, ledger.key, recovery=recovery)
                 if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
                     self.channel.refuse_long(len(frames.data), request, sink, tag)

@@ -397,7 +397,7 @@ class NativeCodec(ChannelCodec):
             if size > self.sent_bytes_max:
                 self.channel.refuse_long(size, request, sink, tag)
                 return True
-            frame = encode_add(request, number)
+            frame = None if request.background else encode_add(request, number)
         self._next_number = number + 1 & 0xFFFFFFFF or 1
         self._outstanding[number] = (sink, tag, deadline, request)
         return self.channel.write(number, frame, size, sink)

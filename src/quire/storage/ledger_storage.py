@@ -480,16 +480,26 @@ class LedgerStorage:
                 yield ledger.facts.copy()
 
     def read(
-        self, ledger_id: int, first: int, last: int, bytes_max: int, *, placed: bool = False
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        placed: bool = False,
+        background: bool = False,
     ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
-        With `placed`, long runs may be left where they lie; see `Held.places`.
+        With `placed`, long runs may be left where they lie; see `Held.places`. Of a read in the `background` memory keeps
+        nothing.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
             return RangeHeld(vouched_through=last)
-        held = self._reader.read(ledger_id, ledger, first, last, bytes_max, placed=placed)
+        held = self._reader.read(
+            ledger_id, ledger, first, last, bytes_max, placed=placed, background=background
+        )
         if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1
         return held

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 import os.path
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, itemgetter
@@ -25,6 +25,7 @@ from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of
+from quire.storage.extents import extents
 from quire.storage.findings import Damage
 from quire.storage.footer_cache import FooterCache
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of
@@ -45,8 +46,6 @@ SENT_ANYWAY_BYTES = 16 * 1024
 """Up to this much that was not requested is handed over with the rest of its run."""
 PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
 """A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
-JOINED_GAP_BYTES = 64 * 1024
-"""Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
 SPANS_EXPECTED_MAX = 32
 """Of so many footers at most, the rows of a ledger are fetched at one time."""
 _MUCH = 4
@@ -262,14 +261,35 @@ class RunReader:
         bytes_max: int,
         *,
         placed: bool = False,
+        background: bool = False,
     ) -> RangeHeld:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes.
 
-        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number.
+        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number. Of a
+        read in the `background` the page cache keeps nothing.
         """
         held = RangeHeld()
+        pieces = self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed)
+        if not background:
+            return self._fill(held, pieces, first, last, bytes_max, placed=placed)
+        taken: list[RunPiece] = []
+        self._fill(held, _noted(pieces, taken), first, last, bytes_max, placed=placed)
+        for extent in extents(piece for piece in taken if not self._in_memory(piece)):
+            self._files.release(*extent)
+        return held
+
+    def _fill(
+        self,
+        held: RangeHeld,
+        pieces: Iterator[RunPiece],
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        placed: bool,
+    ) -> RangeHeld:
         left = bytes_max
-        for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed):
+        for piece in pieces:
             row = piece.row
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
@@ -464,16 +484,8 @@ def _table_streams(
     return lambda: table.pieces(ledger_id, first, last, sequence)
 
 
-def extents(pieces: Iterable[RunPiece]) -> list[tuple[int, int, int]]:
-    """(segment, offset, size) of what holds some runs, neighbours in a segment joined."""
-    found: list[tuple[int, int, int]] = []
+def _noted(pieces: Iterator[RunPiece], taken: list[RunPiece]) -> Iterator[RunPiece]:
+    """The same pieces, each kept in `taken` as well."""
     for piece in pieces:
-        sequence, start = piece.sequence, piece.row.offset
-        end = start + RECORD_HEADER_BYTES + piece.row.body_bytes
-        if found:
-            before, offset, size = found[-1]
-            if before == sequence and 0 <= start - (offset + size) <= JOINED_GAP_BYTES:
-                found[-1] = (sequence, offset, end - offset)
-                continue
-        found.append((sequence, start, end - start))
-    return found
+        taken.append(piece)
+        yield piece

@@ -361,6 +361,11 @@ class SegmentFiles:
         with suppress(OSError):
             self._reader(sequence).expect(offset, size)
 
+    def release(self, sequence: int, offset: int, size: int) -> None:
+        """Bytes of a segment that were read for once. Where memory keeps them all the same, nothing is lost."""
+        with suppress(OSError):
+            self._reader(sequence).release(offset, size)
+
     def next_data(self, sequence: int, offset: int) -> int:
         """Where the next bytes are that were ever written, as far as the file system knows; the file's size if none."""
         return self._reader(sequence).next_data(offset)

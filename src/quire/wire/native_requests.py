@@ -19,7 +19,7 @@ from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS
-from quire.wire.native_hello import LACS
+from quire.wire.native_hello import BACKGROUND, LACS
 from quire.wire.requests import (
     AddRun,
     AnyRequest,
@@ -58,9 +58,9 @@ class _Laid(NamedTuple):
     lac: int = NO_ENTRY
 
 
-def encode_add(request: AddRun, number: int) -> list[Buffer]:
-    """The buffers of an ADD, which are the same in every version; the run stays by reference."""
-    ledger, body, body_crc, lac, recovery = request
+def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
+    """The buffers of an ADD, the same in every version; the run stays by reference. One in the background needs the hello."""
+    ledger, body, body_crc, lac, recovery, background = request
     header = native.encode_request(
         Kind.ADD,
         number,
@@ -68,7 +68,7 @@ def encode_add(request: AddRun, number: int) -> list[Buffer]:
         body_crc,
         ledger_id=ledger.ledger_id,
         digest_type=ledger.digest.digest_type,
-        flags=Flag.RECOVERY if recovery else 0,
+        flags=Flag.RECOVERY * recovery | Flag.BACKGROUND * (background and bool(features & BACKGROUND)),
         token=ledger.token,
         key=ledger.key,
         lac=lac,
@@ -77,7 +77,9 @@ def encode_add(request: AddRun, number: int) -> list[Buffer]:
 
 
 def encode(request: AnyRequest, number: int, version: int, features: int) -> list[Buffer] | None:
-    """The buffers of any other request; None if a bookie of this version and with these features cannot do it."""
+    """The buffers of any request; None if a bookie of this version and with these features cannot do it."""
+    if isinstance(request, AddRun):
+        return encode_add(request, number, features)
     laid = _laid(request, version, features)
     if laid is None:
         return None
@@ -102,10 +104,11 @@ def encode(request: AnyRequest, number: int, version: int, features: int) -> lis
 
 def _laid(request: Any, version: int, features: int) -> _Laid | None:
     match request:
-        case ReadRange(_, first, last, bytes_max, term, fence, recovery, places):
+        case ReadRange(_, first, last, bytes_max, term, fence, recovery, places, background):
             if version == 1 and term != ANY_TERM:
                 return None
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
+            flags |= Flag.BACKGROUND * (background and bool(features & BACKGROUND))
             body = native_bodies.encode_read(first, last, bytes_max, term, version=version)
             return _Laid(Kind.READ, body, flags)
         case LongPoll():

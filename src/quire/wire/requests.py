@@ -72,6 +72,8 @@ class AddRun(NamedTuple):
         body_crc: its checksum.
         lac: the ledger's LAC.
         recovery: a recovery writes it back.
+        background: it may not use the space that is kept for fences and recovery; a bookie that does not know such adds
+            gets an ordinary one.
     """
 
     ledger: RequestLedger
@@ -79,6 +81,7 @@ class AddRun(NamedTuple):
     body_crc: int
     lac: int
     recovery: bool = False
+    background: bool = False
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> AddReply:  # noqa: ARG002 - a run's response has none
         """The response that says no more than this answer."""
@@ -93,6 +96,7 @@ class ReadRange(NamedTuple):
         fence: the ledger takes no more normal adds, before anything is read.
         recovery: a recovery reads.
         places: the response may say where in the bookie's files the runs are.
+        background: memory need not keep what is read.
     """
 
     ledger: RequestLedger
@@ -103,6 +107,7 @@ class ReadRange(NamedTuple):
     fence: bool = False
     recovery: bool = False
     places: bool = False
+    background: bool = False
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
         """The response that says no more than this answer; without the ledger, that there is none of the entries."""

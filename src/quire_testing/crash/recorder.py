@@ -70,6 +70,9 @@ class RecordingFile:
     def expect(self, offset: int, size: int) -> None:
         self._file.expect(offset, size)
 
+    def release(self, offset: int, size: int) -> None:
+        self._file.release(offset, size)
+
     def next_data(self, offset: int) -> int:
         return self._file.next_data(offset)
 

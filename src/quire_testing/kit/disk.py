@@ -111,6 +111,10 @@ class DiskFile:
         """Nothing is to be brought in; the caller knows what is there."""
         assert 0 <= offset < offset + size <= len(self._node.data)
 
+    def release(self, offset: int, size: int) -> None:
+        """Nothing is kept beside the bytes; the caller knows what is there."""
+        assert 0 <= offset < offset + size <= len(self._node.data)
+
     def next_data(self, offset: int) -> int:
         """Where bytes that are not zero may follow."""
         return offset if offset < self._node.written_end else len(self._node.data)

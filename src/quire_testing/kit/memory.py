@@ -75,6 +75,9 @@ class MemoryFile:
     def expect(self, offset: int, size: int) -> None:
         """Nothing to do: everything is in memory."""
 
+    def release(self, offset: int, size: int) -> None:
+        """Nothing to do, either."""
+
     def next_data(self, offset: int) -> int:
         return offset
 

@@ -1,4 +1,4 @@
-"""Entries made into runs again, and which of them a bookie lacks."""
+"""Entries made into runs again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 from quire.client.access import LedgerAccess
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
-from quire.client.repair import lacking
 from quire.core.ids import EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.quorum import residues_of_slot, write_set
-from quire.core.shares import HeldInterval
+from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Entry, EntryDigest
 from quire.wire.run import RunView, checksum
 
@@ -65,21 +62,3 @@ def test_an_entry_with_a_wrong_digest_is_named() -> None:
     found, bad, _ = open_runs([RunView.parse(bytes(body))], ACCESS, 0, 9)
     assert bad == [(4, 4)]
     assert [got.entry_id for got in found] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-
-
-@given(st.sampled_from([(3, 3), (4, 3), (3, 2)]), st.integers(0, 30), st.data())
-def test_what_a_bookie_lacks_is_its_share_without_what_it_holds(quorums, last, data) -> None:
-    E, Qw = quorums
-    names = [f"b{i}" for i in range(E)]
-    record = new_ledger(
-        LedgerId(5), names, write_quorum=Qw, ack_quorum=1, digest_type=DigestType.CRC32C, password=b""
-    ).closed(last, 0)
-    slot = data.draw(st.integers(0, E - 1))
-    share = [e for e in range(last + 1) if slot in write_set(e, E, Qw)]
-    held = data.draw(st.lists(st.sampled_from(share), unique=True)) if share else []
-    ranges = list(lacking(record, names[slot], [HeldInterval(e, e, 1, 1) for e in held]))
-    named = [e for first, end, _ in ranges for e in range(first, end + 1) if e in share]
-    assert set(share) - set(held) <= set(named)
-    assert all(residues == residues_of_slot(slot, E, Qw) for _, _, residues in ranges)
-    assert list(lacking(record, names[slot], [HeldInterval(0, last, 1, 1)])) == []
-    assert list(lacking(record, "stranger", [])) == []

@@ -127,9 +127,9 @@ def test_what_a_bookie_was_not_sent_within_the_bound_is_a_hole(stored_format):
             w.bookies.set("b3", "stopped")
             count = 2 * SOCKET_BYTES // 1000
             await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(count)))
-            await ledger.close()
+            assert [hole[1:] for hole in await ledger.close()] == [("b3", 1, count)]
             assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, count)])
-            assert [hole[1:] for hole in ledger.holes] == [("b3", 1, count)]
+            assert ledger.holes == await ledger.flushed()
             assert w.quarantine.bookies(RealClock().now_ms()) == ("b3",)
             assert "b3" in w.bookies.dropped, "it is sent no more of it"
             await ledger.close()

@@ -18,9 +18,10 @@ from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
 from quire.wire.native_hello import HelloAnswer
-from quire.wire.requests import ReadRange
+from quire.wire.native_requests import encode
+from quire.wire.requests import AddRun, ReadRange
 from quire.wire.responses import ReadReply
-from quire.wire.run import SCHEME_TERMS, encode_run
+from quire.wire.run import SCHEME_TERMS, checksum, encode_run
 from support.hostile_inputs import frames_of
 from support.hostile_worlds import ACCESS, GOOD, LEDGER, NATIVE, SECOND, Line, StillClient, feed, item_of
 from support.many_lacs import write_lacs
@@ -237,3 +238,17 @@ def test_what_is_not_laid_out_yet_waits_expires_and_is_dropped_like_the_rest() -
     assert (channel.unsent_bytes(one), channel.unsent_bytes(other)) == (0, 0)
     channel.end("gone")
     assert (one.answers, other.answers) == ([("late", Answer.TIMED_OUT)], [])
+
+
+@pytest.mark.parametrize(("features", "marked"), [(native_hello.BACKGROUND, True), (0, False)])
+def test_work_in_the_background_is_marked_for_bookies_that_know_it(features: int, marked: bool) -> None:
+    body = bytes(64)
+    for request in (
+        AddRun(ACCESS, body, checksum(body), -1, recovery=True, background=True),
+        ReadRange(ACCESS, 0, 9, 100, recovery=True, background=True),
+    ):
+        frame = encode(request, 1, 2, features)
+        assert frame is not None
+        sent = native.decode_request(memoryview(b"".join(frame)))
+        assert bool(sent.flags & native.Flag.BACKGROUND) == marked
+        assert sent.flags & native.Flag.RECOVERY

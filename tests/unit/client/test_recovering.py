@@ -14,6 +14,7 @@ from quire.client.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.connecting import Connecting
+from quire.client.ledger_repair import LedgerRepair
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
@@ -25,6 +26,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.repair_effects import RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_reading import put, run, texts
 
@@ -94,6 +96,31 @@ async def test_a_thousand_unconfirmed_entries_take_a_few_round_trips(tmp_path, m
         assert len(asked) <= 9, "a few windows on three bookies"
         verified = await client.verify_ledger(record.ledger_id)
         assert verified.complete, "also on the bookie that had nothing"
+
+
+@run
+async def test_a_recovery_says_which_bookies_had_not_acknowledged_when_it_closed(
+    tmp_path, monkeypatch
+) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(PATIENT)
+        record = await unfinished(client, cluster)
+        *two, slow = record.fragments[0].ensemble
+        for bookie in two:
+            await put(client, bookie, record, 0, texts(9))
+        add_run = BookieClient.add_run
+
+        def unanswered(self, bookie, *args, **options):
+            return True if bookie == slow else add_run(self, bookie, *args, **options)
+
+        monkeypatch.setattr(BookieClient, "add_run", unanswered)
+        report = await client.recover_ledger(record.ledger_id)
+        assert report.record.last_entry == 8
+        assert [(hole.bookie, hole.first, hole.last) for hole in report.stragglers] == [(slow, 0, 8)]
+        monkeypatch.undo()
+        repaired = await LedgerRepair(record.ledger_id, client.context).run()
+        assert repaired.outcome is RepairOutcome.WHOLE
+        assert (await client.verify_ledger(record.ledger_id)).complete
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.HMAC])

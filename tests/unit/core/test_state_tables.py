@@ -13,6 +13,8 @@ from quire.core.finding_end import END_TABLE, EndSearch
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.record_swap import SWAP_TABLE, RecordSwap
 from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
+from quire.core.repair_effects import REPAIR_TABLE
+from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE
@@ -29,6 +31,7 @@ MADE = {
     EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
     RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
     Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
+    RepairMachine: (REPAIR_TABLE, "status", lambda: RepairMachine([], [])),
 }
 REFUSED = [
     (kind, name, state)

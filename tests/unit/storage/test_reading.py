@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quire.storage.config import StorageConfig
+from quire.storage.extents import JOINED_GAP_BYTES, extents
 from quire.storage.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RunPiece
-from quire.storage.reading import JOINED_GAP_BYTES, extents
 from quire.storage.segment_files import SegmentFiles
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
@@ -58,3 +58,27 @@ def test_all_runs_of_an_answer_are_expected_before_the_first_is_read(monkeypatch
     assert touched.count("read") == 10
     assert "expect" not in touched[touched.index("read") :]
     assert touched.count("expect") >= 10
+
+
+def test_what_is_read_in_the_background_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files, CONFIG)
+    for number in range(20):
+        put(storage, make_run(number % 2, number // 2, number // 2, payload=bytes(20_000)), sink)
+        settle(storage)
+    storage.close()
+    storage = open_storage(files, CONFIG)
+    released: list[tuple[int, int, int]] = []
+    release = SegmentFiles.release
+
+    def releasing(self: SegmentFiles, sequence: int, offset: int, size: int) -> None:
+        released.append((sequence, offset, size))
+        release(self, sequence, offset, size)
+
+    monkeypatch.setattr(SegmentFiles, "release", releasing)
+    usual = storage.read(1, 0, 9, 10 << 20)
+    assert released == []
+    assert [bytes(run) for run in storage.read(1, 0, 9, 10 << 20, background=True).runs] == [
+        bytes(run) for run in usual.runs
+    ]
+    assert sum(size for *_, size in released) >= sum(map(len, usual.runs)) >= 10 * 20_000

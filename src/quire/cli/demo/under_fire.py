@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from quire.cli.demo.bulk import differences, digests_of, lines_of
 from quire.cli.demo.processes import WriterProcess
 from quire.cli.failures import VerificationError
-from quire.cli.ledger_show import findings
+from quire.cli.verify import findings
 from quire.core.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -1,0 +1,282 @@
+"""Repairs the ledgers of a cluster: looks at what each lacks, then repairs those that lack something, side by side.
+
+One `LedgerRepair` for each ledger does the work; here is decided how many run, with which targets and how fast. One
+ledger that cannot be read, or whose password is not known, does not hold up the others.
+
+Source: docs/protocol/repair.md; docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from quire.autorecovery.targets import RepairTargets
+from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
+from quire.client.ledger_repair import LedgerRepair, access_of
+from quire.client.replica_lists import replica_list
+from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
+from quire.core.ids import BookieId
+from quire.core.repair_debt import LedgerDebt, ledger_debt
+from quire.core.repair_effects import Loss, RepairEnded, RepairOutcome
+
+LEDGER_BYTES_MAX: Final = 8 << 20
+"""One repair has about so much in flight."""
+CLUSTER_BYTES_MAX: Final = 64 << 20
+"""All repairs together have about so much in flight."""
+PASSES_MAX: Final = 3
+"""So often a ledger is repaired of which something is left."""
+LEDGERS_MAX: Final = 64
+"""So many ledgers are looked at, or repaired, side by side."""
+
+
+@dataclass(slots=True)
+class ClusterDebt:
+    """What the ledgers of a cluster lack.
+
+    Attributes:
+        looked_at: how many ledgers were looked at.
+        debts: of the ledgers that lack something, or that name bookies that are gone.
+        blocked: the ledgers that cannot be looked at, with why.
+    """
+
+    looked_at: int = 0
+    debts: dict[int, LedgerDebt] = field(default_factory=dict)
+    blocked: dict[int, QuireError] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> int:
+        """Entries that can be copied."""
+        return sum(debt.copyable for debt in self.debts.values())
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes of payload that is."""
+        return sum(debt.copyable * debt.entry_bytes for debt in self.debts.values())
+
+    @property
+    def to_repair(self) -> list[LedgerDebt]:
+        """The ledgers in which a repair may find something to do, by id."""
+        return [debt for _, debt in sorted(self.debts.items()) if debt.needs_repair]
+
+
+@dataclass(slots=True)
+class RepairTotals:
+    """What the repairs of a cluster came to.
+
+    Attributes:
+        ended: how each ended, by ledger.
+        failed: those that ended with an error, by ledger.
+        entries, bytes: what was copied.
+        seconds: how long all that took.
+    """
+
+    ended: dict[int, RepairEnded] = field(default_factory=dict)
+    failed: dict[int, QuireError] = field(default_factory=dict)
+    entries: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> list[int]:
+        """The ledgers that still lack something that another repair may restore."""
+        some = [ledger for ledger, end in self.ended.items() if end.outcome is RepairOutcome.INCOMPLETE]
+        return sorted([*some, *self.failed])
+
+
+class ClusterRepair:
+    """The repair of a cluster's ledgers.
+
+    Args:
+        client: the cluster.
+        gone: bookies that are gone for good. So are those of which there is neither a registration nor a cookie.
+        bytes_per_s: how fast copies are sent, all together; None: as fast as bookies take them.
+        password: of the ledgers whose records have none.
+        accepted: who accepted that entries are lost which only gone bookies have.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        gone: Collection[BookieId] = (),
+        bytes_per_s: int | None = None,
+        password: bytes | None = None,
+        accepted: Loss | None = None,
+    ) -> None:
+        self._client, self._gone = client, frozenset(gone)
+        self._password, self._accepted = password, accepted
+        self._targets = RepairTargets(client, CopyRate(client.clock, bytes_per_s))
+        self._under_way: dict[int, LedgerRepair] = {}
+        self.totals = RepairTotals()
+
+    @property
+    def bytes_copied(self) -> int:
+        """What was sent to bookies so far."""
+        return self.totals.bytes + sum(repair.bytes_copied for repair in self._under_way.values())
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def look(
+        self, ledgers: Iterable[int] | None = None, seen: Callable[[int], None] = lambda _: None
+    ) -> ClusterDebt:
+        """Ask the bookies of ledgers what they hold; nothing is changed.
+
+        Args:
+            ledgers: which; None: all of the cluster.
+            seen: called with each ledger when it has been looked at.
+        """
+        found = ClusterDebt()
+        known = {*await self._client.bookies.bookies(), *await self._client.bookies.members()}
+
+        async def one(ledger_id: int) -> None:
+            try:
+                debt = await self._debt_of(ledger_id, known)
+            except NoSuchLedgerError:
+                if ledgers is not None:
+                    raise
+                return  # deleted since it was listed
+            except QuireError as error:
+                found.blocked[ledger_id] = error
+            else:
+                if not debt.is_complete or debt.needs_repair or debt.undecided:
+                    found.debts[ledger_id] = debt
+            found.looked_at += 1
+            seen(ledger_id)
+
+        await _side_by_side(self._ids(ledgers), one)
+        return found
+
+    async def _debt_of(self, ledger_id: int, known: Collection[BookieId]) -> LedgerDebt:
+        client = self._client
+        record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
+        access = access_of(record, self._password)
+        named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
+        gone = {bookie for bookie in named if bookie in self._gone or bookie not in known}
+        asked = sorted(named - gone)
+        timeout_ms = client.config.read_timeout_ms
+        told = await asyncio.gather(
+            *(replica_list(client.bookies, bookie, record, access, timeout_ms=timeout_ms) for bookie in asked)
+        )
+        return ledger_debt(record, notes, dict(zip(asked, told, strict=True)), gone)
+
+    async def _ids(self, ledgers: Iterable[int] | None) -> AsyncIterator[int]:
+        if ledgers is not None:
+            for ledger_id in ledgers:
+                yield ledger_id
+            return
+        async for ledger_id in self._client.ledgers():
+            yield ledger_id
+
+    # --- repairing -------------------------------------------------------------------------------------------------
+
+    async def run(
+        self, debts: Iterable[LedgerDebt], done: Callable[[int], None] = lambda _: None
+    ) -> RepairTotals:
+        """Repair ledgers, as many side by side as their bytes allow; once more those that are left, if copies were made.
+
+        Args:
+            debts: of the ledgers that are to be repaired.
+            done: called with each ledger when its repair has ended.
+        """
+        wanted = {debt.ledger_id: debt for debt in debts}
+        room, turn = asyncio.Semaphore(LEDGERS_MAX), asyncio.Lock()
+
+        async def one(ledger_id: int) -> None:
+            debt = wanted[ledger_id]
+            size = min(debt.copyable * debt.entry_bytes, LEDGER_BYTES_MAX)
+            units = max(1, -(-size // (CLUSTER_BYTES_MAX // LEDGERS_MAX)))
+            async with turn:  # one that needs much is not passed by those that need little
+                for _ in range(units):
+                    await room.acquire()
+            try:
+                await self._repair(debt)
+            finally:
+                for _ in range(units):
+                    room.release()
+            done(ledger_id)
+
+        began_ns = self._client.clock.now_ns()
+        ledgers = list(wanted)
+        for _ in range(PASSES_MAX):
+            before = self.totals.entries
+            await _side_by_side(self._ids(ledgers), one)
+            ledgers = self.totals.left
+            if not ledgers or self.totals.entries == before:
+                break
+        self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
+        return self.totals
+
+    async def _repair(self, debt: LedgerDebt) -> None:
+        totals, ledger_id = self.totals, debt.ledger_id
+        repair = LedgerRepair(
+            ledger_id,
+            self._client.context,
+            gone={*self._gone, *debt.gone, *debt.undecided},
+            candidates=await self._targets.candidates(ledger_id),
+            accepted=self._accepted,
+            password=self._password,
+            may_send=self._targets.may_send,
+        )
+        self._under_way[ledger_id] = repair
+        try:
+            ended = await repair.run()
+        except NoSuchLedgerError:
+            return  # deleted since it was looked at
+        except QuireError as error:
+            totals.failed[ledger_id] = error
+        else:
+            totals.failed.pop(ledger_id, None)
+            totals.ended[ledger_id] = ended
+        finally:
+            del self._under_way[ledger_id]
+            totals.bytes += repair.bytes_copied
+            totals.entries += sum(repair.stored.values())
+
+
+async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[BookieId]:
+    """The bookies that a person says are gone for good.
+
+    Raises:
+        RefusedError: one is registered, or the cluster never had it.
+    """
+    there, members = set(await client.bookies.bookies()), set(await client.bookies.members())
+    for bookie in named:
+        if bookie in there:
+            msg = (
+                f"bookie {bookie} is registered: it is there, and so are its entries. Stop it first if it is to leave "
+                "the cluster for good"
+            )
+            raise RefusedError(msg, bookie=bookie)
+        if bookie not in members:
+            msg = f"there is no bookie of this name: {bookie}; `quire cluster bookies` lists them"
+            raise RefusedError(msg, bookie=bookie)
+    return frozenset(BookieId(bookie) for bookie in named)
+
+
+async def _side_by_side(
+    ledgers: AsyncIterator[int], work: Callable[[int], Coroutine[Any, Any, None]]
+) -> None:
+    """Do something for each ledger, for `LEDGERS_MAX` of them at one time; the first error ends it."""
+    tasks: set[asyncio.Task[None]] = set()
+    try:
+        async for ledger_id in ledgers:
+            tasks.add(asyncio.create_task(work(ledger_id)))
+            if len(tasks) == LEDGERS_MAX:
+                await _some_of(tasks)
+        while tasks:
+            await _some_of(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _some_of(tasks: set[asyncio.Task[None]]) -> None:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks -= done
+    for task in done:
+        task.result()

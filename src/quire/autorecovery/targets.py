@@ -1,0 +1,98 @@
+"""Which bookies may be given copies, how much, and how fast: free space above a floor, and one rate for all.
+
+Source: docs/protocol/repair.md, "Targets"; docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+
+FLOOR_PART: Final = 20
+"""One part in so many of a disk stays free of copies."""
+FLOOR_SEGMENTS: Final = 2
+"""So many segments stay free, if that is more."""
+SEGMENT_BYTES: Final = 64 << 20
+"""A segment's size where a bookie does not tell it."""
+LOOK_AGAIN_MS: Final = 5_000
+"""What bookies say of their disks is asked for again after so long."""
+_ASKED_MS: Final = 3_000
+
+
+class RepairTargets:
+    """The bookies of a cluster as receivers of copies.
+
+    Args:
+        client: the cluster.
+        rate: how fast they are sent copies.
+    """
+
+    def __init__(self, client: Client, rate: CopyRate) -> None:
+        self._client, self._rate = client, rate
+        self._room_bytes: dict[BookieId, float] = {}
+        self._looked_ms = -LOOK_AGAIN_MS
+        self._looking = asyncio.Lock()
+
+    async def candidates(self, ledger_id: int) -> list[BookieId]:
+        """The bookies that take new entries and have room, in an order that follows from the ledger's id.
+
+        A repair that was cut off is followed by one that chooses the same bookies, which list what they have already.
+        """
+        await self._look()
+        having = [
+            bookie
+            for bookie in self._client.bookies.writable()
+            if bookie in self._room_bytes and self._room_bytes[bookie] > 0
+        ]
+        return sorted(having, key=lambda bookie: (crc32c(f"{ledger_id} {bookie}".encode()), bookie))
+
+    async def may_send(self, bookie: BookieId, size: int) -> bool:
+        """Wait for the rate; False: the bookie's disk is down to the floor."""
+        await self._rate.wait(size)
+        await self._look()
+        if bookie not in self._room_bytes:
+            return True  # it was not there at the last look: its own response counts
+        if self._room_bytes[bookie] < size:
+            return False
+        self._room_bytes[bookie] -= size
+        return True
+
+    async def _look(self) -> None:
+        """Ask every bookie for its disk, now and then."""
+        async with self._looking:
+            now_ms = self._client.clock.now_ms()
+            if now_ms - self._looked_ms < LOOK_AGAIN_MS:
+                return
+            bookies = sorted(await self._client.bookies.bookies())
+            told = await asyncio.gather(
+                *(self._client.bookies.info(bookie, timeout_ms=_ASKED_MS) for bookie in bookies)
+            )
+            self._room_bytes = {
+                bookie: room_above_floor(info) if answer is Answer.OK else 0
+                for bookie, (answer, info) in zip(bookies, told, strict=True)
+            }
+            self._looked_ms = self._client.clock.now_ms()
+
+
+def room_above_floor(info: dict[str, Any]) -> float:
+    """How many bytes of copies a bookie may be given, by what it says of itself; without limit where it says nothing."""
+    disk, storage = info.get("disk"), info.get("storage")
+    if not isinstance(disk, dict):
+        return math.inf
+    size, free = disk.get("bytes"), disk.get("free_bytes")
+    if not isinstance(size, int) or not isinstance(free, int):
+        return math.inf
+    segment = SEGMENT_BYTES
+    if isinstance(storage, dict):
+        count, total = storage.get("segments"), storage.get("segment_bytes")
+        if isinstance(count, int) and isinstance(total, int) and count > 0:
+            segment = total // count
+    return free - max(size // FLOOR_PART, FLOOR_SEGMENTS * segment)

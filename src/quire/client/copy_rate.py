@@ -1,0 +1,40 @@
+"""How fast copies are sent, of all repairs that share a rate.
+
+Source: docs/protocol/repair.md, "Targets".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from quire.env.interfaces import Clock
+
+
+class CopyRate:
+    """At most so many bytes a second, of all copies together.
+
+    Args:
+        clock: time.
+        bytes_per_s: None: as many as bookies take.
+        sleep: waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        bytes_per_s: int | None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock, self._bytes_per_s, self._sleep = clock, bytes_per_s, sleep
+        self._free_at_ns = 0
+
+    async def wait(self, size: int) -> None:
+        """Return when so many bytes may be sent; callers are served in their order."""
+        if self._bytes_per_s is None:
+            return
+        now_ns = self._clock.now_ns()
+        begin_ns = max(now_ns, self._free_at_ns)
+        self._free_at_ns = begin_ns + size * 1_000_000_000 // self._bytes_per_s
+        if begin_ns > now_ns:
+            await self._sleep((begin_ns - now_ns) / 1e9)

@@ -1,0 +1,275 @@
+"""Performs one repair: gives a `RepairMachine` its bookies and its metadata store, and moves the bytes.
+
+The machine decides; this driver asks, copies and writes. Whoever repairs many ledgers hands in what they share.
+
+Source: docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from quire.client.access import LedgerAccess
+from quire.client.context import ClientContext
+from quire.client.range_copy import RangeCopier
+from quire.client.replica_lists import replica_list
+from quire.core.answers import Answer
+from quire.core.errors import (
+    MetadataUnknownError,
+    NoSuchLedgerError,
+    WrongPasswordError,
+)
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.missing_copies import period_of
+from quire.core.repair_effects import (
+    CopyRange,
+    EndLimbo,
+    ListReplica,
+    Loss,
+    ReadRecord,
+    RepairEffect,
+    RepairEnded,
+    RepairOutcome,
+    WriteRepaired,
+)
+from quire.core.replica import Replica
+from quire.core.rereplication import RepairMachine
+from quire.metadata.store import VersionConflictError
+
+COPY_TIMEOUT_MS: Final = 30_000
+"""How long a bookie may take for a read or an add of a copy: much may be on its way to its disk, and nobody waits."""
+_RETRY_PAUSE_MS: Final = 50
+_READS_MAX: Final = 20
+"""So often the metadata store may not respond before a repair gives up."""
+
+
+class CopyAllowance(Protocol):
+    """Says when a bookie may be sent more copies: a rate, and room on its disk."""
+
+    async def __call__(self, bookie: BookieId, size: int, /) -> bool:
+        """Wait until so many bytes may be sent to a bookie; False: it is to get no more."""
+
+
+async def unlimited(bookie: BookieId, size: int) -> bool:  # noqa: ARG001 - the shape of a `CopyAllowance`
+    """Every bookie is sent whatever is to be copied, at once."""
+    return True
+
+
+class LedgerRepair:
+    """One repair of one ledger.
+
+    Args:
+        ledger_id: which.
+        context: what it shares with the client's other handles.
+        gone: bookies that are gone for good.
+        candidates: bookies that may take a slot, the best first.
+        accepted: who accepted the loss of what only gone bookies have.
+        password: of a ledger whose record has none (format 1); other records have their own.
+        may_send: when copies may be sent.
+
+    Attributes:
+        stored: how many entries each bookie has been given.
+        bytes_copied: what was sent, headers included.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        context: ClientContext,
+        *,
+        gone: Collection[BookieId] = (),
+        candidates: Sequence[BookieId] = (),
+        accepted: Loss | None = None,
+        password: bytes | None = None,
+        may_send: CopyAllowance = unlimited,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._context = context
+        self._gone, self._candidates, self._accepted = gone, candidates, accepted
+        self._password, self._may_send = password, may_send
+        self._loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[RepairEnded] = self._loop.create_future()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._machine: RepairMachine | None = None
+        self._record: LedgerMetadata | None = None
+        self._read_before: tuple[LedgerMetadata, LedgerNotes, int] | None = None
+        self._copier: RangeCopier | None = None
+        self._lists: dict[BookieId, Replica] = {}
+        self._acknowledged: defaultdict[BookieId, list[EntryRange]] = defaultdict(list)
+        self.stored: defaultdict[BookieId, int] = defaultdict(int)
+
+    @property
+    def bytes_copied(self) -> int:
+        """What was sent to bookies so far."""
+        return 0 if self._copier is None else self._copier.bytes
+
+    async def run(self) -> RepairEnded:
+        """Repair.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+            CorruptMetadataError: its record cannot be read.
+            WrongPasswordError: its record has no password, and none was given, or another one.
+            MetadataUnknownError: the metadata store does not respond.
+        """
+        record, notes, version = await self._context.ledgers.read_with_notes(self.ledger_id)
+        self._record, self._read_before = record, (record, notes, version)
+        access = access_of(record, self._password)
+        self._copier = RangeCopier(
+            self._context.bookies,
+            access,
+            run_bytes_max=self._context.config.run_bytes_max,
+            timeout_ms=COPY_TIMEOUT_MS,
+            may_send=self._may_send,
+            lists=self._lists,
+            password_is_known=record.has_password,
+        )
+        returned = {
+            bookie
+            for loss in notes.losses
+            for bookie in loss.gone
+            if bookie not in self._gone and self._context.bookies.is_registered(bookie)
+        }
+        self._machine = RepairMachine(
+            self._gone, self._candidates, accepted=self._accepted, sources=sorted(returned)
+        )
+        try:
+            self._machine.start()
+            self._perform(self._machine, access)
+            ended = await self._result
+            if ended.outcome is RepairOutcome.INCOMPLETE and await self._was_deleted(access):
+                return RepairEnded(RepairOutcome.DELETED, ended.report)
+            return ended
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            self._copier.close()
+
+    async def _was_deleted(self, access: LedgerAccess) -> bool:
+        """Whether that is why the repair could not go on: bookies refuse the copies of a ledger that is deleted."""
+        try:
+            record, _ = await self._context.ledgers.read(self.ledger_id)
+        except NoSuchLedgerError:
+            return True
+        return record.token != access.token
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    def _perform(self, machine: RepairMachine, access: LedgerAccess) -> None:
+        while machine.out:
+            out, machine.out = machine.out, []
+            for effect in out:
+                if isinstance(effect, RepairEnded):
+                    if not self._result.done():
+                        self._result.set_result(effect)
+                else:
+                    self._spawn(self._do(effect, machine, access), machine, access)
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, Callable[[], None]], machine: RepairMachine, access: LedgerAccess
+    ) -> None:
+        """Do some work; what it returns feeds the machine."""
+
+        async def feed() -> None:
+            try:
+                (await work)()
+                self._perform(machine, access)
+            except Exception as error:  # noqa: BLE001 - the top of a task: the repair's caller gets it
+                if not self._result.done():
+                    self._result.set_exception(error)
+
+        task = self._loop.create_task(feed())
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _do(
+        self, effect: RepairEffect, machine: RepairMachine, access: LedgerAccess
+    ) -> Callable[[], None]:
+        if isinstance(effect, ReadRecord):
+            return await self._read(machine, access)
+        if isinstance(effect, ListReplica):
+            return await self._list(effect, machine, access)
+        if isinstance(effect, CopyRange):
+            return await self._copy(effect, machine)
+        if isinstance(effect, WriteRepaired):
+            return await self._write(effect, machine)
+        assert isinstance(effect, EndLimbo)
+        answer = await self._context.bookies.clear_limbo(effect.bookie, access, effect.doubt_lsn)
+        return lambda: machine.limbo_cleared(effect.bookie, answer)
+
+    async def _read(self, machine: RepairMachine, access: LedgerAccess) -> Callable[[], None]:
+        found, self._read_before = self._read_before, None
+        for attempt in range(_READS_MAX):
+            if found is not None:
+                break
+            try:
+                found = await self._context.ledgers.read_with_notes(self.ledger_id)
+            except NoSuchLedgerError:
+                return lambda: machine.record_read(None, 0)
+            except MetadataUnknownError:
+                if attempt == _READS_MAX - 1:
+                    raise
+                await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
+        assert found is not None
+        record, notes, version = found
+        if record.token != access.token:  # another ledger has its id now
+            return lambda: machine.record_read(None, 0)
+        self._record = record
+        return lambda: machine.record_read(record, version, notes)
+
+    async def _list(
+        self, effect: ListReplica, machine: RepairMachine, access: LedgerAccess
+    ) -> Callable[[], None]:
+        assert self._record is not None
+        told = await replica_list(
+            self._context.bookies,
+            effect.bookie,
+            self._record,
+            access,
+            stored=self._acknowledged[effect.bookie],
+            timeout_ms=self._context.config.read_timeout_ms,
+        )
+        self._lists[effect.bookie] = Replica(told, period_of(self._record))
+        return lambda: machine.listed(effect.bookie, told)
+
+    async def _copy(self, effect: CopyRange, machine: RepairMachine) -> Callable[[], None]:
+        assert self._copier is not None
+        outcome = await self._copier.copy(effect)
+        self.stored[effect.bookie] += outcome.count
+        if outcome.answer is Answer.OK and outcome.count == effect.entries.size():
+            self._acknowledged[effect.bookie].append(effect.entries)
+        return lambda: machine.copied(effect, outcome.answer, outcome.damaged, outcome.count)
+
+    async def _write(self, effect: WriteRepaired, machine: RepairMachine) -> Callable[[], None]:
+        try:
+            version = await self._context.ledgers.write_with_notes(
+                effect.record, effect.notes, effect.version
+            )
+        except (VersionConflictError, NoSuchLedgerError):
+            return machine.conflicted
+        except MetadataUnknownError:
+            return machine.unknown
+        return lambda: machine.swapped(version)
+
+
+def access_of(record: LedgerMetadata, password: bytes | None) -> LedgerAccess:
+    """The access to a ledger, with the password that its record has or, where that has none, with the one given.
+
+    Raises:
+        WrongPasswordError: the record has none, and none is given.
+    """
+    if record.has_password:
+        return LedgerAccess.of(record)
+    if password is None:
+        msg = (
+            f"ledger {record.ledger_id}: its record has format {record.format_version}, which stores no password: "
+            "give the ledger's password (--password-file)"
+        )
+        raise WrongPasswordError(msg, ledger_id=record.ledger_id)
+    return LedgerAccess.of(replace(record, password=password))

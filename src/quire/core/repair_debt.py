@@ -1,0 +1,181 @@
+"""What a ledger lacks of the copies that its record promises, by reason and by how many copies are left.
+
+It is what a repair would find, without a target chosen: for a bookie that is gone it stands with an empty list.
+
+Source: docs/protocol/repair.md, "What is missing".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.missing_copies import MissingCopies, period_of
+from quire.core.repair_effects import LIMITS
+from quire.core.repair_plan import RepairPlan
+from quire.core.replica import Replica, ReplicaList
+from quire.core.rules import RULES, Rules
+
+
+class DebtReason(StrEnum):
+    """Why a copy is missing."""
+
+    GONE = "gone"
+    """The bookie that the record names is gone."""
+    HOLE = "hole"
+    """The bookie is there and lacks the entries."""
+    DAMAGED = "damaged"
+    """The bookie knows that entries are damaged, and does not list them."""
+    LIMBO = "limbo"
+    """The bookie may have lost entries, and does not list them."""
+    LOST = "lost"
+    """Every bookie of the write set says that it has none, or has it damaged."""
+    GONE_ONLY = "gone only"
+    """Only bookies that are gone may have the entries."""
+    UNHEARD = "unheard"
+    """Nothing can be said of the entries, since a bookie did not respond."""
+
+
+class DebtKind(NamedTuple):
+    """What debt is counted by.
+
+    Attributes:
+        reason: why copies are missing.
+        copies_left: how many other bookies have the entries.
+        bookie: which has none of them, or is gone; "" where that is not about one bookie.
+    """
+
+    reason: DebtReason
+    copies_left: int
+    bookie: BookieId = BookieId("")
+
+
+@dataclass(slots=True)
+class LedgerDebt:
+    """What one ledger lacks.
+
+    Attributes:
+        entries: how many entries are missing, by kind; copies of one entry on two bookies count twice.
+        entry_bytes: the average of an entry, for estimates; 0 where the record does not say it.
+        lost, gone_only, unheard: which entries these are, without losses that a person accepted.
+        silent: bookies that did not list, with their answers.
+        gone: bookies that are gone and that decided fragments name.
+        undecided: bookies that are gone and that a fragment names whose end is not decided.
+        limbo: bookies that are in limbo for this ledger.
+        stale_notes: whether the record tells of holes that are filled.
+    """
+
+    ledger_id: int
+    entry_bytes: int
+    entries: defaultdict[DebtKind, int] = field(default_factory=lambda: defaultdict(int))
+    lost: tuple[EntryRange, ...] = ()
+    gone_only: tuple[EntryRange, ...] = ()
+    unheard: tuple[EntryRange, ...] = ()
+    silent: dict[BookieId, Answer] = field(default_factory=dict)
+    gone: tuple[BookieId, ...] = ()
+    undecided: tuple[BookieId, ...] = ()
+    limbo: tuple[BookieId, ...] = ()
+    stale_notes: bool = False
+
+    @property
+    def copyable(self) -> int:
+        """Entries that a repair can copy."""
+        kinds = (DebtReason.LOST, DebtReason.GONE_ONLY, DebtReason.UNHEARD)
+        return sum(count for kind, count in self.entries.items() if kind.reason not in kinds)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every decided fragment has all its copies on bookies that are there."""
+        return not (self.entries or self.silent or self.gone)
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether a repair may find something to do."""
+        return bool(self.copyable or self.gone or self.limbo or self.stale_notes)
+
+
+def ledger_debt(
+    record: LedgerMetadata,
+    notes: LedgerNotes,
+    lists: Mapping[BookieId, ReplicaList],
+    gone: Collection[BookieId],
+    rules: Rules = RULES,
+) -> LedgerDebt:
+    """What a ledger lacks.
+
+    Args:
+        record: its record.
+        notes: its holes and accepted losses.
+        lists: what its bookies said that they hold.
+        gone: bookies that are gone; nobody was asked there.
+        rules: the judgements.
+    """
+    period = period_of(record)
+    closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
+    debt = LedgerDebt(record.ledger_id, record.length // (record.last_entry + 1) if closed else 0)
+    plan = RepairPlan(rules, record, notes, 0)
+    plan.lists = {bookie: Replica(told, period) for bookie, told in lists.items() if bookie not in gone}
+    heard = {bookie: replica for bookie, replica in plan.lists.items() if plan.heard(bookie)}
+    debt.silent = {bookie: told.answer for bookie, told in lists.items() if bookie not in {*heard, *gone}}
+    debt.limbo = tuple(sorted(bookie for bookie, replica in heard.items() if replica.told.limbo))
+    decided = plan.decided()
+    stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(gone)}
+    empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
+    found = MissingCopies(
+        record,
+        heard | empty,
+        gone=gone,
+        refusing=(),
+        accepted=None,
+        piece_entries=LIMITS.piece_entries,
+        is_lost=rules.is_lost,
+    )
+    named: dict[BookieId, None] = {}
+    undecided: dict[BookieId, None] = {}
+    for index, fragment in enumerate(record.fragments):
+        here = [bookie for bookie in fragment.ensemble if bookie in stand_in]
+        (named if index in decided else undecided).update(dict.fromkeys(here))
+        first, last = plan.bounds(index)
+        if index in decided and first <= last:
+            found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
+    debt.gone, debt.undecided = tuple(named), tuple(undecided)
+    for (holder, first, last), copy in found.copies.items():
+        kind = DebtKind(_reason(holder, heard), copy.copies, BookieId(holder.lstrip("\0")))
+        debt.entries[kind] += EntryRange(first, last, period, copy.residues).size()
+    accepted = [each for loss in notes.losses for each in loss.ranges]
+    debt.lost, debt.gone_only, debt.unheard = (
+        tuple(sorted(each for each in some if not any(_holds(all_of, each) for all_of in accepted)))
+        for some in (found.lost, found.gone_only, found.unheard)
+    )
+    for reason, ranges in (
+        (DebtReason.LOST, debt.lost),
+        (DebtReason.GONE_ONLY, debt.gone_only),
+        (DebtReason.UNHEARD, debt.unheard),
+    ):
+        if ranges:
+            debt.entries[DebtKind(reason, 0)] = sum(each.size() for each in ranges)
+    debt.stale_notes = notes.holes != NO_NOTES.holes and not debt.entries and not debt.silent
+    return debt
+
+
+def _holds(entries: EntryRange, part: EntryRange) -> bool:
+    """Whether all entries of a part are among those of a range."""
+    if not entries.first <= part.first <= part.last <= entries.last:
+        return False
+    return entries.period == 1 or (entries.period == part.period and not part.residues & ~entries.residues)
+
+
+def _reason(holder: BookieId, heard: Mapping[BookieId, Replica]) -> DebtReason:
+    if holder not in heard:
+        return DebtReason.GONE
+    told = heard[holder].told
+    if told.limbo:
+        return DebtReason.LIMBO
+    return DebtReason.DAMAGED if told.damaged else DebtReason.HOLE

@@ -1,0 +1,151 @@
+"""`quire ledger repair`, `cluster repair`, `cluster debt` and `ledger verify --all` against real bookie processes."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.main import app
+
+Quire = Callable[..., Result]
+LINES = b"".join(b"line %d\n" % number for number in range(200))
+STRIPED = ("-E", "2", "-w", "1", "-a", "1")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 4) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def quire(cluster: LocalCluster) -> Quire:
+    runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
+
+    def call(*arguments: str, given: bytes | str = b"", code: int = 0) -> Result:
+        result = runner.invoke(app, list(arguments), input=given)
+        assert result.exit_code == code, result.output
+        return result
+
+    return call
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def error_of(result: Result) -> dict[str, Any]:
+    return json.loads(result.stderr.splitlines()[-1])["error"]
+
+
+def written(quire: Quire, *options: str) -> str:
+    return str(objects(quire("ledger", "append", *options, "--json", given=LINES))[0]["ledger_id"])
+
+
+def members(quire: Quire, ledger: str) -> list[str]:
+    (shown,) = objects(quire("ledger", "show", ledger, "--json"))
+    return [bookie["id"] for item in shown["ensembles"] for bookie in item["bookies"]]
+
+
+def on(quire: Quire, bookie: LocalBookie, *options: str) -> str:
+    """A new ledger that this bookie stores."""
+    while bookie.id not in members(quire, ledger := written(quire, *options)):
+        pass
+    return ledger
+
+
+def test_a_healthy_cluster_has_no_debt(quire: Quire) -> None:
+    ledger = written(quire)
+    assert "No copy is missing" in quire("cluster", "debt").stderr
+    assert quire("cluster", "debt", "--json").stdout == ""
+    (plan, end) = objects(quire("cluster", "repair", "--json"))
+    assert (plan["ledgers"], plan["entries"], plan["blocked"]) == (0, 0, {})
+    assert (end["entries"], end["left"]) == (0, {})
+    assert quire("ledger", "repair", ledger).stdout == f"Ledger {ledger}: no copy is missing.\n"
+    counts = objects(quire("ledger", "verify", "--all", "--json"))[-1]
+    assert (counts["incomplete"], counts["failed"], counts["complete"]) == (0, 0, counts["ledgers"])
+
+
+def test_words_that_cannot_be_meant_are_refused(quire: Quire, cluster: LocalCluster, tmp_path: Path) -> None:
+    assert error_of(quire("ledger", "repair", "999", "--json", code=1))["code"] == "no_such_ledger"
+    assert error_of(quire("ledger", "repair", "many", "--json", code=2))["code"] == "usage"
+    assert error_of(quire("ledger", "verify", "--json", code=2))["code"] == "misuse"
+    assert error_of(quire("ledger", "verify", "1", "--all", "--json", code=2))["code"] == "misuse"
+    assert error_of(quire("cluster", "repair", "--rate", "0", "--json", code=2))["code"] == "usage"
+    there = quire("cluster", "repair", "--bookie", cluster.bookies[0].id, "--json", code=1)
+    assert "is registered" in error_of(there)["message"]
+    nobody = quire("cluster", "repair", "--bookie", "nobody", "--json", code=1)
+    assert "no bookie of this name" in error_of(nobody)["message"]
+    ledger = written(quire)
+    for text, what in (("7\n", "line 1"), ("# fine\n7 1-2\n", "line 2")):
+        (tmp_path / "losses").write_text(text)
+        refused = quire(
+            "ledger", "repair", ledger, "--accept-loss", str(tmp_path / "losses"), "--json", code=2
+        )
+        assert what in error_of(refused)["message"]
+    missing = quire("ledger", "repair", ledger, "--accept-loss", "no-file", "--json", code=2)
+    assert "no-file" in error_of(missing)["message"]
+
+
+def test_a_bookie_that_is_gone_is_counted_planned_for_and_replaced(
+    quire: Quire, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    gone = cluster.bookies[3]
+    whole, halved = on(quire, gone), on(quire, gone, *STRIPED)
+    cluster.kill(3)
+
+    rows = objects(quire("cluster", "debt", "--json", code=5))
+    found = {(row["reason"], row["copies_left"]): row for row in rows}
+    assert found["gone", 2]["entries"] >= 200
+    assert found["gone", 2]["bookies"] == [gone.id]
+    assert found["gone only", 0]["entries"] == 100
+    assert f"--bookie {gone.id}" in found["gone", 2]["needs"]
+    assert "gone only" in quire("cluster", "debt", code=5).stdout
+
+    # It is only down until a person says that it is gone.
+    assert objects(quire("cluster", "repair", "--dry-run", "--json"))[0]["entries"] == 0
+    lost = ("--bookie", gone.id)
+    (plan,) = objects(quire("cluster", "repair", *lost, "--dry-run", "--json"))
+    assert plan["entries"] >= 200
+    assert gone.id in members(quire, whole)
+    (told,) = objects(quire("ledger", "repair", whole, *lost, "--dry-run", "--json"))
+    assert (told["entries"], told["gone"]) == (200, [gone.id])
+
+    (again, end) = objects(quire("cluster", "repair", *lost, "--rate", "1000", "--json", code=5))
+    assert again["entries"] == plan["entries"] == end["entries"]
+    assert (end["left"], end["gone_only"], set(end["outcomes"])) == ({}, 100, {"whole", "quiet"})
+    assert gone.id not in members(quire, whole)
+    assert gone.id in members(quire, halved)
+    counts = objects(quire("ledger", "verify", "--all", "--json", code=1))[-1]
+    assert counts["incomplete"] == 1
+
+    shown = quire("ledger", "repair", halved, *lost, "--dry-run").stdout
+    named = "".join(f"{line}\n" for line in shown.splitlines() if line.startswith(f"{halved} "))
+    (tmp_path / "losses").write_text(f"{halved} 0..99\n")
+    refused = quire(
+        "ledger", "repair", halved, *lost, "--accept-loss", str(tmp_path / "losses"), "--json", code=1
+    )
+    assert "the file does not name them" in error_of(refused)["message"]
+    (tmp_path / "losses").write_text(named)
+    accepted = quire(
+        "ledger", "repair", halved, *lost, "--accept-loss", str(tmp_path / "losses"), "--json", code=5
+    )
+    assert [old for _, old, _ in objects(accepted)[0]["replaced"]] == [gone.id]
+    assert gone.id not in members(quire, halved)
+
+    second = objects(quire("cluster", "repair", *lost, "--json", code=0))
+    assert second[1]["entries"] == 0
+
+
+def test_with_as_many_bookies_as_places_one_is_missing(quire: Quire, cluster: LocalCluster) -> None:
+    ledger = written(quire)
+    cluster.kill(2)
+    gone = cluster.bookies[2]
+    said = quire("ledger", "repair", ledger, "--bookie", gone.id, code=1).stdout
+    assert f"{gone.id}: it is gone, and no other bookie can take its place" in said
+    (_, end) = objects(quire("cluster", "repair", "--bookie", gone.id, "--json", code=1))
+    assert ledger in end["left"]
