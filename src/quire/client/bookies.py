@@ -174,17 +174,14 @@ class BookieClient(Inquiries):
     def add_run(
         self,
         bookie: BookieId,
-        access: LedgerAccess,
-        body: bytes,
-        body_crc: int,
-        *,
-        lac: int,
-        recovery: bool = False,
+        run: AddRun,
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> bool:
         """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn.
+
+        The same object for several bookies is made a frame of once.
 
         Returns:
             Whether nothing of it waits here; else it counts in `unsent_bytes` until it has gone to the transport.
@@ -195,8 +192,7 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        request = AddRun(access, body, body_crc, lac, recovery)
-        return channel.send(request, sink, tag, deadline=loop.time() + timeout_ms / 1000)
+        return channel.send(run, sink, tag, deadline=loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""

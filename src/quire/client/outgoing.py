@@ -22,6 +22,7 @@ from quire.core.effects import SendRun
 from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
+from quire.wire.requests import AddRun
 
 _NOTHING: Final[deque[HeldRun]] = deque()
 _NO_RUNS: Final[dict[int, HeldRun]] = {}
@@ -179,28 +180,21 @@ class Outgoing:
         shares = self._unsettled[effect.run].shares
         marks = self._unsettled[effect.run].marks
         shared = len(shares) == 1
-        add_run, access, timeout_ms = self._bookies.add_run, self._access, self._config.add_timeout_ms
+        add_run, timeout_ms = self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
         run, entries = effect.run, (effect.first, effect.last)
+        request: AddRun | None = None
         for slot in effect.slots:
-            share = shares[0 if shared else slot]
-            assert share is not None
-            body, body_crc = share
+            if request is None or not shared:
+                share = shares[0 if shared else slot]
+                assert share is not None
+                body, body_crc = share
+                request = AddRun(self._access, body, body_crc, effect.lac, recovery=False)
             place = places[slot]
             place.sent_bytes += len(body)
             place.sent_runs += 1
             place.unacked[run] = entries
-            gone = add_run(
-                place.bookie,
-                access,
-                body,
-                body_crc,
-                lac=effect.lac,
-                sink=place,
-                tag=run,
-                timeout_ms=timeout_ms,
-            )
-            if not gone:
+            if not add_run(place.bookie, request, place, run, timeout_ms):
                 marks.append((place, place.sent_bytes))
 
     def confirm(self, last: int) -> None:

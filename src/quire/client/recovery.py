@@ -40,6 +40,7 @@ from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
+from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 
 RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
@@ -221,14 +222,10 @@ class LedgerRecovery(AddSink):
             self._all_answered.clear()
             self._bookies.add_run(
                 effect.bookie,
-                self._access,
-                run.body,
-                run.body_crc,
-                lac=effect.last_add_confirmed,
-                recovery=True,
-                sink=self,
-                tag=(effect.slot, effect.bookie, run.first, run.last),
-                timeout_ms=self._config.recovery_timeout_ms,
+                AddRun(self._access, run.body, run.body_crc, effect.last_add_confirmed, recovery=True),
+                self,
+                (effect.slot, effect.bookie, run.first, run.last),
+                self._config.recovery_timeout_ms,
             )
 
     def _runs_of(self, effect: SendRecoveryAdds) -> list[Copies]:

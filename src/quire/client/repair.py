@@ -24,6 +24,7 @@ from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.core.rules import RULES
 from quire.core.shares import HeldInterval, not_held, shares
 from quire.wire.entry import Entry
+from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
 
@@ -341,17 +342,8 @@ class LimboClearing(AddSink):
     async def _add(self, bookie: BookieId, body: bytes, body_crc: int) -> Answer:
         tag = object()
         answered = self._answered[tag] = asyncio.get_running_loop().create_future()
-        self._bookies.add_run(
-            bookie,
-            self._access,
-            body,
-            body_crc,
-            lac=-1,
-            recovery=True,
-            sink=self,
-            tag=tag,
-            timeout_ms=self._config.recovery_timeout_ms,
-        )
+        run = AddRun(self._access, body, body_crc, -1, recovery=True)
+        self._bookies.add_run(bookie, run, self, tag, self._config.recovery_timeout_ms)
         answer: Answer = await answered
         return answer
 

@@ -134,9 +134,8 @@ class BookKeeperCodec(ChannelCodec):
         if not self.channel.write(asked, data, len(data), asked.sink):
             self._waits = True
 
-    def write(self, name: PendingRequest, frame: bytes) -> None:  # noqa: ARG002 - all is in the frame
-        assert self.channel.transport is not None
-        self.channel.transport.write(frame)
+    def encoded(self, name: PendingRequest, frame: bytes) -> Sequence[Buffer]:  # noqa: ARG002 - all is in the frame
+        return (frame,)
 
     def finished(self, asked: PendingRequest) -> None:
         """A request has its response, or is given up."""

@@ -45,7 +45,8 @@ from quire.wire.responses import (
 
 log = logging.getLogger(__name__)
 
-_ADDED: Final = AddReply(Answer.OK)
+ADDED: Final = AddReply(Answer.OK)
+"""Nearly every response to an add."""
 _FOLLOWED: Final = AddReply(Answer.OK, followed=True)
 
 
@@ -134,7 +135,7 @@ def response_to(request: AnyRequest, frame: AnswerFrame, version: int) -> Any:
     if frame.answer is not Answer.OK:
         return request.refused(frame.answer, frame.lac)
     if isinstance(request, AddRun):
-        return _FOLLOWED if frame.flags & native.FOLLOWED else _ADDED
+        return _FOLLOWED if frame.flags & native.FOLLOWED else ADDED
     try:
         return _opened(request, frame, version)
     except MalformedFrameError as error:
