@@ -29,6 +29,7 @@ from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
+from quire.wire.plain_adds import AddedRun, AddRequest
 from quire.wire.run import RunView
 
 EVERY_LAC = 1 << 63
@@ -85,7 +86,7 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+    def add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
@@ -96,16 +97,16 @@ class Ledgers:
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
         return self.introductions.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
-    def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+    def admit(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Work in the background stops before the space that fences and recovery need.
-        background = bool(request.flags & Flag.BACKGROUND)
-        storage = self._storage
-        if storage.failure is not None:
-            return Answer.ERROR
-        if (background or not recovery) and (self.read_only or not storage.writable):
-            return Answer.READ_ONLY
+        background, storage = bool(request.flags & Flag.BACKGROUND), self._storage
+        if self.read_only or not storage.writable:
+            if storage.failure is not None:
+                return Answer.ERROR
+            if background or not recovery:
+                return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
             answer = self.introductions.judge(request.ledger_id, request.key, request.token)
