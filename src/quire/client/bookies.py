@@ -192,7 +192,8 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        return channel.send(run, sink, tag, deadline=loop.time() + timeout_ms / 1000)
+        # `Channel.send` without its call, which each run would pay for each bookie.
+        return channel.codec.send(run, sink, tag, loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""

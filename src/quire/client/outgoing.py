@@ -96,7 +96,10 @@ class HeldRun:
         self.last = last
         self.shares = shares
         self.futures = futures
-        self.cost = RUN_BYTES + sum(len(share[0]) for share in shares if share is not None)
+        self.cost = RUN_BYTES
+        for share in shares:
+            if share is not None:
+                self.cost += len(share[0])
         self.marks: list[tuple[Place, int]] = []
         self.settled = False
 
@@ -232,15 +235,21 @@ class Outgoing:
     def release(self) -> None:
         """Take runs out of the window that are settled and, for every slot, sent or dropped."""
         held, freed = self._held, 0
-        while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
-            freed += held.popleft().cost
+        while held and held[0].settled:
+            for place, mark in held[0].marks:
+                if place.written_bytes < mark and not self._was_sent(place, mark):
+                    break
+            else:
+                freed += held.popleft().cost
+                continue
+            break
         if not held:
             self._held = _NOTHING
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
     def _was_sent(self, place: Place, mark: int) -> bool:
-        if place.written_bytes >= mark or place.retired:
+        if place.retired:
             return True
         place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
         return place.written_bytes >= mark

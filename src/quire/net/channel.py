@@ -207,7 +207,7 @@ class Channel(FrameProtocol):
                 return True
             self._leaves = True
             asyncio.get_running_loop().call_soon(self._turn_over)
-        self._queue.put((name, frame, size, sink))
+        self._queue.put(name, frame, size, sink)
         return False
 
     def _turn_over(self) -> None:

@@ -48,6 +48,7 @@ class NativeCodec(ChannelCodec):
         self.version = 0
         self._encoder = context.encoder
         self._newest = 0
+        self._soonest = math.inf  # no deadline is before it
         self._outstanding: dict[int, _Outstanding] = {}
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -64,6 +65,7 @@ class NativeCodec(ChannelCodec):
         else:
             number = self._encoder.next_number()
         self._newest = number
+        self._soonest = min(self._soonest, deadline)
         self._outstanding[number] = (sink, tag, deadline, request)
         return self.channel.write(number, frame, size, sink)
 
@@ -84,7 +86,11 @@ class NativeCodec(ChannelCodec):
         return [self._outstanding.pop(number)[2] for number in dropped]
 
     def late(self, now: float) -> Sequence[int]:
-        return [number for number, (_, _, deadline, _) in self._outstanding.items() if deadline <= now]
+        if now < self._soonest:
+            return ()
+        deadlines = {number: deadline for number, (_, _, deadline, _) in self._outstanding.items()}
+        self._soonest = min((deadline for deadline in deadlines.values() if deadline > now), default=math.inf)
+        return [number for number, deadline in deadlines.items() if deadline <= now]
 
     def timed_out(self, name: int) -> None:
         # A response may make its owner drop the rest of what it asked.

@@ -32,10 +32,9 @@ class SendQueue:
         self._unsent: dict[AnswerSink, int] = {}
         self._bytes = 0
 
-    def put(self, entry: Waiting) -> None:
+    def put(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> None:
         """A request waits until the transport takes it."""
-        self.entries.append(entry)
-        _, _, size, sink = entry
+        self.entries.append((name, frame, size, sink))
         self._unsent[sink] = self._unsent.get(sink, 0) + size
         self._bytes += size
 
@@ -74,7 +73,7 @@ class SendQueue:
         self.clear()
         for entry in entries:
             if entry[0] not in names:
-                self.put(entry)
+                self.put(*entry)
 
     def clear(self) -> None:
         """Nothing is sent any more."""
