@@ -15,8 +15,8 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType
-from quire.net.channel import WRITE_BUFFER_BYTES, Channel, ChannelContext
-from quire.net.native_codec import NativeCodec
+from quire.net.channel import WRITE_BUFFER_BYTES, Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key

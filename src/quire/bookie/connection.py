@@ -8,14 +8,12 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
-from quire.bookie.native_adds import NativeAdds, has_terms
 from quire.bookie.opening import NativeDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
@@ -29,8 +27,8 @@ from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.plain_adds import AddRequest, PlainAdd, take_short_adds
-from quire.wire.run import RunView
+from quire.wire.plain_adds import AddRequest
+from quire.wire.run import SCHEME_PLAIN, RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
@@ -47,22 +45,26 @@ _DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_kno
 """What INFO reports of a ledger since version 2."""
 
 
+def has_terms(run: RunView) -> bool:
+    """Whether a run is of a term, or its entries name theirs: this program does not know terms, and stores none.
+
+    It refuses the terms of requests as well: to ignore one would be to take an old writer for the new one.
+    """
+    return run.origin_term > 0 or run.scheme != SCHEME_PLAIN
+
+
 class Connection(ClientConnection):
     """A client's connection, from its hello to its end.
 
     Attributes:
         features: what the client said that it can do.
-        added: runs were handed to storage, which is to be flushed.
     """
 
     told_bytes = native.REQUEST_BYTES
 
     def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native, FIRST)
-        self._requests: deque[memoryview | bytes] = deque()
-        self._adds = NativeAdds(server, self)
         self._held: list[memoryview] = []
-        self.added = False
         self._beside = False
         self._version = 0
         self.features = 0
@@ -183,14 +185,7 @@ class Connection(ClientConnection):
 
     def frame_received(self, frame: memoryview) -> None:
         if self.state is not SHUT:
-            self._requests.append(frame)
-
-    def take_short(self, data: memoryview, at: int) -> int:
-        """Adds that are served together: the `bytes` among the requests."""
-        if self.state is OPEN:
-            frames, at = take_short_adds(data, at)
-            self._requests += frames
-        return at
+            self.requests.append(frame)
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
         if self.state is SHUT:
@@ -204,20 +199,17 @@ class Connection(ClientConnection):
         self.refused_long(f"request {request.number} ({request.kind.name})", size)
         self.answer(request, Answer.BAD_REQUEST)
 
-    def has_requests(self) -> bool:
-        return bool(self._requests or self._again)
-
     def drop_requests(self) -> None:
-        self._requests.clear()
+        self.requests.clear()
         self._held.clear()
 
     def let_out(self) -> None:
-        self._requests.extendleft(reversed(self._held))
+        self.requests.extendleft(reversed(self._held))
         self._held.clear()
         super().let_out()
 
     def _work(self) -> None:
-        requests, self.added = self._requests, False
+        requests, self.added = self.requests, False
         if self.is_newcomer and requests and self.state is OPEN:
             self.has_asked()
         limit = self._server.config.answer_bytes_max
@@ -231,9 +223,9 @@ class Connection(ClientConnection):
                     self._authenticate(memoryview(requests.popleft()))
                     left -= 1
                 elif isinstance(requests[0], bytes):
-                    left -= self._adds.serve(requests, left)
+                    left -= self.serve_adds(left)
                 else:
-                    self.serve(memoryview(requests.popleft()))
+                    self.serve_frame(memoryview(requests.popleft()))
                     left -= 1
                 if self._out_bytes >= limit:
                     self.send_answers()
@@ -256,7 +248,7 @@ class Connection(ClientConnection):
             self._work()
             self.resume_reading()
 
-    def serve(self, frame: memoryview) -> None:
+    def serve_frame(self, frame: memoryview) -> None:
         """Serve one request."""
         request, problem = native.receive_request(frame)
         if problem is not Answer.OK:
@@ -277,7 +269,7 @@ class Connection(ClientConnection):
         if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            look = self.unless_congested(partial(self.serve, frame), self._look(request))
+            look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
             self._ledgers.fence_then(request, self.unless_held(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
@@ -310,35 +302,16 @@ class Connection(ClientConnection):
         else:
             self.answer(request, answer)
 
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        """A run is durable: now its response may leave."""
-        if error is None and type(tag) is PlainAdd and not self._server.vigil.holding:
-            self._adds.stored(tag)
-            return
-        request: AddRequest = tag  # as `_add` or `NativeAdds` gave it
+    def stored_alone(self, tag: Any, error: StorageError | None) -> None:
+        request: AddRequest = tag  # as `_add` or `serve_adds` gave it
         self._server.settled(len(request.body))
         if self._server.vigil.holding:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:
             self._answer_add(request, error)
 
-    def will_answer(self, size: int) -> None:
-        """Responses to stored adds, so many bytes, are encoded when they leave."""
-        if not self._out_bytes:
-            self._server.answering(self)
-        self._out_bytes += size
-
-    def answers_encoded(self, answers: bytes) -> None:
-        """These are those responses."""
-        self._out.append(answers)
-
-    def send_answers(self) -> None:
-        self._adds.answer()
-        super().send_answers()
-
-    def keep_back(self) -> None:
-        self._adds.answer()
-        super().keep_back()
+    def answer_to(self, request: AddRequest, answer: Answer) -> None:
+        self.answer(request, answer)
 
     def _answer_add(self, request: AddRequest, error: StorageError | None) -> None:
         if error is None:
@@ -472,7 +445,8 @@ class Connection(ClientConnection):
         runs: Sequence[Buffer] = (),
     ) -> None:
         """Answer a request; `term`: the bookie's for the ledger, where the caller knows it already."""
-        self._adds.answer()
+        if self._stored:
+            self.encode_stored()
         if self.transport is None:
             return
         parts = native.encode_answer(

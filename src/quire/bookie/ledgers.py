@@ -149,7 +149,7 @@ class Ledgers:
         self.adds += 1
         self.entries_added += run.count
         self.bytes_added += len(run.body)
-        if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
+        if machine.facts.lac > lac_before and request.ledger_id in self.followers.polls:
             self._risen[request.ledger_id] = None
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
             self._unsaved_lacs.pop(request.ledger_id, None)

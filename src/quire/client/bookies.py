@@ -23,6 +23,7 @@ from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.net.channel import Channel
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
+from quire.wire.bookie_service_info import DIRECTORY_PROPERTY
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
@@ -144,7 +145,9 @@ class BookieClient(Inquiries):
     def _directory_of(self, bookie: BookieId) -> str:
         """The directory that a bookie registered for short-circuit reads; "" while none is known."""
         info = self._known.get(bookie)
-        return "" if info is None else short_circuit.registered_directory(info.directory)
+        if info is None:
+            return ""
+        return short_circuit.registered_directory(info.properties.get(DIRECTORY_PROPERTY, ""))
 
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.

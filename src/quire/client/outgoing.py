@@ -23,6 +23,7 @@ from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
 from quire.wire.requests import AddRun
+from quire.wire.responses import AddReply
 
 _NOTHING: Final[deque[HeldRun]] = deque()
 _NO_RUNS: Final[dict[int, HeldRun]] = {}
@@ -76,7 +77,12 @@ class Place(AddSink):
         self.oldest_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
+        """The bookie's response to run `tag`, from a bookie that is not there."""
+        self.answered(tag, AddReply(answer))
+
+    def answered(self, tag: Any, response: AddReply) -> None:
         """The bookie's response to run `tag`."""
+        answer, self.followed = response
         if not self.retired:
             self.answers += 1
             if answer is Answer.OK:

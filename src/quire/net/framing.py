@@ -58,7 +58,10 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
         heard: something was received; the reader of the flag unsets it.
+        short_kind: the kind, a frame's fifth byte, of those that `take_short` is asked about; -1: of none.
     """
+
+    short_kind = -1
 
     def __init__(
         self,
@@ -257,9 +260,10 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
                 msg = "unencrypted bytes after a START_TLS request"
                 raise MalformedFrameError(msg)
         while True:
-            start, at = at, self.take_short(data, at)
-            if at != start:
-                self.partial_since = None
+            if end - at > _LENGTH_BYTES and data[at + _LENGTH_BYTES] == self.short_kind:
+                start, at = at, self.take_short(data, at)
+                if at != start:
+                    self.partial_since = None
             if end - at < _LENGTH_BYTES:
                 break
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]

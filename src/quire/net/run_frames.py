@@ -10,12 +10,8 @@ from typing import Final, NamedTuple
 
 from quire.wire import add_columns, v2, v3
 from quire.wire.entry import Buffer
-from quire.wire.native_requests import encode_add
-from quire.wire.requests import AddRun
 from quire.wire.run import RunView
 
-JOINED_BYTES_MAX: Final = 2048
-"""A run up to this long is copied behind its header, once for all bookies."""
 _DONE: Final = 0
 
 
@@ -43,34 +39,14 @@ class RunFrames(NamedTuple):
 class RunEncoder:
     """Makes frames of runs for all connections of a client: a run mostly goes to several bookies, in the same bytes.
 
-    Request numbers and transaction ids are the whole client's, so that they fit every connection.
+    Transaction ids are the whole client's, so that they fit every connection.
     """
 
-    __slots__ = ("_last", "_last_add", "_next_number", "_next_txn")
+    __slots__ = ("_last", "_next_txn")
 
     def __init__(self) -> None:
         self._last: RunFrames | None = None
-        self._last_add: tuple[AddRun, int, Sequence[Buffer]] | None = None
-        self._next_number = 1
         self._next_txn = 1
-
-    def next_number(self) -> int:
-        """The number of a request of our own protocol; 0 is none."""
-        number = self._next_number
-        self._next_number = number + 1 & 0xFFFFFFFF or 1
-        return number
-
-    def native_add(self, run: AddRun, *, after: int) -> tuple[int, Sequence[Buffer]]:
-        """The ADD of a run in our own protocol, and its number: above `after`, unless the numbers begin again."""
-        last = self._last_add
-        if last is not None and last[0] is run and last[1] > after:
-            return last[1], last[2]
-        number = self.next_number()
-        frame: Sequence[Buffer] = encode_add(run, number)
-        if len(run.body) <= JOINED_BYTES_MAX:
-            frame = (b"".join(frame),)
-        self._last_add = run, number, frame
-        return number, frame
 
     def next_txns(self, count: int) -> int:
         """The first of so many transaction ids that were never used."""

@@ -368,7 +368,7 @@ def encode_added(stored: Iterable[tuple[int, int, int]], durable_lsn: int) -> by
     parts: list[bytes] = []
     for number, ledger_id, flags in stored:
         head = pack(
-            ANSWER_BYTES - 4, _ADDED, flags, Answer.OK, number, ledger_id, 0, NO_ENTRY, durable_lsn, 0, 0
+            ANSWER_BYTES - 4, ADDED, flags, Answer.OK, number, ledger_id, 0, NO_ENTRY, durable_lsn, 0, 0
         )
         parts += (head, word(crc32c(head)))
     return b"".join(parts)
@@ -385,7 +385,7 @@ def added(data: memoryview, at: int) -> list[int]:
         size, kind, flags, code, number, _, _, _, _, crc, length, head_crc = unpack_from(data, start)
         if (
             size != ANSWER_BYTES - 4
-            or kind != _ADDED
+            or kind != ADDED
             or flags
             or code
             or crc
@@ -420,5 +420,8 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     return AnswerFrame(kind & ~_ANSWER_BIT, flags, answer, number, ledger_id, term, lac, lsn, body)
 
 
-_ADDED = Kind.ADD | _ANSWER_BIT
+ADDED = Kind.ADD | _ANSWER_BIT
+"""The kind of responses to ADDs, on the wire."""
+NUMBER_MAX = 0xFFFFFFFF
+"""The highest number of a request."""
 _KINDS = {int(kind): kind for kind in Kind}

@@ -31,7 +31,7 @@ from quire.core.writer_state import Hole
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
-from quire.net.native_codec import NativeCodec
+from quire.net.channel import NativeCodec
 from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire_testing.explorer.clients import (

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from quire.net.native_codec import SIGN_OF_LIFE
+from quire.net.channel import SIGN_OF_LIFE
 from quire.wire import native_hello
 from quire_testing.kit.transport import MemoryTransport
 from quire_testing.replay.frames import Said, Sent, answer_of, number_of, request_of

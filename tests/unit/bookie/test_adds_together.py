@@ -13,7 +13,8 @@ from quire.core.ids import NO_ENTRY
 from quire.wire import native, native_bodies
 from quire.wire.entry import EntryDigest
 from quire.wire.native import AnswerFrame, Flag, Kind
-from quire.wire.plain_adds import SHORT_BYTES_MAX, plain_add
+from quire.wire.native_requests import plain_add
+from quire.wire.plain_adds import SHORT_BYTES_MAX
 from quire.wire.run import checksum, encode_run
 from support.hostile_worlds import ACCESS, GOOD, StillBookie, _Handed, feed
 

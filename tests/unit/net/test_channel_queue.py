@@ -7,8 +7,8 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType
 from quire.core.silence import SILENT_MS
-from quire.net.channel import Channel, ChannelContext
-from quire.net.native_codec import NativeCodec
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key

@@ -2,9 +2,9 @@
 
 import pytest
 
-from quire.net.channel import Channel, ChannelContext
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.connection_states import FIRST, FOLLOWS, OPEN, SHUT, ConnectionState
-from quire.net.native_codec import NativeCodec
 from quire.net.receive_memory import ReceiveBudget, Scratch
 
 
