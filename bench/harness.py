@@ -79,7 +79,7 @@ class Comparison:
         extra: figures without a bar, printed under the table and saved.
         plots: what `tools/plots.py` draws, saved but not printed. `timeline`: `{"title", "unit", "seconds": [...],
             "series": {name: [...]}}`. `histogram`: `{"title", "unit", "series": {name: [at most 400 sorted
-            quantiles]}}`.
+            quantiles]}}`. `growth`: `{"title", "unit", "of", "at": [...], "series": {name: [...]}}`.
     """
 
     claim: Claim

@@ -1,131 +1,307 @@
-"""Claim P18: 100 B adds in turn to 1,000 and to 50,000 open ledgers, against one ledger in the same round.
+"""Claim P18: 100 B adds to many open ledgers in turn, against the better of Java's V2 and V3, as it ships and tuned.
 
-Both sides send a frame for each entry, because with one small entry per ledger and turn there is nothing to put into
-a run; the one ledger is made to do the same (`run_bytes_max=1`). Without that setting, reported beside it: 1,000
-ledgers as they come against one ledger with full runs, and Java with 1,000 ledgers. All entries of all ledgers are
-read back at the end.
+At 100, 1,000 and 10,000 ledgers, 5,000 adds outstanding in all. *As they come* is what a program gets that does nothing
+about it: what waits for one ledger while a turn lasts shares a frame. *A frame an entry* (`run_bytes_max=1`) is what is
+left where entries never meet. Then tasks that await one append each, to one ledger; Java's are adds that begin when
+one before is acknowledged, as many outstanding. Python's collector is as it comes (`--collector python`); all pairs have
+all four settings of Java beside ours, and the best of them counts.
+
+Without a bar: one outstanding add for each ledger, windows from 1 to 5,000 on one ledger, and what
+`quire.keep_collections_short` changes. All entries of all ledgers are read back at the end.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import harness
 from accounting import load_average
 from harness import Claim, Comparison, say
-from peers import JavaPeer, LoadClient, PeerMissingError, QuireCluster
+from peers import JavaPeer, LoadClient, QuireCluster
 
 SIZE = 100
 WINDOW = 5000
-THOUSAND = 1000
-CLAIMS = {
-    1_000: Claim("P18-1,000", "100 B adds in turn to 1,000 ledgers against one ledger", "entries/s", 0.8),
-    50_000: Claim("P18-50,000", "100 B adds in turn to 50,000 ledgers against one ledger", "entries/s", 0.6),
-}
-OPEN_AT_ONCE_MAX = 10_000
-"""Ledgers that one job opens: more would outlast a job's time."""
-JAVA_WARM_UP_ADDS = 200_000
+THOUSAND = 1_000
+LEDGERS = (100, THOUSAND, 10_000)
+TASKS = (100, 5_000)
+WINDOWS = (1, 10, 100, 1_000, 5_000)
+CPU_US_MAX = 25
+RATE, IDLE, CROWD_SECONDS = 2_000, 200, 5
+WARM_UP_ADDS = 200_000
+OURS, FRAMES = "Quire", "Quire, a frame an entry"
 
 Result = dict[str, Any]
+Job = Callable[[str], Sequence[object]]
 
 
-def cpu_us(results: list[Result]) -> float:
-    """The median CPU microseconds per entry, all processes together."""
-    used = [float(one["client_cpu_us"] + one["bookies_cpu_us"]) for one in results]
-    return round(statistics.median(used), 1)
+def cpu_us(result: Result) -> float:
+    """CPU microseconds per entry, all processes together."""
+    return float(result["client_cpu_us"] + result["bookies_cpu_us"])
 
 
-def rates(results: list[Result]) -> list[float]:
-    """Entries per second of some rounds."""
-    return [float(one["entries_per_s"]) for one in results]
+class Sides:
+    """The clients of both sides, and the figures of the rounds that they have run."""
+
+    def __init__(self, clients: dict[str, LoadClient], seconds: float) -> None:
+        self._clients = clients
+        self._seconds = seconds
+
+    @property
+    def java(self) -> list[str]:
+        """Java's settings."""
+        return [name for name in self._clients if name.startswith("Java")]
+
+    def round(self, job: Job, ours: Sequence[str] = (OURS,)) -> dict[str, Result]:
+        """One round of each side."""
+        names = (*ours, *self.java)
+        found = {}
+        for name in names:
+            client = self._clients[OURS if name == FRAMES else name]
+            found[name] = client.run(*job(name))
+        return found
+
+    def ours(self, *words: object) -> Result:
+        """A round of ours alone."""
+        return self._clients[OURS].run(*words)
+
+    def many(self, ledgers: int, window: int) -> Job:
+        """Adds to so many ledgers in turn."""
+        words = ("round-robin", ledgers, self._seconds, window, SIZE)
+        return lambda name: (*words, "frames=1") if name == FRAMES else words
+
+    def tasks(self, count: int) -> Job:
+        """Tasks that await one append each."""
+        return lambda name: (
+            ("tasks", count, self._seconds, SIZE) if name == OURS else ("append", SIZE, self._seconds, count)
+        )
+
+    def window(self, window: int) -> Job:
+        """One ledger with so many adds outstanding."""
+        return lambda _: ("append", SIZE, self._seconds, window)
+
+    def open(self, ledgers: int) -> None:
+        """Open so many ledgers at each, twice at ours: each kind of frames has a client of its own."""
+        for name in (OURS, FRAMES, *self.java):
+            words = ("open-many", ledgers, SIZE, *(["frames=1"] if name == FRAMES else []))
+            self._clients[OURS if name == FRAMES else name].run(*words)
+        say(f"  {ledgers:,} more ledgers are open")
+
+    def close(self) -> None:
+        """Close, read back, compare and delete all of them."""
+        for name in (OURS, *self.java):
+            verified = self._clients[name].run("close-many", SIZE)["verified"]
+            say(f"  {name}: {verified:,} entries verified")
 
 
-def pairs_of(client: LoadClient, ledgers: int, pairs: int, seconds: float) -> Comparison:
-    """Open what is missing of so many ledgers, and run the pairs."""
-    opened = 0
-    while opened < ledgers:
-        size = min(OPEN_AT_ONCE_MAX, ledgers - opened)
-        opened = client.run("open-many", size, SIZE, "frames=1")["open"]
-    say(f"  {opened:,} ledgers are open")
+def claims_of(ledgers: int) -> dict[str, Claim]:
+    """The claims at so many ledgers."""
+    where = f"100 B adds in turn to {ledgers:,} ledgers"
+    return {
+        OURS: Claim(
+            f"P18-{ledgers:,}", f"{where}, as they come, against the better Java (aim 4)", "entries/s", 2.0
+        ),
+        FRAMES: Claim(
+            f"P18-frames-{ledgers:,}",
+            f"{where}, a frame an entry, against the better Java (aim 2)",
+            "entries/s",
+            1.0,
+        ),
+        "cpu": Claim(
+            f"P18-cpu-{ledgers:,}",
+            f"CPU of an add to {ledgers:,} ledgers, all processes, against {CPU_US_MAX} us (aim 15)",
+            "us",
+            1.0,
+            higher_is_better=False,
+        ),
+    }
+
+
+def median_of(rounds: Sequence[dict[str, Result]], figure: Callable[[Result], float]) -> dict[str, float]:
+    """The median of a figure over some rounds, by side."""
+    return {name: round(statistics.median(figure(one[name]) for one in rounds), 1) for name in rounds[0]}
+
+
+def entries_per_s(result: Result) -> float:
+    """The rate of a round."""
+    return float(result["entries_per_s"])
+
+
+def many_ledgers(sides: Sides, ledgers: int, pairs: int, parameters: dict[str, Any]) -> list[Comparison]:
+    """All pairs at one number of ledgers."""
+    made = {kind: Comparison(claim, parameters) for kind, claim in claims_of(ledgers).items()}
+    job = sides.many(ledgers, WINDOW)
+    sides.round(job, (OURS, FRAMES))  # each ledger's first entries are slower, its state is written with them
+    rounds, one_each = [], []
+    for _ in range(pairs):
+        load = load_average()
+        found = sides.round(job, (OURS, FRAMES))
+        rounds.append(found)
+        java = {name: entries_per_s(found[name]) for name in sides.java}
+        for kind in (OURS, FRAMES):
+            pair = made[kind].add(entries_per_s(found[kind]), java, load)
+            say(f"  {made[kind].claim.name}: {pair.ours:,.0f}/s, {java} -> {pair.ratio:.2f}")
+        pair = made["cpu"].add(cpu_us(found[OURS]), {"bar": CPU_US_MAX}, load)
+        say(f"  {made['cpu'].claim.name}: {pair.ours:.1f} us")
+        one_each.append(sides.round(sides.many(ledgers, 0)))
+    first = made[OURS]
+    first.extra["cpu_us_per_entry"] = median_of(rounds, cpu_us)
+    first.extra["of_it_the_client"] = median_of(rounds, lambda one: float(one["client_cpu_us"]))
+    first.extra["one_outstanding_add_for_each_ledger,_entries_per_s"] = median_of(one_each, entries_per_s)
+    first.extra["one_outstanding_add_for_each_ledger,_cpu_us_per_entry"] = median_of(one_each, cpu_us)
+    first.extra["entries_per_s"] = median_of(rounds, entries_per_s)
+    return list(made.values())
+
+
+def tasks(sides: Sides, count: int, pairs: int, parameters: dict[str, Any]) -> Comparison:
+    """All pairs with so many tasks."""
+    claim = Claim(
+        f"P18-tasks-{count:,}",
+        f"{count:,} tasks that await one 100 B append each, against the better Java (aim 3)",
+        "entries/s",
+        1.5,
+    )
+    made = Comparison(claim, parameters)
+    rounds = []
+    for _ in range(pairs):
+        load = load_average()
+        found = sides.round(sides.tasks(count))
+        rounds.append(found)
+        pair = made.add(
+            entries_per_s(found[OURS]), {name: entries_per_s(found[name]) for name in sides.java}, load
+        )
+        say(f"  {claim.name}: {pair.ours:,.0f}/s, {pair.peer_kind} {pair.peer:,.0f}/s -> {pair.ratio:.2f}")
+    made.extra["cpu_us_per_entry"] = median_of(rounds, cpu_us)
+    return made
+
+
+def crowd(sides: Sides, pairs: int, parameters: dict[str, Any]) -> Comparison:
+    """Adds to 1,000 ledgers at a rate, beside idle connections and a slow reader at each bookie, and without."""
+    claim = Claim(
+        "P18-crowd",
+        f"p99 of adds to 1,000 ledgers at {RATE:,} a second beside {IDLE} idle connections and a slow reader",
+        "us",
+        0.667,
+        higher_is_better=False,
+    )
+    made = Comparison(claim, parameters | {"rate": RATE, "idle": IDLE})
+    memory: list[float] = []
+    for _ in range(pairs):
+        load = load_average()
+        alone, beside = (sides.ours("crowded", 1_000, CROWD_SECONDS, RATE, SIZE, idle) for idle in (0, IDLE))
+        memory += beside["bookies_mib"]
+        pair = made.add(beside["p99_us"], {"without them": alone["p99_us"]}, load)
+        say(f"  {claim.name}: {pair.ours:,.0f} us, without {pair.peer:,.0f} us -> {pair.ratio:.2f}")
+    made.extra["largest_bookie_mib"] = max(memory)
+    return made
+
+
+def windows(sides: Sides, made: Comparison) -> None:
+    """One ledger with growing windows, both sides, for the first claim's extra figures."""
+    for window in WINDOWS:
+        found = sides.round(sides.window(window))
+        best = max(sides.java, key=lambda name: entries_per_s(found[name]))
+        made.extra[f"one ledger, window {window:,}"] = {
+            name: f"{entries_per_s(found[name]):,.0f}/s, {cpu_us(found[name]):.1f} us"
+            for name in (OURS, best)
+        }
+
+
+def collector(cluster: QuireCluster, sides: Sides, made: Comparison, pairs: int) -> None:
+    """What `quire.keep_collections_short` changes at a client with 1,000 ledgers, in alternation."""
+    with ExitStack() as stack:
+        kinds = {kind: stack.enter_context(cluster.client(collector=kind)) for kind in ("python", "short")}
+        rounds = []
+        for client in kinds.values():
+            client.run("open-many", 1_000, SIZE)
+            client.run(*sides.many(1_000, WINDOW)(OURS))
+        for _ in range(pairs):
+            rounds.append(
+                {kind: client.run(*sides.many(1_000, WINDOW)(OURS)) for kind, client in kinds.items()}
+            )
+        for client in kinds.values():
+            client.run("close-many", SIZE)
+    ratios = [one["short"]["client_cpu_us"] / one["python"]["client_cpu_us"] for one in rounds]
+    made.extra["client's CPU with keep_collections_short over without"] = round(statistics.median(ratios), 3)
+
+
+def growth(comparisons: Sequence[Comparison], figure: str, title: str, unit: str) -> dict[str, Any]:
+    """A figure over the number of ledgers, for `tools/plots.py`."""
+    names = list(comparisons[0].extra[figure])
+    return {
+        "title": title,
+        "unit": unit,
+        "of": "open ledgers",
+        "at": [comparison.parameters["ledgers"] for comparison in comparisons],
+        "series": {name: [one.extra[figure][name] for one in comparisons] for name in names},
+    }
+
+
+def measure(given: Any) -> list[Comparison]:
+    """Run everything; the number of open ledgers only grows."""
+    pairs, seconds = given.pairs, given.seconds
     parameters = {
         "size": SIZE,
         "window": WINDOW,
         "seconds": seconds,
         "quorum": "E=3 Qw=3 Qa=2",
-        "frames": "one entry each on both sides",
+        "sync": "both sides sync before they answer",
+        "collector": "Python's as it comes",
     }
-    comparison = Comparison(CLAIMS[ledgers], parameters)
-    many: list[Result] = []
-    one: list[Result] = []
-    # Each ledger's first entries are slower, its state is written with them.
-    client.run("round-robin", ledgers, seconds, WINDOW, SIZE, "frames=1")
-    for _ in range(pairs):
-        load = load_average()
-        many.append(client.run("round-robin", ledgers, seconds, WINDOW, SIZE, "frames=1"))
-        one.append(client.run("round-robin", 1, seconds, WINDOW, SIZE, "frames=1"))
-        pair = comparison.add(rates(many)[-1], {"one ledger": rates(one)[-1]}, load)
-        say(f"  {ledgers:,} ledgers {pair.ours:,.0f}/s, one {pair.peer:,.0f}/s -> {pair.ratio:.2f}")
-    comparison.extra["cpu_us_per_entry"] = {"many": cpu_us(many), "one": cpu_us(one)}
-    return comparison
-
-
-def as_they_come(client: LoadClient, pairs: int, seconds: float) -> dict[str, Any]:
-    """The same with runs as they come: 1,000 ledgers, and one."""
-    client.run("open-many", THOUSAND, SIZE)
-    many = [client.run("round-robin", THOUSAND, seconds, WINDOW, SIZE) for _ in range(pairs)]
-    one = [client.run("append", SIZE, seconds, WINDOW) for _ in range(pairs)]
-    return {
-        "1,000 ledgers, entries/s": statistics.median(rates(many)),
-        "one ledger, entries/s": statistics.median(rates(one)),
-        "ratio": round(statistics.median(rates(many)) / statistics.median(rates(one)), 3),
-        "cpu_us_per_entry": {"many": cpu_us(many), "one": cpu_us(one)},
-    }
-
-
-def java(seconds: float) -> dict[str, Any]:
-    """Java's figures with 1,000 ledgers."""
+    made: list[Comparison] = []
     with ExitStack() as stack:
-        peer = stack.enter_context(JavaPeer("java-default"))
-        client = stack.enter_context(peer.client(v2=False))
-        client.warm_up(JAVA_WARM_UP_ADDS, SIZE)
-        result = client.run("many", THOUSAND, SIZE, seconds, WINDOW)
-        return {
-            "peer": peer.version(),
-            "entries/s": result["entries_per_s"],
-            "cpu_us_per_entry": cpu_us([result]),
+        peers = {
+            "default": stack.enter_context(JavaPeer("java-default")),
+            "tuned": stack.enter_context(JavaPeer("java-tuned", tuned=True)),
         }
-
-
-def measure(ledgers: list[int], pairs: int, seconds: float) -> list[Comparison]:
-    """Run everything; the number of open ledgers only grows."""
-    with ExitStack() as stack:
         ours = stack.enter_context(QuireCluster("quire-many"))
-        client = stack.enter_context(ours.client())
-        client.run("append", SIZE, 2, WINDOW)
-        comparisons = [pairs_of(client, count, pairs, seconds) for count in ledgers]
-        comparisons[0].extra["runs_as_they_come"] = as_they_come(client, min(pairs, 3), seconds)
-        verified = client.run("close-many", SIZE)["verified"]
-        say(f"  {verified:,} entries verified")
-    try:
-        comparisons[0].extra["java_1,000_ledgers"] = java(seconds)
-    except PeerMissingError as missing:
-        comparisons[0].extra["java_1,000_ledgers"] = f"skipped: {missing}"
-    return comparisons
+        clients = {OURS: stack.enter_context(ours.client(collector="python"))}
+        for setting, peer in peers.items():
+            for v2 in (True, False):
+                clients[f"Java {'V2' if v2 else 'V3'} {setting}"] = stack.enter_context(peer.client(v2=v2))
+        for client in clients.values():
+            client.warm_up(WARM_UP_ADDS, SIZE)
+            say(f"  {client.name} is warm")
+        parameters["peer"] = peers["default"].version()
+        sides = Sides(clients, seconds)
+        alone: list[Comparison] = []
+        if not given.ledgers or given.tasks:
+            alone = [tasks(sides, count, pairs, parameters) for count in TASKS]
+            windows(sides, alone[0])
+        opened, grown = 0, []
+        for ledgers in given.ledgers or LEDGERS:
+            sides.open(ledgers - opened)
+            opened = ledgers
+            grown += (found := many_ledgers(sides, ledgers, pairs, parameters | {"ledgers": ledgers}))[:1]
+            made += found
+            if ledgers == THOUSAND:
+                made.append(crowd(sides, pairs, parameters))
+        sides.close()
+        if given.collector:
+            collector(ours, sides, grown[0], pairs)
+    if len(grown) > 1:
+        grown[-1].plots["growth"] = growth(
+            grown, "entries_per_s", "100 B adds in turn, 5,000 outstanding", "entries/s"
+        )
+    return made + alone
 
 
 def main() -> int:
     """Parse the options and run."""
     options = harness.parser(__doc__ or "")
     options.add_argument("--seconds", type=float, default=3.0, help="length of a round (default %(default)s)")
+    options.add_argument("--ledgers", type=int, choices=LEDGERS, action="append", help="only so many ledgers")
+    options.add_argument("--tasks", action="store_true", help="with --ledgers: the tasks and windows as well")
     options.add_argument(
-        "--ledgers", type=int, choices=sorted(CLAIMS), action="append", help="only so many ledgers"
+        "--no-collector", dest="collector", action="store_false", help="without the rounds of the collector"
     )
     given = options.parse_args()
-    ledgers = sorted(given.ledgers or CLAIMS)
-    return harness.main("many_ledgers", given, lambda: measure(ledgers, given.pairs, given.seconds))
+    if given.ledgers:
+        given.ledgers = sorted(given.ledgers)
+    return harness.main("many_ledgers", given, lambda: measure(given))
 
 
 if __name__ == "__main__":

@@ -352,9 +352,13 @@ class QuireCluster:
         """The process of one bookie."""
         return next(int(bookie["pid"]) for bookie in self._ready["bookies"] if bookie["id"] == bookie_id)
 
-    def client(self, *, account: bool = True) -> LoadClient:
-        """Start our load client on this cluster; with `account` it also says what CPU time the bookies used."""
+    def client(self, *, account: bool = True, collector: str = "") -> LoadClient:
+        """Start our load client on this cluster; with `account` it also says what CPU time the bookies used.
+
+        `collector`: how Python's garbage collector works in it, see `load_client.py`; "": as that does by itself.
+        """
         command = _our_client(self.uri, self.pids if account else [], root=self._root)
+        command += ["--collector", collector] if collector else []
         return LoadClient("Quire", command, self.directory / "client.log", self._env)
 
 

@@ -43,9 +43,9 @@ class Part:
     prepare: Callable[[LoadClient], tuple[object, ...]]
 
 
-def adds(size: int, seconds: float) -> Callable[[LoadClient], tuple[object, ...]]:
+def adds(size: int, seconds: float, window: int = WINDOW) -> Callable[[LoadClient], tuple[object, ...]]:
     """Adds with a full window, for so long that all pairs fit on the disk."""
-    return lambda _: ("append", size, seconds, WINDOW)
+    return lambda _: ("append", size, seconds, window)
 
 
 def one_add(_: LoadClient) -> tuple[object, ...]:
@@ -59,11 +59,24 @@ def catch_up(client: LoadClient) -> tuple[object, ...]:
     return "read-ledger", ledger_id, READ_ENTRIES, 1024, 5, "by=run"
 
 
+def in_turn(*options: str) -> Callable[[LoadClient], tuple[object, ...]]:
+    """Adds to 1,000 ledgers in turn, as they come or with a frame for each entry."""
+
+    def prepare(client: LoadClient) -> tuple[object, ...]:
+        client.run("open-many", 1000, 100, *options)
+        return "round-robin", 1000, 1.5, WINDOW, 100, *options
+
+    return prepare
+
+
 PARTS = (
     Part("100 B adds", adds(100, 1.5)),
     Part("1 KB adds", adds(1024, 0.5)),
     Part("one 1 KB add", one_add),
     Part("catch-up read, 1 KB", catch_up),
+    Part("64 KB adds", adds(65536, 0.5, 300)),
+    Part("1,000 ledgers, as they come", in_turn()),
+    Part("1,000 ledgers, a frame an entry", in_turn("frames=1")),
 )
 
 

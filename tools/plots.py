@@ -125,9 +125,7 @@ def pictures(claims: Claims) -> list[Picture]:
         for kind, data in sorted(claim.get("plots", {}).items()):
             name = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{claim['claim']}".lower())
             text = f"{claim['claim']}: {data['title']}"
-            made.append(
-                Picture(name, text, data, {"timeline": draw_timeline, "histogram": draw_histogram}[kind])
-            )
+            made.append(Picture(name, text, data, DRAWERS[kind]))
     return made
 
 
@@ -269,6 +267,22 @@ def draw_timeline(data: dict[str, Any]) -> Any:
     return figure
 
 
+def draw_growth(data: dict[str, Any]) -> Any:
+    """A figure over something that grows by decades, one line per side."""
+    figure, axes = canvas(9, 3.6)
+    axes.set_xscale("log")
+    log_ticks(axes.xaxis)
+    for name, colour in colours(list(data["series"])).items():
+        axes.plot(data["at"], data["series"][name], "o-", ms=4, label=name, color=colour, lw=1.6)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+    axes.set_xlabel(data["of"])
+    axes.set_ylabel(data["unit"])
+    axes.set_title(data["title"])
+    axes.legend(loc="best")
+    return figure
+
+
 def tail(percentile: float) -> float:
     """Where a percentile stands on a scale that gives each further nine the same room."""
     return -math.log10(1 - percentile / 100)
@@ -295,3 +309,7 @@ def draw_histogram(data: dict[str, Any]) -> Any:
     axes.set_title(data["title"])
     axes.legend(loc="upper left")
     return figure
+
+
+DRAWERS = {"timeline": draw_timeline, "histogram": draw_histogram, "growth": draw_growth}
+"""By the kind of a claim's plot."""

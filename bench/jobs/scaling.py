@@ -61,6 +61,11 @@ async def _many(world: World, job: Job) -> Many:
     return _MANY[frames]
 
 
+async def kept_ledgers(world: World, job: Job) -> list[Kept]:
+    """The ledgers that are open between jobs."""
+    return (await _many(world, job)).kept
+
+
 async def open_many(world: World, job: Job) -> dict[str, Any]:
     """Open ledgers, one entry in each, and keep them: `open-many LEDGERS SIZE`. Says what memory that took."""
     ledgers, payloads = int(job.words[0]), payloads_of(int(job.words[1]))
@@ -77,7 +82,8 @@ async def open_many(world: World, job: Job) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     await asyncio.sleep(SETTLE_SECONDS)
     client, *bookies = (after - was for was, after in zip(before, _memory(world), strict=True))
-    gc.freeze()  # as any program would that keeps so many objects for its lifetime
+    if world.tunes_collector:
+        gc.freeze()  # as a program may that keeps so many objects for its lifetime
     return {
         "ledgers": ledgers,
         "open": len(many.kept),
@@ -89,20 +95,28 @@ async def open_many(world: World, job: Job) -> dict[str, Any]:
 
 
 async def round_robin(world: World, job: Job) -> dict[str, Any]:
-    """Add to the kept ledgers in turn: `round-robin LEDGERS SECONDS WINDOW SIZE`.
+    """Add to the kept ledgers in turn: `round-robin LEDGERS SECONDS WINDOW SIZE`. They stay open until `close-many`.
 
-    LEDGERS 1 is a new ledger of its own, verified and deleted; the others stay open until `close-many`.
+    A WINDOW of 0 is one outstanding add for each ledger: a task each, which awaits one append after the other.
     """
     ledgers, seconds, window, size = (float(word) for word in job.words)
     many = await _many(world, job)
-    if ledgers > 1:
-        result = await _adds(world, many.kept[: int(ledgers)], seconds, int(window), int(size))
-        await asyncio.sleep(SETTLE_SECONDS)  # the next round is not to pay for what idle writers tell
-        return result
-    one = Kept(await many.client.create_ledger(**job.quorums, password=PASSWORD, digest=DIGEST))
-    result = await _adds(world, [one], seconds, int(window), int(size))
+    kept = many.kept[: int(ledgers)]
+    if window:
+        result = await _adds(world, kept, seconds, int(window), int(size))
+    else:
+        result = await _in_tasks(world, kept, len(kept), seconds, int(size))
+    await asyncio.sleep(SETTLE_SECONDS)  # the next round is not to pay for what idle writers tell
+    return result
+
+
+async def tasks(world: World, job: Job) -> dict[str, Any]:
+    """Tasks that await one append each, over and over, to one ledger: `tasks COUNT SECONDS SIZE`."""
+    count, seconds, size = int(job.words[0]), float(job.words[1]), int(job.words[2])
+    one = Kept(await world.create(job))
+    result = await _in_tasks(world, [one], count, seconds, size)
     await one.ledger.close()
-    await world.verify_and_delete(one.ledger.ledger_id, one.count, payloads_of(int(size)))
+    await world.verify_and_delete(one.ledger.ledger_id, one.count, payloads_of(size))
     return result | {"verified": one.count}
 
 
@@ -229,6 +243,31 @@ async def _adds(world: World, kept: list[Kept], seconds: float, window: int, siz
         "entries": count,
         "entries_per_s": round(count / used.wall),
         **used.per(count),
+        "failed": 0,
+    }
+
+
+async def _in_tasks(world: World, kept: list[Kept], count: int, seconds: float, size: int) -> dict[str, Any]:
+    """Tasks that await one append each until the time is over, to the ledgers in turn."""
+    payloads = payloads_of(size)
+
+    async def appending(one: Kept, end: float) -> int:
+        done = 0
+        while time.perf_counter() < end:
+            payload = payloads[one.count % PAYLOADS]
+            one.count += 1
+            await one.ledger.append(payload)
+            done += 1
+        return done
+
+    with world.accounted() as used:
+        end = time.perf_counter() + seconds
+        total = sum(await asyncio.gather(*(appending(one, end) for one in islice(_turns(kept), count))))
+    return {
+        "ledgers": len(kept),
+        "entries": total,
+        "entries_per_s": round(total / used.wall),
+        **used.per(total),
         "failed": 0,
     }
 

@@ -75,12 +75,14 @@ class World:
         client: as `quire.connect` gives it.
         cluster: the address that it was opened with.
         pids: the bookies.
+        tunes_collector: jobs may set Python's garbage collector for what they do.
     """
 
-    def __init__(self, client: Any, cluster: str, pids: list[int]) -> None:
+    def __init__(self, client: Any, cluster: str, pids: list[int], *, tunes_collector: bool = True) -> None:
         self.client = client
         self.cluster = cluster
         self.pids = pids
+        self.tunes_collector = tunes_collector
 
     async def create(self, job: Job) -> Any:
         """A new ledger with the job's quorums."""

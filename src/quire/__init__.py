@@ -45,6 +45,7 @@ from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, Led
 if TYPE_CHECKING:
     from quire.client.config import ClientConfig
     from quire.client.connecting import Connecting
+    from quire.env.cyclic_garbage import ShortCollections
     from quire.log.client import QuireClient
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "WindowFullError",
     "WrongPasswordError",
     "connect",
+    "keep_collections_short",
 ]
 
 
@@ -108,3 +110,21 @@ def connect(
     from quire.log.client import QuireClient
 
     return Connecting(uri, QuireClient, with_frames(config, frame_bytes_max))
+
+
+def keep_collections_short() -> ShortCollections:
+    """Keep Python's cyclic garbage collector from looking again and again at what this program keeps for long.
+
+    For programs with very many objects, such as ten thousand open ledgers. It concerns the whole process, so only the
+    program can decide it: the library never calls this. Bookies that `quire bookie` and `quire up` start do the same.
+
+    Returns:
+        What watches the collector from now on; its `stop` puts everything back.
+
+    Source: `docs/performance.md`, "The garbage collector".
+    """
+    from quire.env.cyclic_garbage import ShortCollections
+
+    watched = ShortCollections()
+    watched.start()
+    return watched

@@ -29,6 +29,7 @@ from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import Create, Delete, MetadataStore, Op
 from quire.wire import ledger_metadata
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.requests import AddRun
 from quire.wire.run import encode_run
 from support.rounds import FULL, keep_figures, rounds
 
@@ -103,12 +104,9 @@ class Bookie:
             adds.under_way += 1
             self.client.add_run(
                 self.name,
-                access,
-                body,
-                crc32c(body),
-                lac=entry_id - 1,
-                sink=adds,
-                tag=None,
+                AddRun(access, body, crc32c(body), entry_id - 1, recovery=False),
+                adds,
+                None,
                 timeout_ms=60_000,
             )
             if adds.under_way >= 2 * AT_ONCE:

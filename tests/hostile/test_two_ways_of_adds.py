@@ -1,4 +1,5 @@
-"""Adds of V2 and V3 come in by several ways: column by column, one by one, and through protobuf whatever fields they carry.
+"""Adds come in by several ways: V2's and V3's column by column, one by one, and through protobuf whatever fields they carry;
+our own together with others, one by one, and with a flag that has each opened field by field.
 
 Each way gets the same requests at a bookie of its own, and every effect is compared after each step: the answers, the fence,
 the LAC, the entries and whether a recoverer wrote them. A normal add behind a fence is refused on all of them.
@@ -19,13 +20,16 @@ from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.native import Flag, Kind, decode_answer, encode_request
+from quire.wire.native_hello import split_hello
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.run import checksum, encode_run
 from support.hostile_worlds import StillBookie
 from support.rounds import keep_figures, rounds
 
 pytestmark = pytest.mark.timeout(7000)
 SEED: Final = 20261123
-ADDS: Final = rounds(4_000, 100_000)
+ADDS: Final = rounds(2_700, 100_000)
 KEY: Final = master_key(b"")
 DIGEST: Final = EntryDigest(DigestType.CRC32C, b"")
 LEDGERS: Final = (101, 102, 103)
@@ -82,6 +86,49 @@ def of_v2(add: Add, _txn_id: int) -> bytes:
     return b"".join(v2.encode_add(KEY, add.entry, flags))
 
 
+def native(add: Add, *, flag: int = 0) -> bytes:
+    """The same add in our own protocol; its number says which entry it is."""
+    body = encode_run(
+        add.ledger_id,
+        add.entry_id,
+        add.entry_id,
+        [add.entry],
+        [len(add.entry)],
+        digest_type=DigestType.CRC32C,
+    )
+    return b"".join(
+        (
+            encode_request(
+                Kind.ADD, add.entry_id + 1, len(body), checksum(body), ledger_id=add.ledger_id,
+                digest_type=DigestType.CRC32C, flags=flag | Flag.RECOVERY * add.recovery, key=KEY, lac=add.lac,
+            ),
+            body,
+        )
+    )  # fmt: skip
+
+
+def native_plain(add: Add, _txn_id: int) -> bytes:
+    """A plain add."""
+    return native(add)
+
+
+def native_flagged(add: Add, _txn_id: int) -> bytes:
+    """One that is not plain, because of a flag that changes nothing."""
+    return native(add, flag=Flag.HIGH_PRIORITY)
+
+
+def fence_native(ledger_id: int) -> bytes:
+    """A read of the LAC that fences."""
+    return encode_request(Kind.READ_LAC, 1, 0, 0, ledger_id=ledger_id, key=KEY, flags=Flag.FENCE)
+
+
+def answers_native(sent: bytes) -> list[tuple[int, Answer]]:
+    """(entry, answer) of every answer to an add, by entry."""
+    _, size = split_hello(memoryview(sent)) or (b"", 0)
+    said = [decode_answer(memoryview(frame)) for frame in frames_of(sent[size:])]
+    return sorted((one.number - 1, one.answer) for one in said if one.kind == Kind.ADD)
+
+
 def fence_v3(ledger_id: int) -> bytes:
     """A read that fences."""
     return v3.encode_read(1, ledger_id, 0, key=KEY, flag=v3.FENCE_LEDGER)
@@ -131,10 +178,12 @@ class Way:
         answers: Callable[[bytes], list[tuple[int, Answer]]],
         *,
         together: bool,
+        hello: bool = False,
     ) -> None:
         self.name, self._encode, self._fence, self._answers = name, encode, fence, answers
         self._together = together
         self.bookie = StillBookie()
+        self._hello = [self.bookie.hello] if hello else []
         store = self.bookie.inside(lambda: MemoryStore(self.bookie.space))
         for ledger_id in LEDGERS:  # else they are garbage, and go
             record = new_ledger(
@@ -147,11 +196,14 @@ class Way:
         """What becomes of a step's adds."""
         frames = [self._encode(add, number) for number, add in enumerate(adds, 1)]
         chunks = [b"".join(frames)] if self._together else frames
-        return sorted(one for chunk in chunks for one in self._answers(self.bookie.serve_pieces([chunk])))
+        return sorted(one for chunk in chunks for one in self._answers(self._serve(chunk)))
 
     def fence(self, ledger_id: int) -> None:
         """Somebody recovers a ledger."""
-        self.bookie.serve_pieces([self._fence(ledger_id)])
+        self._serve(self._fence(ledger_id))
+
+    def _serve(self, data: bytes) -> bytes:
+        return self.bookie.serve_pieces([*self._hello, data])
 
     def effects(self) -> list[tuple[object, ...]]:
         """All that is to be compared."""
@@ -180,6 +232,14 @@ class Steps:
             Way("V3 one by one", in_javas_layout, fence_v3, answers_v3, together=False),
             Way("V2 in columns", of_v2, fence_v2, answers_v2, together=True),
             Way("V2 one by one", of_v2, fence_v2, answers_v2, together=False),
+            *(
+                Way(name, encode, fence_native, answers_native, together=together, hello=True)
+                for name, encode, together in (
+                    ("native together", native_plain, True),
+                    ("native one by one", native_plain, False),
+                    ("native field by field", native_flagged, True),
+                )
+            ),
         ]
         self._fenced: set[int] = set()
         self._following = dict.fromkeys(LEDGERS, 0)
@@ -224,6 +284,6 @@ def test_every_way_of_an_add_has_the_same_effects_and_respects_the_fence() -> No
     assert behind
     keep_figures(
         "ways_of_adds",
-        {"adds": adds, "ways": 6, "normal_adds_behind_a_fence": behind, "of_them_accepted": 0},
+        {"adds": adds, "ways": 9, "normal_adds_behind_a_fence": behind, "of_them_accepted": 0},
         seed=SEED,
     )

@@ -15,6 +15,7 @@ from quire.core.ids import EntryId
 from quire.spark.jobs import scrub
 from quire.spark.jobs.__main__ import run_lines
 from quire.wire.entry import Entry
+from quire.wire.requests import AddRun
 
 pytestmark = pytest.mark.spark
 
@@ -174,9 +175,8 @@ def test_a_copy_that_says_something_else_is_unlike_the_others(spark, own_cluster
         entry = Entry(record.ledger_id, EntryId(4), EntryId(3), 11 * 5, b"other words")
         [run] = copies([entry], access, 1000)
         sink = Sink()
-        client.bookies.add_run(
-            odd, access, run.body, run.body_crc, lac=3, recovery=True, sink=sink, tag=0, timeout_ms=5000
-        )
+        add = AddRun(access, run.body, run.body_crc, 3, recovery=True)
+        client.bookies.add_run(odd, add, sink, 0, timeout_ms=5000)
         assert await sink.answer is Answer.OK
         await ledger.close()
         return ledger.ledger_id, odd

@@ -30,6 +30,7 @@ from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.requests import AddRun
 from quire.wire.run import checksum, encode_run
 from quire_testing.kit.stepped import StepWorker
 from quire_testing.kit.transport import MemoryTransport
@@ -364,5 +365,5 @@ def item_of(access: LedgerAccess, lac: int) -> native_bodies.LacItem:
 def add_something(client: BookieClient, bookie: BookieId, timeout_ms: int) -> AddedSink:
     """Send a run; the sink is told what became of it."""
     sink, body = AddedSink(), a_run(20, 22)
-    client.add_run(bookie, ACCESS, body, checksum(body), lac=19, sink=sink, tag=None, timeout_ms=timeout_ms)
+    client.add_run(bookie, AddRun(ACCESS, body, checksum(body), 19, recovery=False), sink, None, timeout_ms)
     return sink

@@ -51,7 +51,8 @@ class ScriptedBookies:
     def writable(self):
         return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
-    def add_run(self, bookie, access, body, body_crc, *, lac, recovery=False, sink, tag, timeout_ms):
+    def add_run(self, bookie, run, sink, tag, timeout_ms):
+        access, body, body_crc, lac, recovery = run
         assert not recovery
         assert body_crc == checksum(body)
         frame = (access, body, sink, tag, lac)

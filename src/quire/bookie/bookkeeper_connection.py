@@ -47,7 +47,6 @@ class BookKeeperConnection(ClientConnection):
             self._lookup,
             self.answer,
         )
-        self._added = False
         self._showing = False
         self._door = BookKeeperDoor(self, self, server.keys) if server.keys is not None else None
 
@@ -112,7 +111,7 @@ class BookKeeperConnection(ClientConnection):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._added = False
+        self.added = False
         if self.is_newcomer and self._chunks and self._door is None:
             self.has_asked()
         try:
@@ -135,7 +134,7 @@ class BookKeeperConnection(ClientConnection):
         if self._again and not self._server.vigil.holding:
             self._serve_again()
         self._lookup.clear()
-        if self._added:
+        if self.added:
             self._server.put(self)
 
     def _may_serve(self) -> bool:
@@ -201,7 +200,7 @@ class BookKeeperConnection(ClientConnection):
     def _flush_adds(self) -> None:
         admitted, refused = self._adds.flush()
         if admitted:
-            self._added = True
+            self.added = True
             self._server.admitted(admitted)
             self._lookup.clear()
         for group, answer in refused:

@@ -25,14 +25,17 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import BookieId
 from quire.env.interfaces import Clock
-from quire.net.connection_states import ConnectionState
+from quire.net.connection_states import OPEN, ConnectionState
 from quire.net.framing import FrameProtocol
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.net.tls import explain
 from quire.storage.ledger_storage import LedgerStorage
+from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import OPTION
+from quire.wire.native_requests import plain_add
+from quire.wire.plain_adds import SHORT_BYTES_MAX, AddRequest, PlainAdd
 
 WRITE_BUFFER_BYTES = 256 * 1024
 WRITE_BUFFER_LOW_BYTES = 192 * 1024
@@ -88,7 +91,14 @@ class Serving(Protocol):
 
 
 class ClientConnection(FrameProtocol, Asker):
-    """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`."""
+    """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`.
+
+    Attributes:
+        requests: what waits in our own protocol; short frames that look like adds are `bytes`.
+        added: runs were handed to storage, which is to be flushed.
+    """
+
+    short_kind = int(native.Kind.ADD)
 
     def __init__(
         self, server: Serving, frame_bytes_max: int, state: ConnectionState, *, in_chunks: bool = False
@@ -98,6 +108,9 @@ class ClientConnection(FrameProtocol, Asker):
         self._ledgers = server.ledgers
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self.requests: deque[memoryview | bytes] = deque()
+        self.added = False
+        self._stored: list[PlainAdd] = []
         self._peer = "?"
         self.polls = Polls(server.ledgers)
         self.not_read_since: float | None = None
@@ -125,7 +138,7 @@ class ClientConnection(FrameProtocol, Asker):
 
     def has_requests(self) -> bool:
         """Whether requests wait that have come whole."""
-        raise NotImplementedError
+        return bool(self.requests or self._again)
 
     def drop_requests(self) -> None:
         """The client is gone: drop its requests."""
@@ -306,6 +319,7 @@ class ClientConnection(FrameProtocol, Asker):
 
     def keep_back(self) -> None:
         """Keep the responses that are ready: they were made before it was known that this process did not run."""
+        self.encode_stored()
         self._kept += self._out
         self._out, self._out_bytes = [], 0
 
@@ -327,6 +341,7 @@ class ClientConnection(FrameProtocol, Asker):
 
     def send_answers(self) -> None:
         """Write all responses that are ready, in one go."""
+        self.encode_stored()
         self._server.vigil.look()
         out, self._out = self._out, []
         self._out_bytes = 0
@@ -337,3 +352,72 @@ class ClientConnection(FrameProtocol, Asker):
             self.transport.write(b"".join(out))
         else:
             self.transport.writelines(out)
+
+    # --- short adds of our own protocol ------------------------------------------------------------------------------
+    # Those that came together are served and answered together. Each is judged and stored in one step, in the order in
+    # which they came. All other requests see the adds before them stored.
+
+    def serve_frame(self, frame: memoryview) -> None:
+        """Serve one request, where they come one by one."""
+        raise NotImplementedError
+
+    def answer_to(self, request: AddRequest, answer: Answer) -> None:
+        """Answer an add that is not stored."""
+        raise NotImplementedError
+
+    def stored_alone(self, tag: Any, error: StorageError | None) -> None:
+        """A run is durable, or failed, and has a response of its own."""
+        raise NotImplementedError
+
+    def take_short(self, data: memoryview, at: int) -> int:
+        if self.state is OPEN:
+            end, requests = len(data), self.requests
+            while end - at >= native.REQUEST_BYTES and data[at + 4] == self.short_kind:
+                size = 4 + int.from_bytes(data[at : at + 4], "big")
+                if size > SHORT_BYTES_MAX or size > end - at:
+                    break
+                requests.append(bytes(data[at : at + size]))
+                at += size
+        return at
+
+    def serve_adds(self, count_max: int) -> int:
+        """Serve the next requests, so many at most, as long as they look like short adds; returns how many."""
+        requests, server, count = self.requests, self._server, 0
+        add_run, admitted, holds = self._ledgers.add, server.admitted, server.vigil.holding
+        while count < count_max and requests and isinstance(frame := requests[0], bytes):
+            requests.popleft()
+            count += 1
+            add = None if holds else plain_add(frame)
+            if add is None:
+                self.serve_frame(memoryview(frame))
+            elif (answer := add_run(add, add, self, add)) is Answer.OK:
+                self.added = True
+                admitted(len(add.body))
+            else:
+                self.answer_to(add, answer)
+            if server.holding or self.first_words >= FIRST_WORDS_MAX:
+                break
+        return count
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        """A run is durable: a plain add is answered with the others of this turn."""
+        if error is not None or type(tag) is not PlainAdd or self._server.vigil.holding:
+            self.stored_alone(tag, error)
+            return
+        if not self._out_bytes:
+            self._server.answering(self)
+        self._out_bytes += native.ANSWER_BYTES
+        self._stored.append(tag)
+
+    def encode_stored(self) -> None:
+        """Encode the responses to what is stored: before another response, or when they leave."""
+        if not self._stored:
+            return
+        stored, self._stored = self._stored, []
+        server = self._server
+        server.settled(sum(len(add.body) for add in stored))
+        followed = self._ledgers.followers.followed
+        said = (
+            (add.number, add.ledger_id, native.FOLLOWED if add.ledger_id in followed else 0) for add in stored
+        )
+        self._out.append(native.encode_added(said, server.storage.durable_lsn))

@@ -8,7 +8,6 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
+from quire.wire.plain_adds import AddRequest
 from quire.wire.run import SCHEME_PLAIN, RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
@@ -64,9 +64,7 @@ class Connection(ClientConnection):
 
     def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native, FIRST)
-        self._requests: deque[memoryview] = deque()
         self._held: list[memoryview] = []
-        self._added = False
         self._beside = False
         self._version = 0
         self.features = 0
@@ -167,11 +165,11 @@ class Connection(ClientConnection):
             token = self._door.step(bytes(request.body))
         except AuthenticationError as error:
             self.refused(error.message)
-            self._answer(request, Answer.UNAUTHORISED, term=0)
+            self.answer(request, Answer.UNAUTHORISED, term=0)
             self.send_answers()
             self._shut()
             return
-        self._answer(request, Answer.OK, term=0, body=(token,))
+        self.answer(request, Answer.OK, term=0, body=(token,))
         if self._door.known:
             self.enter(OPEN)
             self.opened()
@@ -187,7 +185,7 @@ class Connection(ClientConnection):
 
     def frame_received(self, frame: memoryview) -> None:
         if self.state is not SHUT:
-            self._requests.append(frame)
+            self.requests.append(frame)
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
         if self.state is SHUT:
@@ -199,22 +197,19 @@ class Connection(ClientConnection):
         if self.state is AUTHENTICATING:
             raise self.no_request(size, "the client has not authenticated")
         self.refused_long(f"request {request.number} ({request.kind.name})", size)
-        self._answer(request, Answer.BAD_REQUEST)
-
-    def has_requests(self) -> bool:
-        return bool(self._requests or self._again)
+        self.answer(request, Answer.BAD_REQUEST)
 
     def drop_requests(self) -> None:
-        self._requests.clear()
+        self.requests.clear()
         self._held.clear()
 
     def let_out(self) -> None:
-        self._requests.extendleft(reversed(self._held))
+        self.requests.extendleft(reversed(self._held))
         self._held.clear()
         super().let_out()
 
     def _work(self) -> None:
-        requests, self._added = self._requests, False
+        requests, self.added = self.requests, False
         if self.is_newcomer and requests and self.state is OPEN:
             self.has_asked()
         limit = self._server.config.answer_bytes_max
@@ -224,13 +219,16 @@ class Connection(ClientConnection):
             while requests and self.not_read_since is None and not self._server.holding:
                 if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
                     break
-                if self.state is OPEN:
-                    self._serve(requests.popleft())
+                if self.state is not OPEN:
+                    self._authenticate(memoryview(requests.popleft()))
+                    left -= 1
+                elif isinstance(requests[0], bytes):
+                    left -= self.serve_adds(left)
                 else:
-                    self._authenticate(requests.popleft())
+                    self.serve_frame(memoryview(requests.popleft()))
+                    left -= 1
                 if self._out_bytes >= limit:
                     self.send_answers()
-                left -= 1
                 if not left:
                     if turn is not None and turn.over and requests:
                         asyncio.get_running_loop().call_soon(self._next_turn)
@@ -241,7 +239,7 @@ class Connection(ClientConnection):
             self._fail(error)
         if self._again:
             self._serve_again()
-        if self._added:
+        if self.added:
             self._server.put(self)
 
     def _next_turn(self) -> None:
@@ -250,10 +248,11 @@ class Connection(ClientConnection):
             self._work()
             self.resume_reading()
 
-    def _serve(self, frame: memoryview) -> None:
+    def serve_frame(self, frame: memoryview) -> None:
+        """Serve one request."""
         request, problem = native.receive_request(frame)
         if problem is not Answer.OK:
-            self._answer(request, problem)
+            self.answer(request, problem)
         else:
             if self._server.vigil.holding and _must_wait(request):
                 self._held.append(frame)
@@ -263,14 +262,14 @@ class Connection(ClientConnection):
                 self._serve_intact(request, frame)
             except MalformedFrameError:
                 # The frame is intact: an impossible request gets an error, and the client may go on.
-                self._answer(request, Answer.BAD_REQUEST)
+                self.answer(request, Answer.BAD_REQUEST)
 
     def _serve_intact(self, request: Request, frame: memoryview) -> None:
         kind = request.kind
         if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            look = self.unless_congested(partial(self._serve, frame), self._look(request))
+            look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
             self._ledgers.fence_then(request, self.unless_held(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
@@ -281,11 +280,11 @@ class Connection(ClientConnection):
 
     def _add(self, request: Request) -> None:
         if request.ledger_id < 0 or not request.key:
-            self._answer(request, Answer.BAD_REQUEST)
+            self.answer(request, Answer.BAD_REQUEST)
             return
         run = RunView.parse_sent(request.body)
         if has_terms(run):
-            self._answer(request, Answer.BAD_REQUEST)
+            self.answer(request, Answer.BAD_REQUEST)
             return
         if run.ledger_id != request.ledger_id:
             msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
@@ -298,31 +297,33 @@ class Connection(ClientConnection):
             raise MalformedFrameError(msg)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
-            self._added = True
+            self.added = True
             self._server.admitted(len(request.body))
         else:
-            self._answer(request, answer)
+            self.answer(request, answer)
 
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        """A run is durable: now its response may leave."""
-        request: Request = tag  # as `_add` gave it
+    def stored_alone(self, tag: Any, error: StorageError | None) -> None:
+        request: AddRequest = tag  # as `_add` or `serve_adds` gave it
         self._server.settled(len(request.body))
         if self._server.vigil.holding:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:
             self._answer_add(request, error)
 
-    def _answer_add(self, request: Request, error: StorageError | None) -> None:
+    def answer_to(self, request: AddRequest, answer: Answer) -> None:
+        self.answer(request, answer)
+
+    def _answer_add(self, request: AddRequest, error: StorageError | None) -> None:
         if error is None:
             flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
-            self._answer(request, Answer.OK, flags=flags, term=request.term)
+            self.answer(request, Answer.OK, flags=flags, term=request.term)
         else:
-            self._answer(request, self._server.answer_for(error))
+            self.answer(request, self._server.answer_for(error))
 
     def _look(self, request: Request) -> Callable[[Answer], None]:
         """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
         if request.ledger_id < 0:
-            return lambda _: self._answer(request, Answer.BAD_REQUEST)
+            return lambda _: self.answer(request, Answer.BAD_REQUEST)
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
         first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
@@ -333,7 +334,7 @@ class Connection(ClientConnection):
 
     def _entries(self, request: Request, answer: Answer, first: int, last: int, bytes_max: int) -> None:
         if answer is not Answer.OK:
-            self._answer(request, answer)
+            self.answer(request, answer)
             return
         room = min(bytes_max, self._server.unread.answer_bytes_max)
         placed = self._beside and bool(request.flags & Flag.PLACES)
@@ -344,7 +345,7 @@ class Connection(ClientConnection):
                 return
             found.vouched_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
-            self._answer(request, found.answer, lac=found.lac)
+            self.answer(request, found.answer, lac=found.lac)
             return
         told = [
             native_bodies.encode_told(
@@ -355,11 +356,11 @@ class Connection(ClientConnection):
             told.append(native_bodies.encode_places(found.places, version=self._version))
         flags = native.PLACED if found.places else 0
         runs = native_bodies.encode_runs(found.runs)
-        self._answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
+        self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
 
     def _last_confirmed(self, request: Request, answer: Answer) -> None:
         if answer is not Answer.OK:
-            self._answer(request, answer)
+            self.answer(request, answer)
             return
         answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
         if self._server.vigil.holding and answer is not Answer.OK:
@@ -369,14 +370,14 @@ class Connection(ClientConnection):
         if answer is Answer.OK:
             lac_term, lafr = self._ledgers.confirmed_in(request.ledger_id)
             body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr, version=self._version)
-        self._answer(request, answer, lac=lac, body=body)
+        self.answer(request, answer, lac=lac, body=body)
 
     def _long_poll(self, request: Request) -> None:
         previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
             request.body, version=self._version
         )
         if request.ledger_id < 0 or term:
-            self._answer(request, Answer.BAD_REQUEST)
+            self.answer(request, Answer.BAD_REQUEST)
             return
 
         def wake() -> None:
@@ -384,34 +385,34 @@ class Connection(ClientConnection):
             if lac is not None and (min(last, lac) < first or self.is_congested()):
                 lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
                 told = native_bodies.encode_told(first - 1, (), (), lac_term, version=self._version)
-                self._answer(request, Answer.OK, lac=lac, body=(told,))
+                self.answer(request, Answer.OK, lac=lac, body=(told,))
             else:
                 self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
         if not self.polls.wait(request.ledger_id, previous, wait, wake):
-            self._answer(request, Answer.TOO_BUSY)
+            self.answer(request, Answer.TOO_BUSY)
 
     def _serve_rest(self, request: Request) -> None:
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
             info = self._server.answer_info(request.body)
-            self._answer(request, Answer.OK, body=[native_info.encode_info(info)])
+            self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
             refused = ledgers.told_lacs.take(native_bodies.decode_lacs(request.body))
-            self._answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
+            self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
-            self._answer(request, Answer.BAD_REQUEST)
+            self.answer(request, Answer.BAD_REQUEST)
         elif kind is Kind.WRITE_LAC:
             self._write_lac(request)
         elif kind is Kind.CLEAR_LIMBO:
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
-            then = self.unless_held(lambda answer: self._answer(request, answer))
+            then = self.unless_held(lambda answer: self.answer(request, answer))
             ledgers.clear_limbo(request, lsn, then)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)
-            self._answer(request, Answer.OK, body=[native_bodies.encode_held(*page, version=self._version)])
+            self.answer(request, Answer.OK, body=[native_bodies.encode_held(*page, version=self._version)])
         else:
             self._ledger_info(request)
 
@@ -419,22 +420,22 @@ class Connection(ClientConnection):
         answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
         unread = answer is Answer.UNKNOWN
         if not (unread and self._ledgers.introductions.waits(request.ledger_id, again, self)):
-            self._answer(request, answer)
+            self.answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:
         info = self._ledgers.info(request.ledger_id)
         if info is None:
-            self._answer(request, self._ledgers.read(request, 0, 0, 1).answer)
+            self.answer(request, self._ledgers.read(request, 0, 0, 1).answer)
             return
         if self._version == 1:
             info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
-        self._answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
+        self.answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
 
     # --- responses -----------------------------------------------------------------------------------------------
 
-    def _answer(
+    def answer(
         self,
-        request: Request,
+        request: AddRequest,
         answer: Answer,
         *,
         flags: int = 0,
@@ -443,7 +444,9 @@ class Connection(ClientConnection):
         body: Sequence[Buffer] = (),
         runs: Sequence[Buffer] = (),
     ) -> None:
-        """Answer; `term`: the bookie's for the ledger, where the caller knows it already."""
+        """Answer a request; `term`: the bookie's for the ledger, where the caller knows it already."""
+        if self._stored:
+            self.encode_stored()
         if self.transport is None:
             return
         parts = native.encode_answer(

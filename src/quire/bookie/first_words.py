@@ -30,8 +30,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Introduction, Rules
 from quire.wire.entry import master_key
-from quire.wire.native import Request
-from quire.wire.run import RunView
+from quire.wire.plain_adds import AddedRun, AddRequest
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class FirstWords:
         waiting.append(_Waiting(decide, size, asker))
         return True
 
-    def keep(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+    def keep(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
         """Keep a run until its ledger's record was read.
 
         Returns:
@@ -130,7 +129,7 @@ class FirstWords:
         kept = self.wait(request.ledger_id, decide, asker, len(request.body))
         return Answer.OK if kept else Answer.READ_ONLY
 
-    def _add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> None:
+    def _add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> None:
         """Take or refuse a run that waited."""
         answer = once_read(self._ledgers.admit(request, run, waiter, tag))
         if answer is not Answer.OK:

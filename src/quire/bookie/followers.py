@@ -32,12 +32,13 @@ class Followers:
     """The polls of one bookie.
 
     Attributes:
+        polls: the polls of each ledger with one.
         followed: the followed ledgers, each with the calls of `sweep` that it has left. Looked at for every add.
     """
 
     def __init__(self) -> None:
         self.followed: dict[int, int] = {}
-        self._polls: dict[int, list[Poll]] = {}
+        self.polls: dict[int, list[Poll]] = {}
 
     def saw(self, ledger_id: int) -> None:
         """A reader polls this ledger. It is a hint: where too many are followed, the newest are not."""
@@ -48,33 +49,33 @@ class Followers:
         """Call `wake` once: when the LAC has passed `previous_lac`, or the time is over."""
         poll = Poll(ledger_id, previous_lac, wake)
         poll.timer = asyncio.get_running_loop().call_later(seconds, self._time_over, poll)
-        self._polls.setdefault(ledger_id, []).append(poll)
+        self.polls.setdefault(ledger_id, []).append(poll)
         return poll
 
     def forget(self, poll: Poll) -> None:
         """The waiting client is gone."""
         poll.timer.cancel()
-        polls = self._polls.get(poll.ledger_id, [])
+        polls = self.polls.get(poll.ledger_id, [])
         if poll in polls:
             self._take(polls, poll)
 
     @property
     def waited(self) -> Container[int]:
         """The ledgers with a waiting reader, as they are at each look."""
-        return self._polls
+        return self.polls
 
     def waits(self, ledger_id: int) -> bool:
         """Whether a reader waits for this ledger."""
-        return ledger_id in self._polls
+        return ledger_id in self.polls
 
     def tell(self, ledger_id: int, lac: int) -> None:
         """Wake those who wait for a LAC below this one."""
-        polls = self._polls.pop(ledger_id, None)
+        polls = self.polls.pop(ledger_id, None)
         if polls is None:
             return
         still = [poll for poll in polls if poll.previous_lac >= lac]
         if still:
-            self._polls[ledger_id] = still
+            self.polls[ledger_id] = still
         for poll in polls:
             if poll.previous_lac < lac:
                 poll.timer.cancel()
@@ -83,16 +84,16 @@ class Followers:
     def sweep(self) -> None:
         """Drop ledgers without a recent poll. Called once a second."""
         self.followed = {
-            ledger_id: SWEEPS if ledger_id in self._polls else left - 1
+            ledger_id: SWEEPS if ledger_id in self.polls else left - 1
             for ledger_id, left in self.followed.items()
-            if left > 1 or ledger_id in self._polls
+            if left > 1 or ledger_id in self.polls
         }
 
     def _time_over(self, poll: Poll) -> None:
-        self._take(self._polls[poll.ledger_id], poll)
+        self._take(self.polls[poll.ledger_id], poll)
         poll.wake()
 
     def _take(self, polls: list[Poll], poll: Poll) -> None:
         polls.remove(poll)
         if not polls:
-            del self._polls[poll.ledger_id]
+            del self.polls[poll.ledger_id]

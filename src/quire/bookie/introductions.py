@@ -14,11 +14,11 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.rules import Introduction, Rules
 from quire.wire.native import Request
-from quire.wire.run import RunView
+from quire.wire.plain_adds import AddedRun, AddRequest
 
 Then: TypeAlias = Callable[[Answer], None]
 Again: TypeAlias = Callable[[], object]
-Keep: TypeAlias = Callable[[Request, RunView, Waiter, object], Answer]
+Keep: TypeAlias = Callable[[AddRequest, AddedRun, Waiter, object], Answer]
 Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""
 

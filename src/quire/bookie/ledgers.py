@@ -29,6 +29,7 @@ from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
+from quire.wire.plain_adds import AddedRun, AddRequest
 from quire.wire.run import RunView
 
 EVERY_LAC = 1 << 63
@@ -83,7 +84,7 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+    def add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
@@ -94,16 +95,16 @@ class Ledgers:
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
         return self.introductions.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
-    def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+    def admit(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Work in the background stops before the space that fences and recovery need.
-        background = bool(request.flags & Flag.BACKGROUND)
-        storage = self._storage
-        if storage.failure is not None:
-            return Answer.ERROR
-        if (background or not recovery) and (self.read_only or not storage.writable):
-            return Answer.READ_ONLY
+        background, storage = bool(request.flags & Flag.BACKGROUND), self._storage
+        if self.read_only or not storage.writable:
+            if storage.failure is not None:
+                return Answer.ERROR
+            if background or not recovery:
+                return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
             answer = self.introductions.judge(request.ledger_id, request.key, request.token)
@@ -146,7 +147,7 @@ class Ledgers:
         self.adds += 1
         self.entries_added += run.count
         self.bytes_added += len(run.body)
-        if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
+        if machine.facts.lac > lac_before and request.ledger_id in self.followers.polls:
             self._risen[request.ledger_id] = None
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
             self._unsaved_lacs.pop(request.ledger_id, None)

@@ -24,6 +24,7 @@ from quire.metadata.store import Versioned
 from quire.net.channel import Channel
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
+from quire.wire.bookie_service_info import DIRECTORY_PROPERTY
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
@@ -149,7 +150,9 @@ class BookieClient(Inquiries):
     def _directory_of(self, bookie: BookieId) -> str:
         """The directory that a bookie registered for short-circuit reads; "" while none is known."""
         info = self._known.get(bookie)
-        return "" if info is None else short_circuit.registered_directory(info.directory)
+        if info is None:
+            return ""
+        return short_circuit.registered_directory(info.properties.get(DIRECTORY_PROPERTY, ""))
 
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
@@ -179,18 +182,14 @@ class BookieClient(Inquiries):
     def add_run(
         self,
         bookie: BookieId,
-        access: LedgerAccess,
-        body: bytes,
-        body_crc: int,
-        *,
-        lac: int,
-        recovery: bool = False,
-        background: bool = False,
+        run: AddRun,
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> bool:
         """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn.
+
+        The same object for several bookies is made a frame of once.
 
         Returns:
             Whether nothing of it waits here; else it counts in `unsent_bytes` until it has gone to the transport.
@@ -201,8 +200,8 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        request = AddRun(access, body, body_crc, lac, recovery, background)
-        return channel.send(request, sink, tag, deadline=loop.time() + timeout_ms / 1000)
+        # `Channel.send` without its call, which each run would pay for each bookie.
+        return channel.codec.send(run, sink, tag, loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""

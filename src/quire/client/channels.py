@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo
-from quire.net.channel import Channel, ChannelCodec, ChannelContext, NativeCodec
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelCodec, ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import ClientKeys
 from quire.net.v2_codec import V2Codec

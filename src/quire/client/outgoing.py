@@ -22,6 +22,8 @@ from quire.core.effects import SendRun
 from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
+from quire.wire.requests import AddRun
+from quire.wire.responses import AddReply
 
 _NOTHING: Final[deque[HeldRun]] = deque()
 _NO_RUNS: Final[dict[int, HeldRun]] = {}
@@ -75,7 +77,12 @@ class Place(AddSink):
         self.oldest_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
+        """The bookie's response to run `tag`, from a bookie that is not there."""
+        self.answered(tag, AddReply(answer))
+
+    def answered(self, tag: Any, response: AddReply) -> None:
         """The bookie's response to run `tag`."""
+        answer, self.followed = response
         if not self.retired:
             self.answers += 1
             if answer is Answer.OK:
@@ -95,7 +102,10 @@ class HeldRun:
         self.last = last
         self.shares = shares
         self.futures = futures
-        self.cost = RUN_BYTES + sum(len(share[0]) for share in shares if share is not None)
+        self.cost = RUN_BYTES
+        for share in shares:
+            if share is not None:
+                self.cost += len(share[0])
         self.marks: list[tuple[Place, int]] = []
         self.settled = False
 
@@ -179,28 +189,21 @@ class Outgoing:
         shares = self._unsettled[effect.run].shares
         marks = self._unsettled[effect.run].marks
         shared = len(shares) == 1
-        add_run, access, timeout_ms = self._bookies.add_run, self._access, self._config.add_timeout_ms
+        add_run, timeout_ms = self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
         run, entries = effect.run, (effect.first, effect.last)
+        request: AddRun | None = None
         for slot in effect.slots:
-            share = shares[0 if shared else slot]
-            assert share is not None
-            body, body_crc = share
+            if request is None or not shared:
+                share = shares[0 if shared else slot]
+                assert share is not None
+                body, body_crc = share
+                request = AddRun(self._access, body, body_crc, effect.lac, recovery=False)
             place = places[slot]
             place.sent_bytes += len(body)
             place.sent_runs += 1
             place.unacked[run] = entries
-            gone = add_run(
-                place.bookie,
-                access,
-                body,
-                body_crc,
-                lac=effect.lac,
-                sink=place,
-                tag=run,
-                timeout_ms=timeout_ms,
-            )
-            if not gone:
+            if not add_run(place.bookie, request, place, run, timeout_ms):
                 marks.append((place, place.sent_bytes))
 
     def confirm(self, last: int) -> None:
@@ -238,15 +241,21 @@ class Outgoing:
     def release(self) -> None:
         """Take runs out of the window that are settled and, for every slot, sent or dropped."""
         held, freed = self._held, 0
-        while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
-            freed += held.popleft().cost
+        while held and held[0].settled:
+            for place, mark in held[0].marks:
+                if place.written_bytes < mark and not self._was_sent(place, mark):
+                    break
+            else:
+                freed += held.popleft().cost
+                continue
+            break
         if not held:
             self._held = _NOTHING
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
     def _was_sent(self, place: Place, mark: int) -> bool:
-        if place.written_bytes >= mark or place.retired:
+        if place.retired:
             return True
         place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
         return place.written_bytes >= mark

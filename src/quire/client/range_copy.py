@@ -24,6 +24,7 @@ from quire.core.repair_effects import CopyRange
 from quire.core.replica import Replica
 from quire.core.shares import Stretch
 from quire.wire.entries import Entries
+from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
 
@@ -201,18 +202,8 @@ class RangeCopier(AddSink):
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answered[tag] = answered
         self.bytes += len(body)
-        self._bookies.add_run(
-            bookie,
-            self._access,
-            body,
-            body_crc,
-            lac=-1,
-            recovery=True,
-            background=True,
-            sink=self,
-            tag=tag,
-            timeout_ms=self._timeout_ms,
-        )
+        run = AddRun(self._access, body, body_crc, -1, recovery=True, background=True)
+        self._bookies.add_run(bookie, run, self, tag, self._timeout_ms)
         return answered
 
     def add_answered(self, tag: object, answer: Answer) -> None:

@@ -42,6 +42,7 @@ from quire.core.reader import ReadMachine
 from quire.core.writer_state import Hole
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
+from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 
 RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
@@ -235,14 +236,10 @@ class LedgerRecovery(AddSink):
             self._all_answered.clear()
             self._bookies.add_run(
                 effect.bookie,
-                self._access,
-                run.body,
-                run.body_crc,
-                lac=effect.last_add_confirmed,
-                recovery=True,
-                sink=self,
-                tag=tag,
-                timeout_ms=self._config.recovery_timeout_ms,
+                AddRun(self._access, run.body, run.body_crc, effect.last_add_confirmed, recovery=True),
+                self,
+                tag,
+                self._config.recovery_timeout_ms,
             )
 
     def _runs_of(self, effect: SendRecoveryAdds) -> list[Copies]:

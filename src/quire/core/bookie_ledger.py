@@ -167,18 +167,26 @@ class BookieLedgerMachine:
 
         Source: BookKeeper protocol, "Writing to the ledger"; Vanlightly's guide, "Avoiding Split Brain".
         """
-        rules = self._rules
-        answer = self._admit(key, token, digest_type, term)
-        if answer is not Answer.OK:
+        rules, facts = self._rules, self.facts
+        # What it says of the ledger is what is known, as with nearly every add: nothing to refuse, nothing to learn.
+        known = (
+            facts.key == key
+            and facts.token == token
+            and facts.digest_type == digest_type
+            and facts.term == term
+            and not facts.deleted_until_ms
+        )
+        if not known and (answer := self._admit(key, token, digest_type, term)) is not Answer.OK:
             return _AT_ONCE[answer]
-        if not rules.add_allowed(fenced=self.facts.fenced, recovery=recovery):
+        if not rules.add_allowed(fenced=facts.fenced, recovery=recovery):
             return _AT_ONCE[Answer.FENCED]
         if not (self.fence_known or recovery) and rules.first_add_after_loss(
-            in_doubt=self.facts.limbo, lost=self._lost, known=bool(self.facts.key)
+            in_doubt=facts.limbo, lost=self._lost, known=bool(facts.key)
         ):
             return _AT_ONCE[Answer.UNKNOWN]
-        self._learn(key, token, digest_type, term)
-        self.facts.lac = rules.lac_after_add(self.facts.lac, lac, recovery=recovery)
+        if not known:
+            self._learn(key, token, digest_type, term)
+        facts.lac = rules.lac_after_add(facts.lac, lac, recovery=recovery)
         ready = _STORE[rules.acknowledges_once_persisted()]
         return ready._replace(facts=self._to_save()) if self._unsaved else ready
 

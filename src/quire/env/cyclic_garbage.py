@@ -2,7 +2,9 @@
 
 A full collection looks at every object that can be part of a cycle: with some hundred thousand ledgers in memory that
 takes a tenth of a second and more, and nothing else happens meanwhile. What has outlived a full collection that took
-long is not looked at again; it is still freed when nothing refers to it, as nearly everything is.
+long is not looked at again; it is still freed when nothing refers to it, as nearly everything is. When as much again has
+been left out as at the last look at everything, everything is looked at once more: so cycles that die later are found too,
+and they never take more memory than what is alive.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ class ShortCollections:
     def __init__(self, long_ms: int = LONG_MS) -> None:
         self._long_ns = long_ms * 1_000_000
         self._begun_ns = 0
+        self._left_out = 0
+        self._everything = False
 
     def start(self) -> None:
         """From now on; what is there already is not looked at again: modules, mostly."""
         gc.collect()
         gc.freeze()
+        self._left_out = gc.get_freeze_count()
         gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
@@ -44,3 +49,9 @@ class ShortCollections:
             self._begun_ns = time.perf_counter_ns()
         elif time.perf_counter_ns() - self._begun_ns >= self._long_ns:
             gc.freeze()
+            left_out = gc.get_freeze_count()
+            if self._everything:
+                self._left_out, self._everything = left_out, False
+            elif left_out >= 2 * self._left_out:
+                gc.unfreeze()  # the next full collection looks at everything
+                self._everything = True

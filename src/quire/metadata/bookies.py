@@ -33,7 +33,6 @@ from quire.metadata.store import (
 from quire.wire import bookie_service_info
 from quire.wire.bookie_service_info import (
     BOOKIE_RPC,
-    DIRECTORY_PROPERTY,
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
     BookieServiceInfo,
@@ -77,11 +76,6 @@ class BookieInfo:
     def features(self) -> frozenset[str]:
         """What its program can do, names of later programs included."""
         return parse_features_property(self.properties.get(FEATURES_PROPERTY, ""))
-
-    @property
-    def directory(self) -> str:
-        """Its directory on its machine, as it registered it; "" for a bookie that offers no files. Not checked."""
-        return self.properties.get(DIRECTORY_PROPERTY, "")
 
     @property
     def announces_features(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
+from quire.net.channel_codec import AnswerSink
 from quire.net.run_frames import RunFrames
-from quire.net.send_queue import AnswerSink
 from quire.wire.bookkeeper import run_shapes
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
 from quire.wire.requests import AddRun, AnyRequest, ReadRange

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from quire.core.answers import Answer
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked
-from quire.net.channel import ChannelCodec, ChannelContext
+from quire.net.channel import Channel
+from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext
 from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
 from quire.net.opening import BookKeeperOpening, Opening
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
 from quire.net.security import ClientKeys
-from quire.net.send_queue import AnswerSink
 from quire.wire import native_bodies
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import BOOKKEEPER_ROOM
@@ -31,6 +31,7 @@ class BookKeeperCodec(ChannelCodec):
         runs: those that will be on their way.
     """
 
+    channel: Channel
     is_v2: ClassVar[bool]
     first_state = AUTHENTICATING
     open_state = UNPROVEN
@@ -131,12 +132,12 @@ class BookKeeperCodec(ChannelCodec):
 
     def give(self, asked: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
-        if not self.channel.write(asked, data, len(data), asked.sink):
+        if not self.channel.write(asked, (data,), len(data), asked.sink):
             self._waits = True
 
-    def write(self, name: PendingRequest, frame: bytes) -> None:  # noqa: ARG002 - all is in the frame
-        assert self.channel.transport is not None
-        self.channel.transport.write(frame)
+    def encoded(self, name: PendingRequest) -> Sequence[Buffer]:
+        msg = f"{type(name).__name__} is sent with its frames"
+        raise NotImplementedError(msg)
 
     def finished(self, asked: PendingRequest) -> None:
         """A request has its response, or is given up."""

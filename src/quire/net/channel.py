@@ -1,9 +1,9 @@
 """A client's connection to a bookie, whatever it speaks: requests out, each answered exactly once, silence, its end.
 
 What the bookie says is an `Answer`; what the network does to a request is one too (TIMED_OUT, UNREACHABLE), so no
-caller ever waits for ever or mistakes silence for a "no". Frames wait here, not in the transport, once its buffer is
-full: so they can be forgotten when their ledger gives the bookie up. A codec knows the protocol: the native one is
-here, `v2_codec.py` and `v3_codec.py` have BookKeeper's.
+caller ever waits for ever or mistakes silence for a "no". What one loop turn sends leaves in one write. Frames wait here,
+not in the transport, once its buffer is full: so they can be forgotten when their ledger gives the bookie up. A codec
+knows the protocol: the native one is here, `v2_codec.py` and `v3_codec.py` have BookKeeper's.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.core.silence import Silence, SilenceMachine
-from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING, SHUT, ConnectionState
-from quire.net.ends import has_one_address
+from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Waiting
+from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
 from quire.net.framing import FrameProtocol
-from quire.net.opening import WANTS_A_NAME, NativeOpening, Opening, why_it_ended
-from quire.net.receive_memory import ReceiveBudget, Scratch
-from quire.net.run_frames import RunEncoder
+from quire.net.native_greeting import NativeGreeting
+from quire.net.opening import Opening, why_it_ended
 from quire.net.security import ClientKeys
-from quire.net.send_queue import AnswerSink, SendQueue
-from quire.wire import native, native_hello
+from quire.wire import native
 from quire.wire.entry import Buffer
-from quire.wire.frame_limits import OPTION, FrameLimits
-from quire.wire.native_requests import encode, encode_add, response_to
+from quire.wire.frame_limits import OPTION
+from quire.wire.native_requests import ADDED, encode, response_to
 from quire.wire.requests import AddRun, AnyRequest, Authenticate
 
 log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
+JOINED_BYTES = 2048
+"""Buffers that are shorter than this on average are joined: each alone costs a transport more than its copy does."""
 SILENT = "the bookie received requests and sent no response: the connection was silent"
 
 
@@ -46,86 +45,64 @@ SIGN_OF_LIFE = 0
 _Outstanding: TypeAlias = tuple[AnswerSink, object, float, AnyRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelContext:
-    """What the connections of one client share.
+class SendQueue:
+    """What waits, first in, first out.
 
     Attributes:
-        scratch, budget: memory for what is received.
-        limits: the longest frames.
-        keys: certificates and a password, if there are any.
-        encoder: makes V2's and V3's frames of runs.
+        entries, unsent: what waits, and how many bytes of it are each sender's; only the methods change them.
     """
 
-    scratch: Scratch
-    budget: ReceiveBudget
-    limits: FrameLimits = field(default_factory=FrameLimits)
-    keys: ClientKeys | None = None
-    encoder: RunEncoder = field(default_factory=RunEncoder)
+    __slots__ = ("_bytes", "entries", "unsent")
 
+    def __init__(self) -> None:
+        self.entries: deque[Waiting] = deque()
+        self.unsent: dict[AnswerSink, int] = {}
+        self._bytes = 0
 
-class ChannelCodec(ABC):
-    """What one connection says and understands in one protocol, and the requests that are outstanding on it.
+    def put(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> None:
+        """A request waits until the transport takes it."""
+        self.entries.append((name, frame, size, sink))
+        self.unsent[sink] = self.unsent.get(sink, 0) + size
+        self._bytes += size
 
-    Attributes:
-        channel: the connection.
-        sent_bytes_max, taken_bytes_max: longest frames of either direction.
-        first_state: what comes first on the connection.
-        open_state: what comes when nothing is left to be said before the first request.
-        in_chunks: frames come as V2 and V3 do; see `FrameProtocol`.
-    """
+    def take(self, bytes_max: int) -> Iterable[Waiting]:
+        """The requests that are sent next: all, or the first of them until they have so many bytes."""
+        if self._bytes <= bytes_max:
+            entries = self.entries
+            self.clear()
+            return entries
+        taken: list[Waiting] = []
+        end = self._bytes - bytes_max
+        while self._bytes > end:
+            taken.append(entry := self.entries.popleft())
+            _, _, size, sink = entry
+            self._bytes -= size
+            left = self.unsent[sink] - size
+            if left:
+                self.unsent[sink] = left
+            else:
+                del self.unsent[sink]
+        return taken
 
-    channel: Channel
-    first_state: ClassVar[ConnectionState]
-    open_state: ClassVar[ConnectionState]
-    in_chunks: ClassVar[bool]
+    def drop(self, sink: AnswerSink) -> None:
+        """What a sender has not sent yet never will be."""
+        if size := self.unsent.pop(sink, 0):
+            self._bytes -= size
+            self.entries = deque(entry for entry in self.entries if entry[3] is not sink)
 
-    def __init__(self, sent_bytes_max: int, taken_bytes_max: int) -> None:
-        self.sent_bytes_max = sent_bytes_max
-        self.taken_bytes_max = taken_bytes_max
+    def drop_named(self, names: Container[Any]) -> None:
+        """The requests with these names are over."""
+        entries = self.entries
+        self.clear()
+        for entry in entries:
+            if entry[0] not in names:
+                self.put(*entry)
 
-    @abstractmethod
-    def opening(self, keys: ClientKeys | None) -> Opening | None:
-        """The connection is made: say what comes first, or open it; None if there are no keys to show."""
-
-    @abstractmethod
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        """Send a request; see `Channel.send`."""
-
-    @abstractmethod
-    def write(self, name: Any, frame: Any) -> None:
-        """Give the transport what has waited, or need not wait."""
-
-    @abstractmethod
-    def late(self, now: float) -> Sequence[Any]:
-        """The names of the requests whose deadline has passed."""
-
-    @abstractmethod
-    def timed_out(self, name: Any) -> None:
-        """Answer TIMED_OUT to one of these."""
-
-    @abstractmethod
-    def drop(self, sink: AnswerSink) -> Sequence[float]:
-        """Forget the requests of a sink; their deadlines."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """The connection is over: answer everything UNREACHABLE."""
-
-    def ask_for_a_sign(self) -> None:  # noqa: B027 - most protocols have no such question
-        """Ask what every bookie answers at once, where there is such a question."""
-
-    def hello_received(self, body: memoryview) -> None:
-        """The response to a hello."""
-        raise NotImplementedError
-
-    def frame_received(self, frame: memoryview) -> None:
-        """A frame, where they come one by one."""
-        raise NotImplementedError
-
-    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        """Frames, where they come in chunks."""
-        raise NotImplementedError
+    def clear(self) -> None:
+        """Nothing is sent any more."""
+        self.entries = deque()
+        self.unsent.clear()
+        self._bytes = 0
 
 
 class Channel(FrameProtocol):
@@ -164,6 +141,7 @@ class Channel(FrameProtocol):
         self.meant = meant
         self.codec = codec
         codec.channel = self
+        self.short_kind = codec.short_kind
         self._ended = ended
         self._keys = context.keys
         self._opening: Opening | None = None
@@ -176,6 +154,8 @@ class Channel(FrameProtocol):
         self._ready = False
         self._paused = False
         self._queue = SendQueue()
+        self._at_once = context.at_once
+        self._leaves = False
         self._reason = ""
         self._silence = SilenceMachine()
         self.closed = False
@@ -193,17 +173,35 @@ class Channel(FrameProtocol):
             deadline: loop time after which the response is TIMED_OUT.
 
         Returns:
-            Whether it has gone to the transport; else it waits here and counts as unsent.
+            Whether it has gone to the transport; else it waits here and counts as unsent: for the end of the loop
+            turn, with all that the turn sends to this bookie, or until the transport takes it.
         """
         return self.codec.send(request, sink, tag, deadline)
 
     def write(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> bool:
-        """For the codec: give a request to the transport, or have it wait until that takes it (False)."""
-        if self._ready and not self._paused and not self._queue.entries:
-            self.codec.write(name, frame)
-            return True
-        self._queue.put((name, frame, size, sink))
+        """For the codec: give a request to the transport, or have it wait for the others, and until that takes it (False)."""
+        if self._ready and not self._paused and not self._leaves:
+            if self._at_once and not self._queue.entries:
+                self._write(frame or self.codec.encoded(name), size)
+                return True
+            self._leaves = True
+            asyncio.get_running_loop().call_soon(self._turn_over)
+        self._queue.put(name, frame, size, sink)
         return False
+
+    def _turn_over(self) -> None:
+        """One write for all that a loop turn has sent."""
+        self._leaves = False
+        self._send_waiting()
+
+    def _write(self, buffers: Sequence[Buffer], size: int) -> None:
+        if not buffers:
+            return
+        assert self.transport is not None
+        if len(buffers) > 1 and size < JOINED_BYTES * len(buffers):
+            self.transport.write(b"".join(buffers))
+        else:
+            self.transport.writelines(buffers)
 
     def drop(self, sink: AnswerSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
@@ -214,7 +212,7 @@ class Channel(FrameProtocol):
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
-        return self._queue.unsent_bytes(sink)
+        return self._queue.unsent.get(sink, 0)
 
     def expire(self, now: float) -> None:
         """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
@@ -291,8 +289,9 @@ class Channel(FrameProtocol):
     # --- its end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection; what is outstanding is completed with UNREACHABLE."""
+        """End the connection; what is outstanding is completed with UNREACHABLE. What was sent leaves first."""
         if self.transport is not None:
+            self._send_waiting()
             self.transport.abort()
         else:
             self.end(self._reason or "closed")
@@ -317,8 +316,12 @@ class Channel(FrameProtocol):
 
     def _send_waiting(self) -> None:
         while self._queue.entries and not self._paused and self._ready:
-            name, frame, _, _ = self._queue.take()
-            self.codec.write(name, frame)
+            buffers: list[Buffer] = []
+            bytes_out = 0
+            for name, frame, size, _ in self._queue.take(WRITE_BUFFER_BYTES):
+                buffers += frame or self.codec.encoded(name)
+                bytes_out += size
+            self._write(buffers, bytes_out)
 
     # --- what comes ------------------------------------------------------------------------------------------------
 
@@ -327,6 +330,9 @@ class Channel(FrameProtocol):
 
     def frame_received(self, frame: memoryview) -> None:
         self.codec.frame_received(frame)
+
+    def take_short(self, data: memoryview, at: int) -> int:
+        return self.codec.take_short(data, at)
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
         self.codec.frames_received(data, starts)
@@ -363,27 +369,26 @@ class Channel(FrameProtocol):
         self.refuse_request(request, sink, tag)
 
 
-class NativeCodec(ChannelCodec):
+class NativeCodec(NativeGreeting):
     """Our own protocol.
 
     Args:
         context: what the connection shares with the client's others.
         cluster_instance: the cluster that the bookie must belong to; "" = any.
 
-    Attributes:
-        version: what the hello settled, 0 before; requests and responses are laid out as it says.
     """
 
+    channel: Channel
     first_state = HELLO
     open_state = OPEN
     in_chunks = False
+    short_kind = native.ADDED
 
     def __init__(self, context: ChannelContext, cluster_instance: str) -> None:
-        super().__init__(context.limits.native, context.limits.native)
-        self._cluster_instance = cluster_instance
-        self._opening: NativeOpening | None = None
-        self.version = 0
-        self._next_number = 1
+        super().__init__(context.limits.native, context.limits.native, cluster_instance)
+        self._adds = context.adds
+        self._newest = 0
+        self._soonest = math.inf  # no deadline is before it
         self._outstanding: dict[int, _Outstanding] = {}
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -391,36 +396,41 @@ class NativeCodec(ChannelCodec):
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
         frame: Sequence[Buffer] | None = None
         size = native.REQUEST_BYTES
-        number = self._next_number
-        if isinstance(request, AddRun):
+        if type(request) is AddRun:
             size += len(request.body)
             if size > self.sent_bytes_max:
                 self.channel.refuse_long(size, request, sink, tag)
                 return True
-            frame = None if request.background else encode_add(request, number)
-        self._next_number = number + 1 & 0xFFFFFFFF or 1
+        if type(request) is AddRun and not request.background:
+            number, frame = self._adds.add(request, after=self._newest)
+        else:
+            number = self._adds.number
+            self._adds.number = number + 1 & native.NUMBER_MAX or 1
+        self._newest = number
+        self._soonest = min(self._soonest, deadline)
         self._outstanding[number] = (sink, tag, deadline, request)
         return self.channel.write(number, frame, size, sink)
 
-    def write(self, name: int, frame: Sequence[Buffer] | None) -> None:
-        """Only now is it known how the bookie wants a request that has no frame yet."""
-        channel = self.channel
+    def encoded(self, name: int) -> Sequence[Buffer]:
+        """Only now is it known how the bookie wants it."""
+        sink, tag, _, request = self._outstanding[name]
+        frame = encode(request, name, self.version, self.channel.features)
         if frame is None:
-            sink, tag, _, request = self._outstanding[name]
-            frame = encode(request, name, self.version, channel.features)
-            if frame is None:
-                del self._outstanding[name]
-                channel.refuse_request(request, sink, tag)
-                return
-        assert channel.transport is not None
-        channel.transport.writelines(frame)
+            del self._outstanding[name]
+            self.channel.refuse_request(request, sink, tag)
+            return ()
+        return frame
 
     def drop(self, sink: AnswerSink) -> Sequence[float]:
         dropped = [number for number, (owner, *_) in self._outstanding.items() if owner is sink]
         return [self._outstanding.pop(number)[2] for number in dropped]
 
     def late(self, now: float) -> Sequence[int]:
-        return [number for number, (_, _, deadline, _) in self._outstanding.items() if deadline <= now]
+        if now < self._soonest:
+            return ()
+        deadlines = {number: deadline for number, (_, _, deadline, _) in self._outstanding.items()}
+        self._soonest = min((deadline for deadline in deadlines.values() if deadline > now), default=math.inf)
+        return [number for number, deadline in deadlines.items() if deadline <= now]
 
     def timed_out(self, name: int) -> None:
         # A response may make its owner drop the rest of what it asked.
@@ -443,58 +453,28 @@ class NativeCodec(ChannelCodec):
             sink, tag, _, request = outstanding
             sink.answered(tag, response_to(request, answer, self.version))
 
+    def take_short(self, data: memoryview, at: int) -> int:
+        """The responses that say no more than that a run is stored: nearly all of those to adds."""
+        outstanding = self._outstanding
+        for number in native.added(data, at):
+            owner = outstanding.get(number)
+            if owner is not None:
+                sink, tag, _, request = owner
+                if type(request) is AddRun:
+                    del outstanding[number]
+                    sink.answered(tag, ADDED)
+                else:
+                    self.frame_received(data[at : at + native.ANSWER_BYTES])
+            at += native.ANSWER_BYTES
+        return at
+
     def end(self) -> None:
         outstanding, self._outstanding = self._outstanding, {}
         for sink, tag, _, request in outstanding.values():
             sink.answered(tag, request.refused(Answer.UNREACHABLE))
 
-    # --- the opening -----------------------------------------------------------------------------------------------
-
-    def opening(self, keys: ClientKeys | None) -> Opening | None:
-        if keys is None:
-            self.write_hello(self.hello())
-        else:
-            self._opening = NativeOpening(self.channel, self, keys)
-        return self._opening
-
-    def hello_received(self, body: memoryview) -> None:
-        channel = self.channel
-        hello = native_hello.decode_hello_answer(body)
-        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != channel.meant:
-            channel.give_up_on(hello.message or f"the bookie at this address is {hello.bookie_id}")
-            return
-        if hello.version > native_hello.VERSION:
-            channel.refuse(
-                f"the bookie responds in version {hello.version} of the native protocol, and this "
-                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
-                "client"
-            )
-            return
-        self.version, channel.features = hello.version, hello.features
-        if self._opening is not None and self._opening.takes(hello):
-            if channel.state is HELLO:
-                channel.enter(AUTHENTICATING)
-            return
-        if hello.answer is Answer.UNAUTHORISED:
-            channel.refuse(hello.message or WANTS_A_NAME)
-        elif hello.version == 0:
-            channel.give_up_on(hello.message or "the bookie refused the connection")
-        else:
-            channel.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(channel.transport)
-            channel.opened()
-
-    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
-        """Who is meant, and how this client can say who it is."""
-        return native_hello.Hello(
-            self._cluster_instance, self.channel.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
-        )
-
-    def write_hello(self, hello: native_hello.Hello) -> None:
-        """Say hello."""
-        assert self.channel.transport is not None
-        self.channel.transport.write(native_hello.encode_hello(hello))
-
     def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
         """Send a request of the opening, before all others; its number is 0."""
         self._outstanding[0] = (sink, None, math.inf, request)
-        self.write(0, None)
+        assert self.channel.transport is not None
+        self.channel.transport.writelines(self.encoded(0))

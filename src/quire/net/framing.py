@@ -58,7 +58,10 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
         heard: something was received; the reader of the flag unsets it.
+        short_kind: the kind, a frame's fifth byte, of those that `take_short` is asked about; -1: of none.
     """
+
+    short_kind = -1
 
     def __init__(
         self,
@@ -109,6 +112,14 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     def hello_received(self, body: memoryview) -> None:
         """The other side's hello, or its response to ours."""
         raise NotImplementedError
+
+    def take_short(self, data: memoryview, at: int) -> int:  # noqa: ARG002 - subclasses look at it
+        """Take frames that need no memory of their own, or many at once: those that begin at `at` in what was received.
+
+        Returns:
+            Where the rest begins; its first frame, if it is whole, goes to `frame_received`.
+        """
+        return at
 
     def frame_received(self, frame: memoryview) -> None:
         """One whole frame, length field included. The memory is the receiver's to keep."""
@@ -248,7 +259,13 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             if self.state is SECURING and at < end:
                 msg = "unencrypted bytes after a START_TLS request"
                 raise MalformedFrameError(msg)
-        while end - at >= _LENGTH_BYTES:
+        while True:
+            if end - at > _LENGTH_BYTES and data[at + _LENGTH_BYTES] == self.short_kind:
+                start, at = at, self.take_short(data, at)
+                if at != start:
+                    self.partial_since = None
+            if end - at < _LENGTH_BYTES:
+                break
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
                 self._too_long(data[at:], size)

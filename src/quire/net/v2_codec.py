@@ -8,11 +8,11 @@ from typing import Any, Final
 from quire.core.answers import Answer
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
 from quire.net.bookkeeper_codec import BookKeeperCodec
-from quire.net.channel import Channel, ChannelContext
+from quire.net.channel import Channel
+from quire.net.channel_codec import AnswerSink, ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
-from quire.net.send_queue import AnswerSink
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange

@@ -9,7 +9,7 @@ from quire.core.answers import Answer
 from quire.core.shares import HeldInterval
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
 from quire.net.bookkeeper_codec import BookKeeperCodec
-from quire.net.channel import ChannelContext
+from quire.net.channel_codec import ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of

@@ -7,7 +7,7 @@ is in `native_hello.py`, what follows a header in `native_bodies.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -362,6 +362,41 @@ def encode_answer(
     return [head + _U32.pack(crc32c(head)), *body, *runs]
 
 
+def encode_added(stored: Iterable[tuple[int, int, int]], durable_lsn: int) -> bytes:
+    """Responses to ADDs that are stored, one after another: of each its number, its ledger and the flags."""
+    pack, word = _ANSWER_HEAD.pack, _U32.pack
+    parts: list[bytes] = []
+    for number, ledger_id, flags in stored:
+        head = pack(
+            ANSWER_BYTES - 4, ADDED, flags, Answer.OK, number, ledger_id, 0, NO_ENTRY, durable_lsn, 0, 0
+        )
+        parts += (head, word(crc32c(head)))
+    return b"".join(parts)
+
+
+def added(data: memoryview, at: int) -> list[int]:
+    """The numbers of the requests that plain responses say are stored: those that begin at `at`, up to any other frame.
+
+    A plain response is intact, OK, without a flag and without a body, and to an ADD.
+    """
+    numbers: list[int] = []
+    unpack_from, covered = ANSWER.unpack_from, _ANSWER_HEAD.size
+    for start in range(at, len(data) - ANSWER_BYTES + 1, ANSWER_BYTES):
+        size, kind, flags, code, number, _, _, _, _, crc, length, head_crc = unpack_from(data, start)
+        if (
+            size != ANSWER_BYTES - 4
+            or kind != ADDED
+            or flags
+            or code
+            or crc
+            or length
+            or head_crc != crc32c(data[start : start + covered])
+        ):
+            break
+        numbers.append(number)
+    return numbers
+
+
 def decode_answer(frame: memoryview) -> AnswerFrame:
     """A response from a whole frame, length field included.
 
@@ -385,4 +420,8 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     return AnswerFrame(kind & ~_ANSWER_BIT, flags, answer, number, ledger_id, term, lac, lsn, body)
 
 
+ADDED = Kind.ADD | _ANSWER_BIT
+"""The kind of responses to ADDs, on the wire."""
+NUMBER_MAX = 0xFFFFFFFF
+"""The highest number of a request."""
 _KINDS = {int(kind): kind for kind in Kind}

@@ -1,4 +1,4 @@
-"""The native codec of a client: requests become frames, and frames the responses to them.
+"""The native codec of a client: requests become frames, and frames the responses to them; a bookie opens plain ADDs here.
 
 The version and the features that the hello settled say how a body is laid out, and what a bookie can be asked.
 
@@ -8,18 +8,21 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
-from quire.wire.entry import Buffer
-from quire.wire.native import AnswerFrame, Flag, Kind
+from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS
 from quire.wire.native_hello import BACKGROUND, LACS
+from quire.wire.plain_adds import PlainAdd
 from quire.wire.requests import (
     AddRun,
     AnyRequest,
@@ -42,10 +45,24 @@ from quire.wire.responses import (
     LacsReply,
     ReadReply,
 )
+from quire.wire.run import RUN_HEADER, RUN_HEADER_BYTES, RUN_VERSION, RunView
 
 log = logging.getLogger(__name__)
 
-_ADDED: Final = AddReply(Answer.OK)
+_ADD: Final = int(Kind.ADD)
+_RECOVERY: Final = int(Flag.RECOVERY)
+_DIGEST_TYPE_MAX: Final = max(DigestType)
+_HEADER_END: Final = REQUEST_BYTES - 4
+_RUN_HEADER_END: Final = RUN_HEADER_BYTES - 4
+_ENTRY_AT: Final = RUN_HEADER_BYTES + 4
+_BYTES_MIN: Final = REQUEST_BYTES + _ENTRY_AT + HEADER_BYTES
+_RESERVED: Final = bytes(12)
+_NO_KEY: Final = bytes(20)
+
+JOINED_BYTES_MAX: Final = 2048
+"""A run up to this long is copied behind its header, once for all bookies."""
+ADDED: Final = AddReply(Answer.OK)
+"""Nearly every response to an add."""
 _FOLLOWED: Final = AddReply(Answer.OK, followed=True)
 
 
@@ -74,6 +91,33 @@ def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
         lac=lac,
     )
     return [header, body]
+
+
+class AddEncoder:
+    """Makes ADDs for all connections of a client: a run mostly goes to several bookies, in the same bytes.
+
+    Attributes:
+        number: of the client's next request; 0 is none's. They are the whole client's, so that they fit every connection.
+    """
+
+    __slots__ = ("_last", "number")
+
+    def __init__(self) -> None:
+        self._last: tuple[AddRun, int, Sequence[Buffer]] | None = None
+        self.number = 1
+
+    def add(self, run: AddRun, *, after: int) -> tuple[int, Sequence[Buffer]]:
+        """The number and the buffers of an ADD; the number is above `after`, unless the numbers begin again."""
+        last = self._last
+        if last is not None and last[0] is run and last[1] > after:
+            return last[1], last[2]
+        number = self.number
+        self.number = number + 1 & native.NUMBER_MAX or 1
+        frame: Sequence[Buffer] = encode_add(run, number)
+        if len(run.body) <= JOINED_BYTES_MAX:
+            frame = (b"".join(frame),)
+        self._last = run, number, frame
+        return number, frame
 
 
 def encode(request: AnyRequest, number: int, version: int, features: int) -> list[Buffer] | None:
@@ -137,7 +181,7 @@ def response_to(request: AnyRequest, frame: AnswerFrame, version: int) -> Any:
     if frame.answer is not Answer.OK:
         return request.refused(frame.answer, frame.lac)
     if isinstance(request, AddRun):
-        return _FOLLOWED if frame.flags & native.FOLLOWED else _ADDED
+        return _FOLLOWED if frame.flags & native.FOLLOWED else ADDED
     try:
         return _opened(request, frame, version)
     except MalformedFrameError as error:
@@ -181,3 +225,62 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
         case Authenticate():
             return AuthReply(Answer.OK, bytes(body))
     return request.refused(Answer.OK)
+
+
+def plain_add(frame: bytes) -> PlainAdd | None:
+    """The ADD in a whole frame, length field included.
+
+    None: it is another request, or something is wrong with it; `native.receive_request` and `RunView.parse_sent` say what.
+    """
+    if len(frame) < _BYTES_MIN:
+        return None
+    (
+        _, kind, digest_type, flags, number, _, ledger_id, token, key, term, lac, lafr, body_crc, reserved, head_crc,
+    ) = REQUEST.unpack_from(frame)  # fmt: skip
+    body = frame[REQUEST_BYTES:]
+    (
+        version, scheme, run_digest, period, count, run_ledger, first, last, residues, origin_term, table_crc, run_crc,
+    ) = RUN_HEADER.unpack_from(body)  # fmt: skip
+    if (
+        kind != _ADD
+        or (flags and flags != _RECOVERY)
+        or term
+        or origin_term
+        or scheme
+        or period != 1
+        or residues != 1
+        or version != RUN_VERSION
+        or run_ledger != ledger_id
+        or run_digest != digest_type
+        or digest_type > _DIGEST_TYPE_MAX
+        or ledger_id < 0
+        or not 0 <= first <= last <= ID_MAX
+        or count != last - first + 1
+        or not lac >= NO_ENTRY
+        or (lac >= last and not flags)
+        or lafr < NO_ENTRY
+        or key == _NO_KEY
+        or reserved != _RESERVED
+        or head_crc != crc32c(frame[:_HEADER_END])
+        or body_crc != crc32c(body)
+    ):
+        return None
+    if count == 1:
+        table = body[RUN_HEADER_BYTES:_ENTRY_AT]
+        if (
+            int.from_bytes(table, "big") != len(body) - _ENTRY_AT
+            or table_crc != crc32c(table)
+            or run_crc != crc32c(body[:_RUN_HEADER_END])
+            or HEADER.unpack_from(body, _ENTRY_AT)[:2] != (ledger_id, first)
+        ):
+            return None
+    else:
+        try:
+            RunView.parse_sent(body)
+        except MalformedFrameError:
+            return None
+    # Half the time of a call of `PlainAdd`, which every add would pay.
+    return tuple.__new__(
+        PlainAdd,
+        (number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count),
+    )

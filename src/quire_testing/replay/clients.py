@@ -205,6 +205,7 @@ class Program:
             raise LookupError(bookie)
         sink, tag, _, request = waiting[number]
         waiting[number] = (sink, tag, float("-inf"), request)
+        channel.codec._soonest = float("-inf")
         self.act(lambda: channel.expire(self.loop.time()))
 
     # --- the explorer's picture ----------------------------------------------------------------------------------------

@@ -212,4 +212,4 @@ def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:
     # Those beyond the limit were refused; the others are gone with their client.
     answers = [native.decode_answer(memoryview(frame)).answer for frame in frames_of(said)]
     assert answers == [Answer.TOO_BUSY] * 6
-    assert not bookie.server.ledgers.followers._polls
+    assert not bookie.server.ledgers.followers.polls

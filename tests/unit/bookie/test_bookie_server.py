@@ -26,6 +26,7 @@ from quire.metadata.memory import MemoryStore
 from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 from quire.wire.run import checksum, encode_run
 from support.records import create_records, put_record
@@ -76,9 +77,7 @@ class World:
         entries = [head + payload for head, payload in zip(sealed, payloads, strict=True)]
         body = encode_run(who.ledger_id, ids[0], ids[-1], entries, list(map(len, entries)), digest_type=3)
         told = Told([], asyncio.Event())
-        self.client.add_run(
-            self.bookie, who, body, checksum(body), lac=lac, recovery=recovery, sink=told, tag="t"
-        )
+        self.client.add_run(self.bookie, AddRun(who, body, checksum(body), lac, recovery), told, "t")
         await asyncio.wait_for(told.moved.wait(), 20)
         [(tag, answer)] = told.answers
         assert tag == "t"

@@ -13,7 +13,8 @@ from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
-from quire.net.channel import Channel, ChannelContext, NativeCodec
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind

@@ -22,6 +22,7 @@ from quire.core.errors import (
     WrongPasswordError,
 )
 from quire.core.quorum import write_set
+from quire.wire.requests import AddRun
 from quire.wire.run import checksum, encode_run
 from support.small_cluster import small_cluster
 
@@ -55,7 +56,7 @@ async def put(client, bookie, record, first, payloads, *, lac=-1, length_before=
     last = first + len(payloads) - 1
     body = encode_run(record.ledger_id, first, last, buffers, sizes, digest_type=record.digest_type)
     told = Told()
-    client.bookies.add_run(bookie, access, body, checksum(body), lac=lac, recovery=True, sink=told, tag=None)
+    client.bookies.add_run(bookie, AddRun(access, body, checksum(body), lac, recovery=True), told, None)
     assert await told.told is Answer.OK
 
 

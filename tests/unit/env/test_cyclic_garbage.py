@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
+import re
 import weakref
+from pathlib import Path
 
+import pytest
+
+import quire
 from quire.env.cyclic_garbage import ShortCollections
+from quire.metadata.connect import open_store
+from support.rounds import keep_figures
 
 
 class Thing:
@@ -36,6 +45,87 @@ def test_what_outlived_a_long_collection_is_not_looked_at_again() -> None:
     finally:
         watched.stop()
     assert gc.get_freeze_count() == 0
+
+
+class Counted(Thing):
+    """Says how many of it there are."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.other = self
+        Counted.alive += 1
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+def test_cycles_that_die_after_they_were_left_out_are_found() -> None:
+    gc.collect()
+    watched = ShortCollections(long_ms=0)
+    watched.start()
+    most, start = 0, gc.get_freeze_count()
+    each = start // 4
+    try:
+        for _ in range(30):
+            things = [Counted() for _ in range(each)]
+            gc.collect()  # all of them are left out from now on
+            assert len(things) == each
+            del things
+            most = max(most, Counted.alive)
+        assert each < most <= 2 * start + 2 * each, "never much more than what is alive"
+    finally:
+        watched.stop()
+        gc.collect()
+    assert Counted.alive == 0
+
+
+def test_a_program_asks_for_it_and_the_library_never_does() -> None:
+    before = list(gc.callbacks)
+    watched = quire.keep_collections_short()
+    try:
+        assert len(gc.callbacks) == len(before) + 1
+    finally:
+        watched.stop()
+    assert gc.callbacks == before
+    source = Path(quire.__file__).parent
+    callers = [
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if re.search(r"keep_collections_short\(\)|ShortCollections\(\)", path.read_text())
+    ]
+    assert sorted(callers) == ["__init__.py", "cli/serve.py"]
+
+
+@pytest.mark.slow
+def test_ten_thousand_connects_with_cycles_between_them_leave_memory_flat() -> None:
+    async def connects(count: int) -> None:
+        for _ in range(count):
+            async with quire.connect("memory:collections") as client:
+                cycle: dict[str, object] = {"client": client, "bytes": bytes(10_000)}
+                cycle["itself"] = cycle
+
+    async def measured() -> tuple[int, int]:
+        store = await open_store("memory:collections", create=True)
+        await connects(2_000)
+        before = _resident_bytes()
+        await connects(8_000)
+        after = _resident_bytes()
+        await store.close()
+        return before, after
+
+    watched = quire.keep_collections_short()
+    try:
+        before, after = asyncio.run(measured())
+    finally:
+        watched.stop()
+    keep_figures("connects_with_cycles", {"connects": 10_000, "resident_bytes_after_2000": before, "after_10000": after}, seed=0)  # fmt: skip
+    assert after - before < 16 * 2**20
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_after_a_short_collection_all_is_looked_at_again() -> None:

@@ -7,7 +7,8 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType
 from quire.core.silence import SILENT_MS
-from quire.net.channel import Channel, ChannelContext, NativeCodec
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key
@@ -31,8 +32,8 @@ class Sender:
             self.channel.drop(self)
 
 
-def channel():
-    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
+def channel(*, at_once=False):
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=at_once)
     return Channel("b1", context, NativeCodec(context, ""), lambda *_: None)
 
 
@@ -93,7 +94,7 @@ class Wire:
 
 
 def open_channel():
-    queue = channel()
+    queue = channel(at_once=True)  # no loop runs here
     queue.connection_made(Wire())
     queue.opened()
     return queue

@@ -2,7 +2,8 @@
 
 import pytest
 
-from quire.net.channel import Channel, ChannelContext, NativeCodec
+from quire.net.channel import Channel, NativeCodec
+from quire.net.channel_codec import ChannelContext
 from quire.net.connection_states import FIRST, FOLLOWS, OPEN, SHUT, ConnectionState
 from quire.net.receive_memory import ReceiveBudget, Scratch
 

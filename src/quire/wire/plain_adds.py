@@ -1,0 +1,52 @@
+"""Plain ADDs of our own protocol, nearly all that a writer sends: request and run in one. `native_requests.plain_add` opens them.
+
+Source: `docs/formats/native-protocol.md`; `docs/formats/run.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+from quire.wire.native import Kind, Request
+from quire.wire.run import RunView
+
+SHORT_BYTES_MAX: Final = 8192
+"""A longer frame has memory of its own, which is stored without a copy."""
+
+
+class _Fields(NamedTuple):
+    """What differs from one plain add to the next."""
+
+    number: int
+    flags: int
+    ledger_id: int
+    token: int
+    key: bytes
+    lac: int
+    digest_type: int
+    body_crc: int
+    body: bytes
+    first: int
+    last: int
+    count: int  # type: ignore[assignment]  # as `RunView` calls it; no tuple's items are counted
+
+
+class PlainAdd(_Fields):
+    """An ADD of a run with consecutive ids and no term, whose request has no flag but RECOVERY.
+
+    It is the request and the run at once: it has the fields of both that a bookie decides and stores by.
+    """
+
+    __slots__ = ()
+
+    kind = Kind.ADD
+    term = 0
+    period = 1
+    residues = 1
+    origin_term = 0
+
+
+AddRequest: TypeAlias = Request | PlainAdd
+"""An ADD as a bookie decides on it."""
+AddedRun: TypeAlias = RunView | PlainAdd
+"""A run as a bookie stores it."""
