@@ -426,3 +426,17 @@ def test_what_has_the_fewest_copies_left_is_copied_first():
         (B[2], 0),
         (B[2], 20),
     ]
+
+
+def test_of_a_ledger_that_is_deleted_meanwhile_nothing_is_called_lost():
+    """Bookies drop a deleted ledger: their lists are empty then, and the record that was read before is worth nothing."""
+    world = full(ledger(last=2), 2)
+
+    def meanwhile(effect):
+        if isinstance(effect, ListReplica):
+            world.record = None
+
+    world.before = meanwhile
+    ended = world.run(RepairMachine([], []))
+    assert ended.outcome is RepairOutcome.DELETED
+    assert ended.report.lost == ()
