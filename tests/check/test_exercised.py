@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from quire.core import effects, log_effects, log_trimming
+from quire.core import effects, log_effects, log_trimming, repair_effects
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerState
 from quire.core.legality import Legality
@@ -23,6 +23,8 @@ from quire.core.log_effects import EndReason
 from quire.core.log_handle import LOG, LogStatus
 from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.repair_effects import RepairEffect, RepairStatus
+from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Status
@@ -37,6 +39,7 @@ from quire_testing.explorer.invariants import Watch
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.reach import log_is_settled, recovery_is_done, stranded
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
@@ -58,6 +61,11 @@ WORLDS = (
     Configuration(2, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
+    Configuration(3, 2, 2, 2, lost_swaps=1, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 2, 2, 2, entries=2, recoverers=0, losses=1, repairers=1, changed=True),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
 )
 LOGS = (
     LogConfiguration(2, 3, 1),
@@ -82,6 +90,9 @@ KINDS = {
     "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
     "handle open", "handle append", "handle roll", "handle close", "handle closes", "handle retries", "handle delete",
     "ledger stored", "ledger refused", "sink stage",
+    "writer closed", "writer changed", "repairer repair", "repairer reads", "repairer list", "repairer copy", "repairer gone",
+    "repairer clear", "repairer hears copy", "repairer hears written", "repairer hears conflict", "repairer lost swap",
+    "repairer timeout", "b0 copy", "b0 loss",
     "bookie drop by tombstone", "bookie drop by chain", "bookie drop by tombstone by hand", "bookie may not drop",
     "bookie written since", "bookie hold", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
     "bookie crash", "bookie lost swap", "bookie pass lost", "bookie expire", "store lost answer",
@@ -89,9 +100,9 @@ KINDS = {
 }  # fmt: skip
 """Steps: every message's arrival at a bookie and at a client, every fault, everything a client does by itself."""
 
-RECORDS = {"M2, ensemble changed", "M2, fragment appended", "M3", "M4", "M5", "M5, ensemble changed"}
-"""Swaps of a record by their numbers in the reference; M1 is where a world begins, M7 the step `owner delete`. M6 belongs
-to re-replication, which is not a part of these worlds, M8 to an operator's tool."""
+RECORDS = {"M2, ensemble changed", "M2, fragment appended", "M3", "M4", "M5", "M5, ensemble changed", "M6"}
+"""Swaps of a record by their numbers in the reference; M1 is where a world begins, M7 the step `owner delete`. M8
+belongs to an operator's tool."""
 
 ANSWERS = {
     *(
@@ -145,6 +156,19 @@ NOT_SAID = {
 """The same, by what a machine comes to and says."""
 
 
+REPAIR_INPUTS = (
+    "start",
+    "bookies_changed",
+    "record_read",
+    "listed",
+    "copied",
+    "swapped",
+    "conflicted",
+    "unknown",
+    "limbo_cleared",
+)
+
+
 class Seen:
     """What explorations came to."""
 
@@ -192,6 +216,8 @@ class Seen:
 
 def transition(old, new):
     """A swap that was taken, by its number in the reference."""
+    if old.fragments != new.fragments and repaired_only(old, new):
+        return "M6"
     changed = "" if old.fragments == new.fragments else ", ensemble changed"
     appended = ", fragment appended" if len(new.fragments) > len(old.fragments) else changed
     return {
@@ -205,17 +231,6 @@ def transition(old, new):
 NOT_BY_THE_EXPLORER = {
     "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
     "without_record": "its one ledger has a record from the beginning; the same",
-    **dict.fromkeys(
-        (
-            "fragment_is_decided",
-            "may_touch",
-            "may_publish",
-            "counts_as_missing",
-            "is_lost",
-            "copy_priority",
-        ),
-        "repairs have a world of copies of their own: tests/unit/core/test_rereplication.py",
-    ),
 }
 
 
@@ -227,6 +242,7 @@ def explored():
         rules=replace(RULES, **{name: seen.rule(name) for name in names}),
         writer=seen.machine(WriterMachine, LEGAL),
         recovery=seen.machine(RecoveryMachine, RECOVERY_INPUTS),
+        repair=seen.machine(RepairMachine, REPAIR_INPUTS),
         log=seen.machine(LogMachine, LOG_INPUTS),
         trim=seen.machine(TrimMachine, TRIM_INPUTS),
     )
@@ -303,7 +319,12 @@ def test_a_writer_acts_on_every_input_in_every_status_that_allows_it(seen):
 
 @pytest.mark.parametrize(
     ("kind", "inputs"),
-    [(RecoveryMachine, RECOVERY_INPUTS), (LogMachine, LOG_INPUTS), (TrimMachine, TRIM_INPUTS)],
+    [
+        (RecoveryMachine, RECOVERY_INPUTS),
+        (RepairMachine, REPAIR_INPUTS),
+        (LogMachine, LOG_INPUTS),
+        (TrimMachine, TRIM_INPUTS),
+    ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_every_input_of_a_machine_is_given(seen, kind, inputs):
@@ -332,7 +353,7 @@ def test_a_machine_moves_as_its_table_says(seen, kind, table):
 
 
 @pytest.mark.parametrize(
-    "enum", [Status, RecoveryStatus, LogStatus, TrimStatus], ids=lambda each: each.__name__
+    "enum", [Status, RecoveryStatus, RepairStatus, LogStatus, TrimStatus], ids=lambda each: each.__name__
 )
 def test_every_status_is_come_to(seen, enum):
     missing = {status.value for status in enum if status not in seen.statuses}
@@ -344,10 +365,11 @@ def test_every_status_is_come_to(seen, enum):
     [
         (effects, effects.WriterEffect),
         (effects, effects.RecoveryEffect),
+        (repair_effects, RepairEffect),
         (log_effects, log_effects.Effect),
         (log_trimming, log_trimming.TrimEffect),
     ],
-    ids=["writer", "recovery", "log", "truncation"],
+    ids=["writer", "recovery", "repair", "log", "truncation"],
 )
 def test_every_effect_is_asked_for(seen, module, union):
     missing = {each.__name__ for each in set(get_args(union)) - seen.said}

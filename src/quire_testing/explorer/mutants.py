@@ -20,6 +20,7 @@ from quire_testing.explorer.log_mutants import LOG_MUTANTS
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
+from quire_testing.explorer.repair_mutants import REPAIR_MUTANTS
 
 AnyConfiguration: TypeAlias = (
     Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
@@ -34,6 +35,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     LOG_MUTANTS,
     COLLECTOR_MUTANTS,
     DIRECTORY_MUTANTS,
+    REPAIR_MUTANTS,
 )
 """What shows in one world, or is of one kind, stands together."""
 
