@@ -22,6 +22,7 @@ from quire.core.rules import covers
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
+from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History
 from quire_testing.sim.faults import Fault, Kind, Phase
 from quire_testing.sim.loop import Timeline
@@ -193,6 +194,10 @@ class World:
                 self.broken(wrong)
             if len(record.fragments) > len(before.fragments):
                 self.saw("an ensemble change appends a fragment")
+            elif record.fragments != before.fragments and repaired_only(
+                before, replace(record, custom=before.custom)
+            ):
+                self.saw("a repair replaces a bookie")
             elif record.fragments != before.fragments:
                 self.saw("an ensemble change replaces a fragment")
             if record.state is LedgerState.CLOSED and before.state is LedgerState.IN_RECOVERY:
@@ -248,11 +253,11 @@ class World:
                     self.broken(f"{bookie.name} took a shortage of descriptors for a broken disk")
                 self.saw("a disk failed")
                 bookie.kill()
-            if not bookie.alive and bookie.lives:
+            if bookie.lives:
                 self._start(bookie)
 
     def _start(self, bookie: SimBookie) -> None:
-        if not bookie.alive:
+        if not bookie.alive and not bookie.lost:
             self.saw("a bookie starts again")
             bookie.start()
 
@@ -266,6 +271,11 @@ class World:
             assert bookie is not None
             bookie.kill(power=kind is Kind.POWER)
             return partial(self._start, bookie)
+        if kind is Kind.LOST:
+            assert bookie is not None
+            bookie.lost = True
+            bookie.kill()
+            return None
         if kind is Kind.DIES_WRITING:
             assert bookie is not None
             bookie.disk.stop_at = bookie.disk.steps + fault.amount
