@@ -23,7 +23,7 @@ from quire.core.log_effects import EndReason
 from quire.core.log_handle import LOG, LogStatus
 from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
-from quire.core.repair_effects import RepairEffect, RepairStatus
+from quire.core.repair_effects import REPAIR_TABLE, RepairEffect, RepairStatus
 from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
@@ -130,6 +130,13 @@ NOT_GIVEN = {
 }
 NOT_COME_TO = {Status: {"abandoned"}}
 NOT_MOVED = {
+    "RepairMachine": {
+        ("listed", "listing", "clearing"),
+        ("listed", "verifying", "listing"),
+        ("record_read", "reading", "swapping"),
+        *(("swapped", "swapping", status) for status in ("reading", "copying", "clearing", "ended")),
+        ("unknown", "swapping", "ended"),
+    },
     "LogMachine": {
         *(
             ("created", status, status)
@@ -149,24 +156,13 @@ NOT_MOVED = {
     },
 }
 """Moves of the tables that these worlds do not come to: a ledger that comes when nothing awaits it, a log that is deleted, a
-list that is corrupt, several intents at once, a ledger that is lost while it is closed (tests/unit/core/test_log_legality.py)."""
+list that is corrupt, several intents at once, a ledger that is lost while it is closed
+(tests/unit/core/test_log_legality.py); a bookie in limbo that lacks nothing, a target that refuses, notes of holes, an empty
+fragment, a record that changes again and again (tests/unit/core/test_rereplication.py)."""
 NOT_SAID = {
     log_trimming: {"TrimReadPage", "TrimDeletePage", "TrimDeleteLog"},
 }
 """The same, by what a machine comes to and says."""
-
-
-REPAIR_INPUTS = (
-    "start",
-    "bookies_changed",
-    "record_read",
-    "listed",
-    "copied",
-    "swapped",
-    "conflicted",
-    "unknown",
-    "limbo_cleared",
-)
 
 
 class Seen:
@@ -242,7 +238,7 @@ def explored():
         rules=replace(RULES, **{name: seen.rule(name) for name in names}),
         writer=seen.machine(WriterMachine, LEGAL),
         recovery=seen.machine(RecoveryMachine, RECOVERY_INPUTS),
-        repair=seen.machine(RepairMachine, REPAIR_INPUTS),
+        repair=seen.machine(RepairMachine, REPAIR_TABLE.legal),
         log=seen.machine(LogMachine, LOG_INPUTS),
         trim=seen.machine(TrimMachine, TRIM_INPUTS),
     )
@@ -321,7 +317,7 @@ def test_a_writer_acts_on_every_input_in_every_status_that_allows_it(seen):
     ("kind", "inputs"),
     [
         (RecoveryMachine, RECOVERY_INPUTS),
-        (RepairMachine, REPAIR_INPUTS),
+        (RepairMachine, REPAIR_TABLE.legal),
         (LogMachine, LOG_INPUTS),
         (TrimMachine, TRIM_INPUTS),
     ],
@@ -350,6 +346,15 @@ def test_a_machine_moves_as_its_table_says(seen, kind, table):
     stays = {move for move in found if move[1] == move[2]}  # a response to what was not asked for
     assert found - listed <= stays
     assert listed - found == NOT_MOVED[kind.__name__]
+
+
+def test_a_repair_moves_as_its_table_says(seen):
+    found = {
+        (name, old, new) for kind, name, old, new in seen.moves if kind is RepairMachine and old is not new
+    }
+    listed = {(name, old, new) for (name, old), after in REPAIR_TABLE.moves.items() for new in after}
+    assert found <= listed
+    assert {(name, old.value, new.value) for name, old, new in listed - found} == NOT_MOVED["RepairMachine"]
 
 
 @pytest.mark.parametrize(
