@@ -19,6 +19,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
+from quire.core.shares import HeldInterval, not_held, shares
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
@@ -101,7 +102,7 @@ class World:
             self.chance,
             settings.store,
             settings.disk,
-            replace(parts, machines=Machines(self._writer_of(parts.machines), self._recovery)),
+            replace(parts, machines=self._watched(parts.machines)),
             settings.turn_ns,
             note=self.say,
         )
@@ -121,6 +122,9 @@ class World:
         return lambda record, version, limits: WatchedWriter(
             record, version, self.around.parts.rules, limits, self
         )
+
+    def _watched(self, machines: Machines) -> Machines:
+        return replace(machines, writer=self._writer_of(machines), recovery=self._recovery)
 
     def _recovery(self, record: LedgerMetadata, version: int) -> WatchedRecovery:
         return WatchedRecovery(record, version, self.around.parts.rules, self)
@@ -198,12 +202,26 @@ class World:
                 before, replace(record, custom=before.custom)
             ):
                 self.saw("a repair replaces a bookie")
+                self._check_replaced(before, record)
             elif record.fragments != before.fragments:
                 self.saw("an ensemble change replaces a fragment")
             if record.state is LedgerState.CLOSED and before.state is LedgerState.IN_RECOVERY:
                 self.saw("a recoverer closes")
             elif record.state is LedgerState.CLOSED and before.state is LedgerState.OPEN:
                 self.saw("a writer closes")
+
+    def _check_replaced(self, before: LedgerMetadata, record: LedgerMetadata) -> None:
+        """RR2: a bookie that a repair puts into the record holds its share of that fragment; unknown while it is down."""
+        known = {*shares(before)}
+        for share in shares(record):
+            bookie = self.bookies[share.bookie.partition(".")[0]]
+            if share in known or not bookie.up or bookie.server is None:
+                continue
+            held = [HeldInterval(*each) for each in bookie.server.storage.held(record.ledger_id)]
+            if lacking := not_held(share, held):
+                self.broken(
+                    f"RR2: ledger {record.ledger_id} names {bookie.name}, which lacks entry {lacking[0]}"
+                )
 
     def record(self, ledger_id: int) -> LedgerMetadata | None:
         """The newest record of a ledger."""
