@@ -189,6 +189,7 @@ class _End:
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
         if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
+        if world.settings.mix.workload in {"log", "cancelled", "repair"}:
             ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
@@ -198,7 +199,7 @@ class _End:
             await self._repair_all()
 
     async def _ledgers(self, client: QuireClient) -> list[int]:
-        """All ledgers of the log; the store's response may be late even now, and the caller asks again."""
+        """All ledgers there are, those too whose creator died before it knew; the store's response may be late even now, and the caller asks again."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(MetadataUnknownError):
                 return [int(ledger_id) async for ledger_id in client.ledgers()]
