@@ -240,6 +240,8 @@ class _End:
                 await asyncio.sleep(0.3)
         if any(not one.up and not one.lost for one in world.bookies.values()):
             return
+        if not await self._is_there(ledger_id):
+            return  # an owner that stood still went on, and deleted it
         self._stuck(f"ledger {ledger_id} cannot be read although everything is healed")
 
     async def _repair_all(self) -> None:
