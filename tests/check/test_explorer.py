@@ -14,6 +14,7 @@ from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.fingerprints import explore_by_fingerprints
 from quire_testing.explorer.invariants import Violation, Watch
 from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.repairers import NOT_SEEN, SEEN
 from quire_testing.explorer.snapshot import slots_of
 from quire_testing.explorer.story import CannotReplayError, exchanges, replayed
 from quire_testing.explorer.symmetry import FIELDS, Symmetry, renamings
@@ -57,6 +58,12 @@ def test_a_renaming_knows_every_field(machine, table):
     assert sorted(field for fields in table.values() for field in fields.split()) == sorted(slots_of(machine))
 
 
+@pytest.mark.parametrize("kind", SEEN, ids=lambda each: each.__name__)
+def test_the_state_of_a_repair_has_every_field(kind):
+    named = [name for table in (SEEN, NOT_SEEN) for name in table[kind].split()]
+    assert sorted(named) == sorted(slots_of(kind))
+
+
 @pytest.mark.parametrize(
     ("configuration", "count"),
     [
@@ -77,6 +84,8 @@ def test_how_many_renamings_there_are(configuration, count):
         Configuration(3, 3, 3, 2),
         Configuration(crashes=1),
         Configuration(3, 2, 2, 1, timeouts=1, explicit_lac=True, readers=1),
+        Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True),
+        Configuration(3, 2, 2, 2, entries=2, losses=1, repairers=1, changed=True),
     ],
     ids=lambda each: each.name,
 )

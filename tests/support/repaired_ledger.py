@@ -119,7 +119,8 @@ class RepairedLedger:
         """What a bookie says that it has."""
         if bookie in self.silent or bookie not in self.disks:
             return ReplicaList(Answer.TIMED_OUT)
-        assert self.record is not None
+        if self.record is None:
+            return ReplicaList(Answer.NO_LEDGER)
         held = self.disks[bookie] | self.rotten.get(bookie, set())
         return ReplicaList(Answer.OK, intervals(held, self.record), bookie in self.limbo, 7)
 

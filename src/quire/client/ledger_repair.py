@@ -136,7 +136,7 @@ class LedgerRepair:
             for bookie in loss.gone
             if bookie not in self._gone and self._context.bookies.is_registered(bookie)
         }
-        self._machine = RepairMachine(
+        self._machine = self._context.machines.repair(
             self._gone, self._candidates, accepted=self._accepted, sources=sorted(returned)
         )
         try:

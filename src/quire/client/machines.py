@@ -1,4 +1,4 @@
-"""Which machines a client's writers and recoveries run: those that ship, unless a check says otherwise.
+"""Which machines a client's writers, recoveries and repairs run: those that ship, unless a check says otherwise.
 
 A check passes machines with a rule replaced (`quire_testing/explorer/mutants.py`), or machines that record their
 inputs and effects (`quire_testing/replay/recording.py`). They are made once for each ledger, so the path of an entry is
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
+from quire.core.rereplication import RepairMachine
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
 
@@ -33,10 +34,12 @@ class Machines:
     Attributes:
         writer: from a record as created, its version, and how patient to be.
         recovery: from a record as read, and its version.
+        repair: from the bookies that are gone and those that may take slots; see `RepairMachine`.
     """
 
     writer: MakeWriter = _writer
     recovery: MakeRecovery = RecoveryMachine
+    repair: Callable[..., RepairMachine] = RepairMachine
 
 
 SHIPPED: Final = Machines()

@@ -48,10 +48,10 @@ REPAIR_TABLE: Final = StateTable(
         "record_read": "reading > listing swapping clearing ended;"
         " idle listing copying verifying swapping clearing ended > -",
         "listed": "listing > = reading copying swapping clearing ended;"
-        " verifying > = reading listing copying swapping clearing ended;"
+        " verifying > = reading listing copying swapping ended;"
         " idle reading copying swapping clearing ended > -",
         "copied": "copying > = verifying; idle reading listing verifying swapping clearing ended > -",
-        "swapped": "swapping > reading listing clearing ended;"
+        "swapped": "swapping > reading listing copying clearing ended;"
         " idle reading listing copying verifying clearing ended > -",
         "conflicted": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",
         "unknown": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",

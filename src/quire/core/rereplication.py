@@ -131,12 +131,13 @@ class RepairMachine:
         """The record as it is now; None: the ledger was deleted.
 
         Effects:
-            ListReplica for each bookie that is concerned; or EndLimbo, when the record is the one that was filled; or
-            RepairEnded.
+            ListReplica for each bookie that is concerned; or EndLimbo or RepairEnded, when the record is the one that was
+            filled, or of which entries are lost.
         """
         if not self._acts("record_read"):
             return
         if record is None:
+            self.report.lost = self.report.gone_only = self.report.unheard = ()
             self._end(RepairOutcome.DELETED)
             return
         before = self._plan
@@ -327,6 +328,8 @@ class RepairMachine:
             if found.copies:
                 self._copy()
             else:
+                # Bookies may have dropped the ledger since the record was read: then nothing of it is lost.
+                plan.is_fresh = plan.is_fresh and not found.lost
                 self._settle()
 
     def _look(self) -> None:
@@ -401,7 +404,7 @@ class RepairMachine:
     # --- limbo and the end ----------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Nothing is left to copy or to publish: end the limbo of bookies that are whole."""
+        """Nothing is left to copy or to publish: end the limbo of bookies that are whole, and say what is lost."""
         plan = self.plan
         whole = [
             bookie
@@ -409,10 +412,10 @@ class RepairMachine:
             if replica.told.limbo and self.plan.heard(bookie) and self.found.is_whole(bookie)
         ]
         ending = [bookie for bookie in whole if self._rules.may_end_doubt(plan.record, plan.record, bookie)]
-        if not ending:
-            self._finish()
-        elif not plan.is_fresh:
+        if not plan.is_fresh and (ending or self.found.lost):
             self._read()
+        elif not ending:
+            self._finish()
         else:
             self.status = RepairStatus.CLEARING
             plan.awaited = set(ending)
@@ -449,6 +452,24 @@ class RepairMachine:
         if not self._rules.may_end_doubt(self.plan.record, self.plan.record, bookie):
             return "it stays in limbo: a fragment whose end is not decided names it"
         return "it did not end its limbo"
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        plan = self._plan
+        if plan is None:
+            return
+        record, decided = plan.record.checked(), plan.decided()
+        assert self.status is RepairStatus.COPYING or not plan.under_way, (
+            "copies are under way while it copies only"
+        )
+        asks = {RepairStatus.LISTING, RepairStatus.VERIFYING, RepairStatus.CLEARING}
+        assert bool(plan.awaited) == (self.status in asks), "it waits for bookies that it has asked"
+        for index, changes in plan.targets.items():
+            ensemble = record.fragments[index].ensemble
+            targets = [*changes.values()]
+            assert index in decided, "RR1: a target for a fragment that is not decided"
+            assert not {*targets} & {*ensemble}, "I6: a target is in its fragment already"
+            assert len({*targets}) == len(targets), "I6: one target for two slots"
 
     def _end(self, outcome: RepairOutcome) -> None:
         self.status = RepairStatus.ENDED

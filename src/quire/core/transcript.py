@@ -13,9 +13,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quire.core import effects as e
+from quire.core import repair_effects as r
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import EntryRange
 
 NOTHING = "nothing"
 
@@ -83,6 +85,14 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
         f"=> inconclusive at {'the fence' if x.entry_id == NO_ENTRY else x.entry_id}, silent {' '.join(x.silent) or '-'}"
         + "".join(f", {bookie} has lac {lac}" for bookie, lac in x.contradicting)
     ),
+    r.ReadRecord: lambda _, __: "-> store read",
+    r.ListReplica: lambda x, _: f"-> {x.bookie} list",
+    r.CopyRange: lambda x, _: (
+        f"?? copy {_range(x.entries.first, x.entries.last)}{_share(x.entries)} to {x.bookie} from {' '.join(sorted(x.sources))}"
+    ),
+    r.WriteRepaired: lambda x, _: f"-> store write v{x.version}: {record_text(x.record)}",
+    r.EndLimbo: lambda x, _: f"-> {x.bookie} clear limbo {x.doubt_lsn}",
+    r.RepairEnded: lambda x, _: f"=> {x.outcome.value}",
     e.RecoveryFailed: lambda x, _: f"=> failed {x.answer.name}: {' '.join(x.bookies) or '-'}",
 }
 
@@ -91,7 +101,7 @@ def _said(answers: Sequence[tuple[BookieId, Answer]]) -> str:
     return ", ".join(f"{bookie} {answer.name}" for bookie, answer in answers)
 
 
-def _share(adds: e.SendRecoveryAdds) -> str:
+def _share(adds: e.SendRecoveryAdds | EntryRange) -> str:
     """Which of a striped range one bookie is sent."""
     if adds.period == 1:
         return ""

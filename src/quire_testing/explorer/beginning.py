@@ -9,16 +9,21 @@ Source: docs/decisions/004-absent-slots.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, product
 
 from quire.core import quorum
+from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.placement import Shape, slots_for_absent
+from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import bookie_name, patience
+from quire_testing.explorer.clients import Client, bookie_name, patience
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.parts import Move, State, Store, WorldParts
+from quire_testing.explorer.messages import Request
+from quire_testing.explorer.parts import Label, Move, State, Store, WorldParts
 
 NOT_CREATED = Store(None, -1)
 """The store before the ledger is there."""
@@ -42,12 +47,27 @@ def record_of(configuration: Configuration, ensemble: Sequence[BookieId] = ()) -
     )
 
 
+def lacking_copies(configuration: Configuration) -> Iterator[tuple[frozenset[int], ...]]:
+    """For each entry the slots of its write set that lack it, in every way in which Qa of them have each."""
+    c = configuration
+    ways = []
+    for entry in range(c.entries):
+        slots = quorum.write_set(entry, c.ensemble, c.write_quorum)
+        spare = range(c.write_quorum - c.ack_quorum + 1)
+        ways.append([frozenset(some) for size in spare for some in combinations(slots, size)])
+    return product(*ways)
+
+
 class Beginning(WorldParts):
     """The creation of the ledger, where it is a step."""
 
     def _creations(self, state: State) -> list[Move]:
         """Every way to create the ledger that the rule allows; nothing else happens before."""
         c, rules = self.configuration, self.switches.rules
+        if c.closed:
+            return [self._closed_without(state, lacking) for lacking in lacking_copies(c)]
+        if c.changed:
+            return [self._changed(state)]
         shape = shape_of(c)
         masks = quorum.write_set_masks(c.ensemble, c.write_quorum)
         moves: list[Move] = []
@@ -72,6 +92,72 @@ class Beginning(WorldParts):
             )
         ]
         return [(move[0], self._client_after([*new], 0, move)) for move in client_moves]
+
+    def _closed_without(self, state: State, lacking: tuple[frozenset[int], ...]) -> Move:
+        """The writer has closed, and some slots lack some entries.
+
+        Args:
+            lacking: for each entry, the slots that do not have it.
+        """
+        c = self.configuration
+        writer, requests = self._appended(self._created_writer(), c.entries)
+        (asked,) = self.writer_driver.step(writer, lambda m: m.close())
+        (closed,) = self.writer_driver.step(asked.client, lambda m: m.metadata_written(1))
+        (_, record, _), *_ = asked.asks
+        holes = [
+            f"{entry} at {bookie_name(slot)}" for entry, slots in enumerate(lacking) for slot in sorted(slots)
+        ]
+        new = self._held(state, [(slot, each) for slot, each in requests if slot not in lacking[each[3]]])
+        new[self.at_store] = self.stores.number(Store(record, 1, 1))
+        new[self.at_client] = self.clients.number(closed.client)
+        return Label("writer", f"has closed, lacking: {', '.join(holes) or 'nothing'}", kind="closed"), tuple(
+            new
+        )
+
+    def _changed(self, state: State) -> Move:
+        """Entry 0 is everywhere; entry 1 is on its way, to a next fragment without the first ensemble's last bookie."""
+        c = self.configuration
+        writer, requests = self._appended(self._created_writer(), 1)
+        slot = c.ensemble - 1
+        sent = self.writer_driver.step(writer, lambda m: m.append(c.run, c.run))[0]
+        lost = self.writer_driver.lost(sent.client, slot, bookie_name(slot))[0]
+        changed = self.writer_driver.step(lost.client, lambda m: m.metadata_written(1))[0]
+        (_, record, _), *_ = lost.asks
+        new = self._held(state, requests)
+        new[self.at_store] = self.stores.number(Store(record, 1))
+        for outcome in (sent, lost, changed):
+            new = [*self._client_after(new, 0, self._client_move(0, replace(outcome, asks=()), "changes"))]
+        if c.gone:
+            left = self.bookies.parts[new[slot]]
+            new = self._stopped((*new,), slot, left, left._replace(gone=True))
+        return Label("writer", f"has changed the ensemble: {record_text(record)}", kind="changed"), tuple(new)
+
+    def _created_writer(self) -> Client:
+        rules, limits = self.switches.rules, patience(self.configuration)
+        return self.writer_driver.new(
+            self.switches.writer(record_of(self.configuration), 0, rules=rules, limits=limits)
+        )
+
+    def _appended(self, writer: Client, entries: int) -> tuple[Client, list[tuple[int, Request]]]:
+        """A writer whose entries are acknowledged by all slots; and (slot, request) of each add."""
+        c, requests = self.configuration, []
+        for _ in range(entries):
+            (sent,) = self.writer_driver.step(writer, lambda m: m.append(c.run, c.run))
+            writer = sent.client
+            for bookie, request in sent.sends:
+                requests.append((bookie, request))
+                reply = (request, Answer.OK, None)
+                (acked,) = self.writer_driver.answered(writer, bookie, reply)
+                writer = acked.client
+        return writer, requests
+
+    def _held(self, state: State, requests: Sequence[tuple[int, Request]]) -> list[int]:
+        """The state once these requests of the writer are on their bookies' disks."""
+        new = list(state)
+        for bookie, request in requests:
+            after, _, _ = self.bookie_driver.deliver(self.bookies.parts[new[bookie]], 0, request, waits=False)
+            new[bookie] = self.bookies.number(self._synced(after)[0])
+        return new
 
     def created(self, record: LedgerMetadata, absent: Sequence[int]) -> Store:
         """The store with the new ledger; C is judged here, by counting and not by the rule."""

@@ -24,9 +24,11 @@ from quire.core.bookie_ledger import (
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
+from quire.core.replica import ReplicaList
 from quire.core.rules import Rules
+from quire.core.shares import HeldInterval
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.messages import Reply, Request
+from quire_testing.explorer.messages import Reply, Request, entries_text
 from quire_testing.explorer.snapshot import frozen
 
 KEY = b"k" * 20
@@ -63,6 +65,7 @@ class BookieState(NamedTuple):
             "open".
         waiting: normal adds that wait for that answer.
         owed: entries that it held before a loss (where doubts are cleared).
+        gone: it is there no more, nor is what it held, which stays here for those who judge.
     """
 
     facts: tuple[Any, ...] | None = None
@@ -81,6 +84,7 @@ class BookieState(NamedTuple):
     question: str = ""
     waiting: tuple[Waiting, ...] = ()
     owed: int = 0
+    gone: bool = False
 
     @property
     def lac(self) -> int:
@@ -138,9 +142,11 @@ class BookieDriver:
             The bookie after it, replies that may leave at once with their receivers, and a description of the step.
         """
         waiting = (client, request, waits)
+        if state.gone:
+            return state, reply_to(waiting, Answer.UNREACHABLE), "is gone"
         machine = self.machine(state)
         match request[0]:
-            case "add" | "put":
+            case "add" | "put" | "copy":
                 return self._add(state, waiting)
             case "lac":
                 ready = machine.explicit_lac(b"", request[1], key=KEY, token=0, digest_type=0)
@@ -162,7 +168,7 @@ class BookieDriver:
     def _add(self, state: BookieState, waiting: Waiting) -> tuple[BookieState, list[tuple[int, Reply]], str]:
         kind, *_, lac = waiting[1]
         machine = self.machine(state)
-        ready = machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=kind == "put")
+        ready = machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=kind != "add")
         if ready.answer is Answer.UNKNOWN:
             asks = "" if state.question else ", asks the store"
             after = state._replace(question=state.question or "asked", waiting=(*state.waiting, waiting))
@@ -170,7 +176,7 @@ class BookieDriver:
         if ready.record is not Journaled.RUN:
             return state, reply_to(waiting, ready.answer), f"refuses: {ready.answer.name}"
         after, replies = self._carried_out(state, machine, ready, waiting)
-        return after, replies, f"stores {_entries(self.bits_of(waiting[1]))}"
+        return after, replies, f"stores {entries_text(self.bits_of(waiting[1]))}"
 
     def _carried_out(
         self, state: BookieState, machine: BookieLedgerMachine, ready: BookieReady, waiting: Waiting | None
@@ -183,7 +189,7 @@ class BookieDriver:
         if ready.record is Journaled.RUN:
             assert waiting is not None
             after = self._stored(state, after, waiting[1])
-            recovery = waiting[1][0] == "put"
+            recovery = waiting[1][0] != "add"
             lac = NO_ENTRY if recovery else waiting[1][-1]
             lac = self.rules.lac_after_add(NO_ENTRY, lac, recovery=recovery)
             records.append(("run", (self.bits_of(waiting[1]), lac)))
@@ -205,7 +211,7 @@ class BookieDriver:
         after = after._replace(held=after.held | bits, damaged=after.damaged & ~bits)
         known = LedgerFacts(*before.facts) if before.facts else LedgerFacts(LEDGER)
         fenced = known.fenced or (before.answered_fence and not self.configuration.journal)
-        if (request[0] != "put" and fenced) or known.deleted_until_ms:
+        if (request[0] == "add" and fenced) or known.deleted_until_ms:
             after = after._replace(
                 fault=("I9", "a bookie stored a normal add after it was fenced or deleted")
             )
@@ -219,7 +225,7 @@ class BookieDriver:
         Args:
             fences: it says that the ledger is fenced now.
         """
-        if waiting[1][0] in ("add", "put"):
+        if waiting[1][0] in ("add", "put", "copy"):
             return state, reply_to(waiting, answer)
         if fences:
             state = state._replace(answered_fence=state.answered_fence or waiting[2])
@@ -286,7 +292,8 @@ class BookieDriver:
             fault=state.fault,
         )
         if not self.configuration.journal:
-            owed = state.owed | state.held if self.configuration.clears else 0
+            ends = self.configuration.clears or self.configuration.repairers
+            owed = state.owed | state.held if ends else 0
             return self._after_loss(after._replace(losses=state.losses + 1, owed=owed))
         if state.answered_fence and not after.is_fenced:
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
@@ -338,10 +345,32 @@ class BookieDriver:
             said.append(what)
         return state, replies, said
 
+    def listed(self, state: BookieState) -> ReplicaList:
+        """What it says that it holds. What has rotted is listed: nothing has read it yet."""
+        if state.gone:
+            return ReplicaList(Answer.UNREACHABLE)
+        if state.facts is None:
+            return ReplicaList(self._after(state).of_stranger(searching=state.looking))
+        machine = self.machine(state)
+        answer = machine.may_read(KEY, 0)
+        if answer is not Answer.OK:
+            return ReplicaList(answer)
+        size = self.configuration.ensemble
+        striped = self.configuration.write_quorum < size
+        held = tuple(
+            HeldInterval(entry, entry, size, 1 << entry % size)
+            if striped
+            else HeldInterval(entry, entry, 1, 1)
+            for entry in range(state.held.bit_length())
+            if state.held >> entry & 1
+        )
+        doubt = machine.facts.doubt
+        return ReplicaList(Answer.OK, held, machine.facts.limbo, doubt.lsn if doubt else 0)
+
     def clear_limbo(self, state: BookieState, lsn: int) -> tuple[BookieState, Answer]:
         """A client ends the doubt that it saw before it filled the bookie."""
-        if state.facts is None:
-            return state, Answer.NO_LEDGER
+        if state.gone or state.facts is None:
+            return state, Answer.UNREACHABLE if state.gone else Answer.NO_LEDGER
         machine = self.machine(state)
         ready = machine.clear_limbo(lsn, key=KEY)
         return self._carried_out(state, machine, ready, None)[0], ready.answer
@@ -378,6 +407,8 @@ class BookieDriver:
         if request[0] == "add":
             _, slot, _, first, last, _ = request
             period, residues = size, residues_of_slot(slot, size, write_quorum)
+        elif request[0] == "copy":
+            return int(request[4])
         else:
             _, _, _, first, last, period, residues, _ = request
         return sum(1 << entry for entry in range(first, last + 1) if residues >> entry % period & 1)
@@ -387,7 +418,3 @@ def reply_to(waiting: Waiting, answer: Answer, payload: Any = None) -> list[tupl
     """The response, if a client still waits for it."""
     client, request, waits = waiting
     return [(client, (request, answer, payload))] if waits else []
-
-
-def _entries(bits: int) -> str:
-    return " ".join(str(entry) for entry in range(bits.bit_length()) if bits >> entry & 1) or "nothing"

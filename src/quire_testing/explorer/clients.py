@@ -20,6 +20,7 @@ from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryStatus
+from quire.core.repair_effects import CopyRange
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status, WriterLimits
@@ -63,6 +64,7 @@ class Client:
         verdict: the lowest entry that a recovery of this client judged not recoverable.
         result: the outcome of the last recovery.
         fault: what this client did against an invariant.
+        sent: pieces of a repair that are on their way.
     """
 
     key: tuple[Any, ...]
@@ -72,12 +74,13 @@ class Client:
     verdict: int | None = None
     result: str = ""
     fault: Fault | None = None
+    sent: frozenset[CopyRange] = frozenset()
 
     @property
     def idle(self) -> bool:
         """Whether it has nothing to do any more."""
         if self.machine is None:
-            return False
+            return bool(self.key[0] == "repairer")
         if isinstance(self.machine, WriterMachine):
             return self.machine.status in WRITER_DONE
         return self.machine.status is RecoveryStatus.ENDED

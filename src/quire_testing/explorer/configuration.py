@@ -27,6 +27,7 @@ class Configuration:
         lost_swaps: compare-and-swaps whose response never reaches the client.
         damages: entries that a bookie can no longer read.
         deletions: whether the ledger's owner may delete it.
+        losses: bookies that go for ever, with what they hold.
         journal: without it a crash loses everything, and the bookie starts knowing only that it lost something.
         closes: whether the writer's caller may close.
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
@@ -39,6 +40,10 @@ class Configuration:
         named: without a journal, what is lost names its ledger, as a torn group does.
         clears: how often a client fills a bookie that is in doubt, and ends its doubt.
         slow_disks: whether each sync is a step of its own, though no crash can come between.
+        repairers: clients that repair the ledger whenever something is to be repaired, or may come to be.
+        closed: whether it begins closed, in each way in which every entry is on Qa bookies of its write set.
+        changed: whether it begins with entry 0 in a decided fragment, and another ensemble from entry 1 on.
+        gone: whether the bookie that such a change left is gone for ever.
         waits: whether a writer that cannot reach its ack quorum waits for bookies; it may end at any time.
     """
 
@@ -70,6 +75,11 @@ class Configuration:
     clears: int = 0
     waits: bool = False
     slow_disks: bool = False
+    losses: int = 0
+    repairers: int = 0
+    closed: bool = False
+    changed: bool = False
+    gone: bool = False
 
     @property
     def name(self) -> str:
@@ -88,7 +98,7 @@ class Configuration:
     def is_faultless(self) -> bool:
         """Whether nothing can go wrong in it."""
         faults = (self.timeouts, self.crashes, self.breaks, self.lost_swaps, self.damages, self.deletions)
-        return not any(faults)
+        return not any((*faults, self.losses))
 
 
 def budgets_text(configuration: Any, *said: str) -> str:

@@ -80,6 +80,9 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 1, timeouts=1, away=1),
     Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
+    Configuration(3, 2, 2, 2, entries=2, repairers=1, changed=True, gone=True),
+    Configuration(4, 3, 3, 2, timeouts=1, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(4, 3, 3, 2, entries=2, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
 )
 """Largest first, so that no core waits long for the other at the end. `make test` takes those up to 160,000 states."""
 
@@ -110,6 +113,14 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(lives=2, passes=4, full=1),
     CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
+    Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(4, 3, 3, 2, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(3, 2, 2, 2, entries=2, recoverers=0, losses=1, repairers=1, changed=True),
+    Configuration(3, 2, 2, 2, damages=1, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(4, 3, 3, 2, crashes=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 2, 2, 2, lost_swaps=1, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=2, closed=True),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
@@ -126,8 +137,12 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
 )
 """Complete as well, a minute or two each: part of `make full`."""
 
-BOUNDED: Final = ((Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),)
-"""(configuration, states): looked at so far, not complete; part of `make full`."""
+BOUNDED: Final = (
+    (Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),
+    (Configuration(3, 2, 2, 2, entries=2, losses=1, repairers=1, changed=True), 5_000_000),
+    (Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True), 5_000_000),
+)
+"""(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 
 CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
 CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)

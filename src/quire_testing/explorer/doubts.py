@@ -135,7 +135,8 @@ class Doubts(WorldParts):
         """The decided entries that a bookie should hold and does not; None if one of them is nowhere."""
         lacks, name = 0, bookie_name(bookie)
         readable = [
-            part.held & ~part.damaged for part in (self.bookies.parts[number] for number in state[: self.n])
+            0 if part.gone else part.held & ~part.damaged
+            for part in (self.bookies.parts[number] for number in state[: self.n])
         ]
         for index in range(len(record.fragments)):
             last = record.last_entry_of_fragment(index)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import Request, reply_text, request_text
@@ -66,6 +65,9 @@ class Faults(WorldParts):
         if budget.deletions:
             spent = self.budgets.number(budget._replace(deletions=budget.deletions - 1))
             self._deletion((*state[:-1], spent), moves)
+        if budget.losses:
+            spent = self.budgets.number(budget._replace(losses=budget.losses - 1))
+            self._losses((*state[:-1], spent), moves)
 
     def _timeouts(self, state: State, moves: list[Move]) -> None:
         for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
@@ -101,7 +103,8 @@ class Faults(WorldParts):
 
     def _give_up(self, state: State, client: int, bookie: int, request: Request, moves: list[Move]) -> None:
         who = self.clients.parts[state[self.at_client + client]]
-        if not self.recovery_driver.waits_for(who, request):
+        driver = self.driver_of(client)
+        if not driver.waits_for(who, request):
             return
         new = list(state)
         place = self.at_link + client * self.n + bookie
@@ -117,31 +120,31 @@ class Faults(WorldParts):
         )
         new[bookie] = self.bookies.number(before._replace(journal=journal))
         command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
-        for outcome in self.recovery_driver.gave_up(who, bookie, request):
+        for outcome in driver.gave_up(who, bookie, request):
             move = self._client_move(client, outcome, command, kind="timeout")
             moves.append((move[0], self._client_after([*new], client, move)))
 
     def _crashes(self, state: State, moves: list[Move]) -> None:
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
-            if before.facts is None and not before.journal and not before.waiting:
+            if before.gone or (before.facts is None and not before.journal and not before.waiting):
                 continue
             after = self.bookie_driver.crashed(before)
-            new = list(state)
-            new[bookie] = self.bookies.number(after)
-            for client in range(self.count):
-                place = self.at_link + client * self.n + bookie
-                link = self.links.parts[new[place]].died()
-                for waiting in (*(record[2] for record in before.journal), *before.waiting):
-                    if waiting and waiting[0] == client and waiting[2]:
-                        link = link.answered((waiting[1], Answer.UNREACHABLE, None))
-                new[place] = self.links.number(link)
-                self._tidy(new, client, place)
+            new = self._stopped(state, bookie, before, after)
             if self._syncs_at_once(state):
                 self._settle_disks(new)
             moves.append(
                 (Label(bookie_name(bookie), "crashes and starts again", (), kind="crash"), tuple(new))
             )
+
+    def _losses(self, state: State, moves: list[Move]) -> None:
+        """A bookie goes for ever. What it holds and its fence stay as they are: of those who judge, none reads it."""
+        for bookie in range(self.n):
+            before = self.bookies.parts[state[bookie]]
+            if not before.gone:
+                after = before._replace(journal=(), waiting=(), looking=False, question="", gone=True)
+                new = self._stopped(state, bookie, before, after)
+                moves.append((Label(bookie_name(bookie), "is lost for ever", (), kind="loss"), tuple(new)))
 
     def _settle_disks(self, new: list[int]) -> None:
         """The last crash has been: what waits for a disk is on it now."""
@@ -171,7 +174,7 @@ class Faults(WorldParts):
                     continue
                 kept = () if ask.answer else (ask._replace(waits=False),)
                 rest = (*questions[:index], *kept, *questions[index + 1 :])
-                driver = self.writer_driver if client == 0 else self.recovery_driver
+                driver = self.driver_of(client)
                 who = self.clients.parts[state[self.at_client + client]]
                 assert ask.record is not None
                 outcomes = driver.swap_answered(who, "unknown", ask.record, ask.version)
@@ -185,7 +188,7 @@ class Faults(WorldParts):
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
             for entry in range(self.configuration.entries_written):
-                if before.held >> entry & 1 and not before.damaged >> entry & 1:
+                if before.held >> entry & 1 and not before.damaged >> entry & 1 and not before.gone:
                     new = list(state)
                     new[bookie] = self.bookies.number(before._replace(damaged=before.damaged | 1 << entry))
                     label = Label(bookie_name(bookie), f"entry {entry} rots", (), kind="damage")
@@ -200,7 +203,7 @@ class Faults(WorldParts):
         new[self.at_store] = self.stores.number(Store(None, store.version + 1, store.closes, store.fault))
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
-            if before.facts is not None:
+            if before.facts is not None and not before.gone:
                 after, _, _ = self.bookie_driver.deliver(before, 0, ("delete",), waits=False)
                 new[bookie] = self.bookies.number(after)
         if self._syncs_at_once(state):

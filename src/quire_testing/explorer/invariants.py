@@ -42,6 +42,10 @@ INVARIANTS: Final = {
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
     "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in doubt (where doubts end)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
+    "RR1": "a repair changes only bookies of decided fragments",
+    "RR2": "who a repair puts into the record holds its share of that fragment",
+    "RR3": "no entry is called lost that a disk holds",
+    "F5": "where a repair says that all is whole it is; what lacks copies can always still be repaired",
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
 """Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
@@ -211,9 +215,8 @@ class Watch:
                 RecoveryStatus.CLOSING,
             ):
                 fenced = tuple(bookie_number(name) for name in machine.end.ensemble)
-            view = ClientView(
-                client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault
-            )
+            lap = machine.lap if isinstance(machine, WriterMachine | RecoveryMachine) else NO_ENTRY
+            view = ClientView(client.told, fenced, client.verdict, lap, fault)
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 

@@ -7,6 +7,7 @@
 | `fence` | slot | the bookie's LAC |
 | `read` | slot, first, last, whether it fences | entries, vouched through, unknown ranges |
 | `put` | slot, bookie, first, last, period, residues, lac | none |
+| `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
 | `delete` | | nobody waits |
 
 A response is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
@@ -85,7 +86,14 @@ def request_text(request: Request) -> str:
                 else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
             )
             return f"recovery add {first}..{last}{share} lac={lac}"
+        case ("copy", _, first, last, bits, *_):
+            return f"copies of {first}..{last}: {entries_text(bits)}"
     return str(request[0])
+
+
+def entries_text(bits: int) -> str:
+    """Entries, which are bits, by their ids."""
+    return " ".join(str(entry) for entry in range(bits.bit_length()) if bits >> entry & 1) or "nothing"
 
 
 def reply_text(reply: Reply) -> str:

@@ -20,6 +20,7 @@ from quire_testing.explorer.log_mutants import LOG_MUTANTS
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
+from quire_testing.explorer.repair_mutants import REPAIR_MUTANTS
 
 AnyConfiguration: TypeAlias = (
     Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
@@ -34,14 +35,17 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     LOG_MUTANTS,
     COLLECTOR_MUTANTS,
     DIRECTORY_MUTANTS,
+    REPAIR_MUTANTS,
 )
 """What shows in one world, or is of one kind, stands together."""
 
 MUTANTS: Final[dict[str, AnyMutant]] = {mutant.name: mutant for table in TABLES for mutant in table}
 """By name, in the order in which the documents show them."""
 
-OF_MACHINES: Final[dict[str, Mutant[Configuration]]] = {mutant.name: mutant for mutant in LEDGER_MUTANTS}
-"""Those that walks and whole programs are made with: fixes of writers, recoverers and bookies."""
+OF_MACHINES: Final[dict[str, Mutant[Configuration]]] = {
+    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *REPAIR_MUTANTS)
+}
+"""Those that walks and whole programs are made with: fixes of writers, recoverers, repairers and bookies."""
 
 REPLAYED: Final[dict[str, Mutant[Configuration]]] = {
     mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS)

@@ -4,7 +4,7 @@
 | --- | --- |
 | 0 .. n-1 | bookies |
 | n | the store: record, version |
-| n+1 .. n+C | clients: the writer, then the recoverers |
+| n+1 .. n+C | clients: the writer, then the recoverers, then the repairers |
 | then C x n | connections, client by client |
 | then C | what each client asked the store |
 | then R | readers |
@@ -15,8 +15,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import Client, Outcome, WriterDriver
@@ -24,6 +26,7 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.readers import ReaderDriver, ReaderState
 from quire_testing.explorer.recoverers import RecoveryDriver
+from quire_testing.explorer.repairers import RepairDriver, judged
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
@@ -69,6 +72,7 @@ class Budget(NamedTuple):
     lost_swaps: int
     damages: int
     deletions: int
+    losses: int
     reruns: int
 
 
@@ -122,9 +126,29 @@ def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
     """
     if old.state is LedgerState.OPEN:
         return new.state is not LedgerState.IN_RECOVERY or new.fragments == old.fragments
-    if old.state is LedgerState.IN_RECOVERY:
-        return new.state is LedgerState.CLOSED
-    return new == old
+    if old.state is LedgerState.IN_RECOVERY and new.state is LedgerState.CLOSED:
+        return True
+    return repaired_only(old, new)
+
+
+def repaired_only(old: LedgerMetadata, new: LedgerMetadata) -> bool:
+    """Whether a record differs from another by bookies of decided fragments only: M6, of any number of fragments.
+
+    Source: docs/protocol/repair.md, "Publishing".
+    """
+    if replace(new, fragments=old.fragments, creation_token=old.creation_token) != old:
+        return False
+    if len(new.fragments) != len(old.fragments):
+        return False
+    return all(
+        after == before
+        or (
+            after.first_entry == before.first_entry
+            and len(after.ensemble) == len(before.ensemble) == len({*after.ensemble})
+            and old.last_entry_of_fragment(index) is not None
+        )
+        for index, (before, after) in enumerate(zip(old.fragments, new.fragments, strict=True))
+    )
 
 
 class WorldParts:
@@ -136,6 +160,7 @@ class WorldParts:
         self.bookie_driver = BookieDriver(configuration, switches.rules, switches.bookie)
         self.writer_driver = WriterDriver(configuration)
         self.recovery_driver = RecoveryDriver(configuration, switches.rules, switches.recovery)
+        self.repair_driver = RepairDriver(configuration, switches.rules, switches.repair)
         self.bookies: Table[BookieState] = Table()
         self.stores: Table[Store] = Table()
         self.clients: Table[Client] = Table(lambda client: client.key)
@@ -150,6 +175,8 @@ class WorldParts:
         self.names = ["writer", *(f"recoverer {i + 1}" for i in range(configuration.recoverers))]
         if configuration.recoverers == 1:
             self.names[1] = "recoverer"
+        repairers = [f"repairer {i + 1}" for i in range(configuration.repairers)]
+        self.names += ["repairer"] if len(repairers) == 1 else repairers
         self.count = len(self.names)
         self.at_store = n
         self.at_client = n + 1
@@ -171,6 +198,12 @@ class WorldParts:
         self._quiet: dict[int, bool] = {}
         self._at_once: dict[int, bool] = {}
 
+    def driver_of(self, client: int) -> Any:
+        """What drives a client."""
+        if client == 0:
+            return self.writer_driver
+        return self.recovery_driver if client <= self.configuration.recoverers else self.repair_driver
+
     def _client_move(
         self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = ""
     ) -> ClientMove:
@@ -181,6 +214,8 @@ class WorldParts:
         """A client's step on a state: its own place, what it sends, what it asks; then what has no effect goes."""
         _, after, sends, asks = move
         at_client = self.at_client + client
+        if client > self.configuration.recoverers:
+            after = self._judged(new, after)
         changed = new[at_client] != after
         new[at_client] = after
         base = self.at_link + client * self.n
@@ -200,6 +235,17 @@ class WorldParts:
                     self._tidy(new, client, place)
         return tuple(new)
 
+    def _judged(self, new: list[int], number: int) -> int:
+        """A repairer after its step; if it has ended, it is judged by the disks as they are then."""
+        ended, c = self.clients.parts[number], self.configuration
+        if not ended.result:
+            return number
+        bookies = [self.bookies.parts[each] for each in new[: self.n]]
+        held = [bookie.held for bookie in bookies]
+        readable = [bookie.held & ~bookie.damaged for bookie in bookies]
+        sound = not (c.crashes or c.damages or c.deletions)
+        return self.clients.number(judged(ended, held, readable, sound=sound))
+
     def _tidy(self, new: list[int], client: int, place: int) -> None:
         """Forget replies that can change nothing any more, and who waits for them."""
         key = (client, new[self.at_client + client], new[place])
@@ -212,7 +258,7 @@ class WorldParts:
         who, link = self.clients.parts[client_at], self.links.parts[link_at]
         if who.machine is None:
             return link_at
-        driver = self.writer_driver if client == 0 else self.recovery_driver
+        driver = self.driver_of(client)
         requests = [(request, waits and driver.waits_for(who, request)) for request, waits in link.requests]
         replies = [reply for reply in link.replies if driver.heeds(who, reply)]
         if len(replies) == len(link.replies) and requests == [*link.requests]:
@@ -252,6 +298,20 @@ class WorldParts:
             state, more = self.bookie_driver.sync(state)
             replies += more
         return state, replies
+
+    def _stopped(self, state: State, bookie: int, before: BookieState, after: BookieState) -> list[int]:
+        """A bookie stopped: what did not reach it never will, and who waits for it learns that."""
+        new = list(state)
+        new[bookie] = self.bookies.number(after)
+        for client in range(self.count):
+            place = self.at_link + client * self.n + bookie
+            link = self.links.parts[new[place]].died()
+            for waiting in (*(record[2] for record in before.journal), *before.waiting):
+                if waiting and waiting[0] == client and waiting[2]:
+                    link = link.answered((waiting[1], Answer.UNREACHABLE, None))
+            new[place] = self.links.number(link)
+            self._tidy(new, client, place)
+        return new
 
     def clients_of(self, state: State) -> Iterator[Client]:
         """The clients of a state."""

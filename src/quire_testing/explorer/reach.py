@@ -16,9 +16,10 @@ from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import Label, State
+from quire_testing.explorer.repairers import shares_of_decided
 from quire_testing.explorer.world import World
 
-FAULTS: Final = frozenset({"timeout", "crash", "break", "lost swap", "damage", "delete"})
+FAULTS: Final = frozenset({"timeout", "crash", "break", "lost swap", "damage", "delete", "loss"})
 """Kinds of steps that spend the budget of faults."""
 
 
@@ -60,6 +61,19 @@ def recovery_is_done(world: World) -> Callable[[State], bool]:
         return any(client.result == "closed" for client in world.clients_of(state))
 
     return done
+
+
+def is_repaired(world: World) -> Callable[[State], bool]:
+    """Whether no decided fragment of a state lacks anything, and none names a bookie that is gone."""
+
+    def repaired(state: State) -> bool:
+        record = world.stores.parts[state[world.at_store]].record
+        if record is None:
+            return False
+        shares = [(world.bookies.parts[state[bookie]], share) for bookie, share in shares_of_decided(record)]
+        return not any(bookie.gone or share & ~bookie.held for bookie, share in shares)
+
+    return repaired
 
 
 def log_is_settled(world: LogWorld) -> Callable[[LogState], bool]:

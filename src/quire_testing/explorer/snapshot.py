@@ -65,11 +65,14 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list):
         return value[:] if PLAIN.issuperset(map(type, value)) else [_copied(part) for part in value]
     if isinstance(value, dict):
+        other = value.copy()
+        if not PLAIN.issuperset(map(type, value.values())):
+            other.update((key, _copied(part)) for key, part in value.items())
+        return other
+    if isinstance(value, deque | set):
         return value.copy()
-    if isinstance(value, deque):
-        return deque(value)
     names = _fields_of(type(value))
-    return value if names is None else type(value)(*(getattr(value, name) for name in names))
+    return value if names is None else type(value)(*(_copied(getattr(value, name)) for name in names))
 
 
 def frozen(value: Any) -> Any:

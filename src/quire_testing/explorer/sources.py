@@ -82,8 +82,10 @@ class SourcesWorld(World):
         elif kind == "client":
             if one == 0:
                 self._writer_moves(state, moves)
-            else:
+            elif one <= self.configuration.recoverers:
                 self._recoverer_moves(state, one, moves)
+            else:
+                self.repairs.moves_of(state, one, moves)
         elif kind == "store":
             self._questions_of(state, one, moves)
         elif kind == "disk":
@@ -198,8 +200,10 @@ class SourcesWorld(World):
                 (self.names[client], partial(self._given_up, state, client, bookie, request))
                 for bookie in range(self.n)
                 for request in self._outstanding(state, client, bookie)
-                if (not aim or request[0] == aim) and self.recovery_driver.waits_for(who, request)
+                if (not aim or request[0] == aim) and self.driver_of(client).waits_for(who, request)
             ]
+            if client > self.configuration.recoverers:
+                found += [(move[0].actor, [move].copy) for move in self.repairs.silences(state, client)]
         return found
 
     def _given_up(self, state: State, client: int, bookie: int, request: Request) -> list[Move]:

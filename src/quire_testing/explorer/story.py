@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from quire.core.rereplication import RepairMachine
 from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.beginning import NOT_CREATED
@@ -117,11 +118,13 @@ def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
     for name, client in zip(world.names, world.clients_of(state), strict=True):
         machine = client.machine
         if machine is None:
-            rows.append((name, "not started"))
+            rows.append((name, "repairs nothing" if name.startswith("repairer") else "not started"))
         elif isinstance(machine, WriterMachine):
             rows.append(
                 (name, f"{machine.status.value}, acknowledged through {client.told}, LAP {machine.lap}")
             )
+        elif isinstance(machine, RepairMachine):
+            rows.append((name, machine.status.value))
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))
@@ -135,7 +138,8 @@ def _bookie_text(bookie: BookieState) -> str:
     held = " ".join(str(entry) for entry in range(bookie.held.bit_length()) if bookie.held >> entry & 1)
     fence = "fenced" if bookie.is_fenced else "not fenced"
     durable = " (not durable)" if bookie.is_fenced and not bookie.fence_is_durable else ""
-    return f"entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
+    gone = "gone for ever, with " if bookie.gone else ""
+    return f"{gone}entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
 
 
 def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:

@@ -10,8 +10,9 @@ bookies are first put in order by what each looks like without names (its own st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import permutations, product
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -20,9 +21,14 @@ from quire.core.ensemble_change import EnsembleChange
 from quire.core.finding_end import EndSearch
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import Fragment, LedgerMetadata
+from quire.core.missing_copies import MissingCopies
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.record_swap import RecordSwap
 from quire.core.recovery import RecoveryMachine
+from quire.core.repair_effects import CopyRange, EndLimbo, RepairReport, WriteRepaired
+from quire.core.repair_plan import RepairPlan
+from quire.core.replica import Replica, ReplicaList
+from quire.core.rereplication import RepairMachine
 from quire.core.run_window import RunWindow
 from quire.core.write_back import WriteBack
 from quire.core.writer import WriterMachine
@@ -33,7 +39,7 @@ from quire_testing.explorer.clients import Client, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.parts import State
 from quire_testing.explorer.readers import ReaderState
-from quire_testing.explorer.snapshot import clone, state_of
+from quire_testing.explorer.snapshot import NOT_STATE, clone, slots_of, state_of
 from quire_testing.explorer.world import World
 
 M = TypeVar("M")
@@ -109,6 +115,20 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
 """Every field of the machines and of their parts, by what a renaming does to it; a test holds this against `__slots__`."""
 
 
+BOOKIE: Final = re.compile(r"b\d+")
+REPAIR_PARTS: Final = (
+    RepairMachine,
+    RepairPlan,
+    RepairReport,
+    MissingCopies,
+    Replica,
+    ReplicaList,
+    CopyRange,
+    WriteRepaired,
+    EndLimbo,
+)
+"""What `renamed_within` looks into; a test walks both sides of renamings."""
+
 PAIR = 2
 
 
@@ -122,6 +142,9 @@ def renamings(world: World) -> list[Renaming]:
     size, n = configuration.ensemble, configuration.bookies
     alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
     alike = alike and (configuration.away <= 1 or size <= PAIR + 1)
+    alike = (
+        alike and configuration.losses <= 1
+    )  # of two lost bookies the one at the lower slot gets the only target
     members = permutations(range(size)) if alike else [tuple(range(size))]
     spares = permutations(range(size, n))
     return [((*first, *rest), first) for first, rest in product(list(members), list(spares))]
@@ -246,6 +269,8 @@ class Symmetry:
     def _client_renamed(self, client: Client, renaming: Renaming) -> Client:
         if client.machine is None or client.idle:
             return client
+        if isinstance(client.machine, RepairMachine):
+            return self._world.repair_driver.renamed(client, lambda part: renamed_within(part, renaming))
         if isinstance(client.machine, WriterMachine):
             writer = machine_renamed(client.machine, renaming)
             return self._world.writer_driver.client(writer, client.told, client.left, client.fault)
@@ -326,9 +351,43 @@ def request_renamed(request: Request, renaming: Renaming) -> Request:
     if kind == "put":
         _, slot, bookie, *rest = request
         return (kind, slots[slot], names[bookie], *rest)
+    if kind == "copy":
+        _, bookie, first, last, bits, rotten, lac = request
+        rotten = tuple(sorted((names[source], some) for source, some in rotten))
+        return (kind, names[bookie], first, last, bits, rotten, lac)
     if kind in ("add", "fence", "read"):
         return (kind, slots[request[1]], *request[2:])
     return request
+
+
+def renamed_within(value: Any, renaming: Renaming) -> Any:
+    """A repair machine, or a part of one: bookies are names in it, and slots stand in records only."""
+    if isinstance(value, LedgerMetadata):
+        return record_renamed(value, renaming)
+    if isinstance(value, str):
+        names = renaming[0]
+        return bookie_name(names[int(value[1:])]) if BOOKIE.fullmatch(value) else value
+    if isinstance(value, dict):
+        other = value.copy()
+        other.clear()
+        other.update(
+            (renamed_within(key, renaming), renamed_within(each, renaming)) for key, each in value.items()
+        )
+        return other
+    if isinstance(value, list | set | frozenset):
+        return type(value)(renamed_within(each, renaming) for each in value)
+    if isinstance(value, tuple):
+        parts = [renamed_within(each, renaming) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    kind = type(value)
+    if not isinstance(value, REPAIR_PARTS):
+        return value
+    other = object.__new__(kind)
+    names_of = [field.name for field in fields(value)] if is_dataclass(value) else slots_of(kind)
+    for name in names_of:
+        part = getattr(value, name)
+        object.__setattr__(other, name, part if name in NOT_STATE else renamed_within(part, renaming))
+    return other
 
 
 def link_renamed(link: Link, renaming: Renaming) -> Link:

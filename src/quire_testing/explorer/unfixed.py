@@ -5,7 +5,7 @@ Source: docs/counterexamples.md, "All of them".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,8 +14,12 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
 from quire.core.ensemble_change import mask_of
+from quire.core.ids import BookieId
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
+from quire.core.repair_effects import RepairStatus, WriteRepaired
+from quire.core.repair_record import SlotReplacement
+from quire.core.rereplication import RepairMachine
 from quire.core.writer import WriterMachine
 
 
@@ -73,6 +77,48 @@ class TakesWhatTheRecordTook(BookieLedgerMachine):
         return super().add(
             key=key, token=token, digest_type=digest_type, lac=lac, recovery=recovery, term=term
         )
+
+
+class ChoosesForTheOldRecord(RepairMachine):
+    """X38: after a conflict the slots go to the targets that were chosen for the record before."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept: dict[int, dict[BookieId, BookieId]] = {}
+
+    def conflicted(self) -> None:
+        """The targets stay."""
+        if self.status is RepairStatus.SWAPPING:
+            self._kept = self.plan.targets
+        super().conflicted()
+
+    def _choose_in(self, index: int, ensemble: Sequence[BookieId]) -> None:
+        super()._choose_in(index, ensemble)
+        kept = self._kept.get(index, {})
+        self.plan.targets[index].update((old, new) for old, new in kept.items() if old in ensemble)
+
+
+class PublishesIntoAnyFragment(RepairMachine):
+    """X32: a record with other bookies in its last fragment is written as well, whatever will come there."""
+
+    __slots__ = ()
+
+    def _publish(self, ready: Sequence[SlotReplacement]) -> bool:
+        plan = self.plan
+        fragments = list(plan.record.fragments)
+        for index, old, new in ready:
+            names = tuple(new if bookie == old else bookie for bookie in fragments[index].ensemble)
+            fragments[index] = replace(fragments[index], ensemble=names)
+        if not ready:
+            return False
+        plan.written = WriteRepaired(
+            replace(plan.record, fragments=tuple(fragments), creation_token=0), plan.notes, plan.version
+        )
+        self.status = RepairStatus.SWAPPING
+        self.out.append(plan.written)
+        return True
 
 
 class DeletesFirst(TrimMachine):

@@ -17,21 +17,39 @@ from quire.core.transcript import record_text
 from quire_testing.explorer.beginning import NOT_CREATED, Beginning, record_of
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name, bookie_number, patience
+from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.doubts import Doubts
 from quire_testing.explorer.faults import Faults
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
-from quire_testing.explorer.parts import Ask, Budget, Clearing, ClientMove, Label, Move, State, Store, legal
+from quire_testing.explorer.parts import (
+    Ask,
+    Budget,
+    Clearing,
+    ClientMove,
+    Label,
+    Move,
+    State,
+    Store,
+    legal,
+    repaired_only,
+)
 from quire_testing.explorer.readers import ReaderState
 from quire_testing.explorer.reading import Reading
+from quire_testing.explorer.repairing import Repairs
+from quire_testing.explorer.switches import SHIPPED, Switches
 
 
 class World(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
+    def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
+        super().__init__(configuration, switches)
+        self.repairs = Repairs(self)
+
     def initial(self) -> State:
         """A new ledger, or none yet where bookies are away; no step is done yet."""
         c = self.configuration
-        if c.away:
+        if c.away or c.closed or c.changed:
             store, writer = NOT_CREATED, self.writer_driver.nobody()
         else:
             record = record_of(c)
@@ -41,12 +59,15 @@ class World(Beginning, Faults, Reading, Doubts):
         bookie = self.bookies.number(BookieState())
         writer_number = self.clients.number(writer)
         recoverer = self.clients.number(self.recovery_driver.new())
-        budget = Budget(c.timeouts, c.crashes, c.breaks, c.lost_swaps, c.damages, c.deletions, c.reruns)
+        budget = Budget(
+            c.timeouts, c.crashes, c.breaks, c.lost_swaps, c.damages, c.deletions, c.losses, c.reruns
+        )
         return (
             *[bookie] * self.n,
             self.stores.number(store),
             writer_number,
             *[recoverer] * c.recoverers,
+            *[self.clients.number(self.repair_driver.new())] * c.repairers,
             *[self.no_link] * (self.count * self.n),
             *[self.no_ask] * self.count,
             *[self.readers.number(ReaderState())] * c.readers,
@@ -73,14 +94,21 @@ class World(Beginning, Faults, Reading, Doubts):
             self._reader_moves(state, budget, moves)
         if any(budget):
             self._faults(state, budget, moves)
+        if budget.timeouts and self.configuration.repairers:
+            self._silences(state, budget, moves)
         return moves
+
+    def _silences(self, state: State, budget: Budget, moves: list[Move]) -> None:
+        spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
+        for client in range(1 + self.configuration.recoverers, self.count):
+            moves += self.repairs.silences((*state[:-1], spent), client)
 
     def _over(self, state: State) -> bool:
         """Whether all clients have ended and no crash can come: what is still on its way decides nothing.
 
         A reader goes on, and what arrives late is what it reads.
         """
-        if self.reader_names:
+        if self.reader_names or (self.configuration.repairers and self.repairs.has_reason(state)):
             return False
         for place in range(self.at_client, self.at_link):
             number = state[place]
@@ -194,7 +222,7 @@ class World(Beginning, Faults, Reading, Doubts):
     def _heard(self, client: int, bookie: int, client_at: int, reply: Reply) -> list[ClientMove]:
         """What a client does with a reply."""
         who = self.clients.parts[client_at]
-        driver = self.writer_driver if client == 0 else self.recovery_driver
+        driver = self.driver_of(client)
         if not driver.heeds(who, reply):
             return []
         name = bookie_name(bookie)
@@ -206,8 +234,11 @@ class World(Beginning, Faults, Reading, Doubts):
 
     def _own_moves(self, state: State, moves: list[Move]) -> None:
         self._writer_moves(state, moves)
-        for client in range(1, self.count):
+        repairers = 1 + self.configuration.recoverers
+        for client in range(1, repairers):
             self._recoverer_moves(state, client, moves)
+        for client in range(repairers, self.count):
+            self.repairs.moves_of(state, client, moves)
 
     def _writer_moves(self, state: State, moves: list[Move]) -> None:
         writer = state[self.at_client]
@@ -256,7 +287,9 @@ class World(Beginning, Faults, Reading, Doubts):
         held = False
         for name in record.ensemble_of(entry):
             bookie = self.bookies.parts[state[bookie_number(name)]]
-            held = held or bool(bookie.held >> entry & 1 and not bookie.damaged >> entry & 1)
+            held = held or bool(
+                bookie.held >> entry & 1 and not bookie.damaged >> entry & 1 and not bookie.gone
+            )
         for outcome in self.recovery_driver.length_answered(who, found=held):
             command = f"{'finds' if held else 'does not find'} the length of {entry}"
             move = self._client_move(client, outcome, command)
@@ -286,6 +319,8 @@ class World(Beginning, Faults, Reading, Doubts):
         ask = questions[index]
         store = self.stores.parts[state[self.at_store]]
         after, answer = self.swapped(store, ask, by_writer=client == 0)
+        if answer == "written" and client > self.configuration.recoverers:
+            after = self.repairs.judged_swap(state, store, after)
         done = (ask._replace(answer=answer, version=after.version),) if ask.waits else ()
         new = list(state)
         new[self.at_store] = self.stores.number(after)
@@ -313,7 +348,8 @@ class World(Beginning, Faults, Reading, Doubts):
             )
         if not legal(old, ask.record):
             fault = fault or ("M", f"not a legal change: {old.state.name} became {ask.record.state.name}")
-        closes = min(2, store.closes + closing)
+        moved = old.fragments != ask.record.fragments and repaired_only(old, ask.record)
+        closes = min(2, store.closes + (closing and not moved))
         return Store(ask.record, store.version + 1, closes, fault), "written"
 
     def _swap_heard(
@@ -323,7 +359,7 @@ class World(Beginning, Faults, Reading, Doubts):
         key = (client, state[self.at_client + client], ask)
         found = memo.get(key)
         if found is None:
-            driver = self.writer_driver if client == 0 else self.recovery_driver
+            driver = self.driver_of(client)
             who = self.clients.parts[state[self.at_client + client]]
             assert ask.record is not None
             outcomes = driver.swap_answered(who, ask.answer, ask.record, ask.version)
@@ -341,7 +377,7 @@ class World(Beginning, Faults, Reading, Doubts):
         key = (client, state[self.at_client + client], state[self.at_store])
         found = memo.get(key)
         if found is None:
-            driver = self.writer_driver if client == 0 else self.recovery_driver
+            driver = self.driver_of(client)
             who, store = self.clients.parts[key[1]], self.stores.parts[key[2]]
             outcomes = driver.read_answered(who, store.record, store.version)
             text = record_text(store.record) if store.record else "nothing"

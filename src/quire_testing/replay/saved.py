@@ -176,6 +176,12 @@ def _walked(
     return path
 
 
+def is_replayed(configuration: Configuration) -> bool:
+    """Whether programs can be led through this world: not through one with readers or repairers, or that begins late."""
+    c = configuration
+    return not (c.readers or c.repairers or c.losses or c.closed or c.changed)
+
+
 def _programs_again(
     setting: Setting, configuration: AnyConfiguration, switches: Switches, path: Sequence[tuple[Any, Any]]
 ) -> list[str]:
@@ -183,8 +189,10 @@ def _programs_again(
     world = setting.world
     if isinstance(world, LogWorld):
         played: Any = replay_log(world, path, switches, strict=False, to_the_end=True)
-    elif not isinstance(world, World) or (isinstance(configuration, Configuration) and configuration.readers):
-        return []  # a replay has no readers, collectors and directories; the explorer has asked about theirs
+    elif not isinstance(world, World) or (
+        isinstance(configuration, Configuration) and not is_replayed(configuration)
+    ):
+        return []  # a replay has no readers, repairers, collectors and directories; the explorer has asked about theirs
     else:
         played = replay(world, path, switches, strict=False)
     violation = played.violation

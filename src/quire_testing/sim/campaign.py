@@ -286,6 +286,8 @@ SOMETIMES = (
     "a leader rolls",
     "a leader serves",
     "a recoverer closes",
+    "a repair fills holes",
+    "a repair replaces a bookie",
     "a truncation",
     "a writer closes",
     GOES_ON,

@@ -46,6 +46,7 @@ class Kind(StrEnum):
     KILL_CLIENT = "kill client"
     SILENCE = "silent connection"
     FEW_DESCRIPTORS = "few descriptors"
+    LOST = "lost for ever"
 
 
 @dataclass(frozen=True, slots=True)

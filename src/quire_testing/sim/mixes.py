@@ -181,6 +181,26 @@ MIXES: Final = {
             6,
             padding=30_000,
         ),
+        Mix(
+            "repair",
+            "a bookie is lost for ever; two repairers beside two writers and an owner who may delete; power cuts, pauses",
+            "repair",
+            ((4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (4, 2, 2, 2), (5, 4, 3, 2)),
+            16,
+            ("writer1", "writer2", "repairer1", "repairer2", "owner"),
+            {
+                Kind.POWER: 4,
+                Kind.KILL: 2,
+                Kind.PAUSE: 4,
+                Kind.CUT: 2,
+                Kind.BREAK: 2,
+                Kind.SLOW_LINK: 2,
+                Kind.STORE_CUT: 1,
+                Kind.KILL_CLIENT: 1,
+            },
+            6,
+            lost=30,
+        ),
     )
 }
 
@@ -259,6 +279,9 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
     _swarm(settings, chance, names)
     if mix.name == "hunt":
         _hunt(settings, chance, names)
+    if mix.workload == "repair":
+        when = min(int(5 * MS * (1.0 - chance.random()) ** -1.0), 4000 * MS)
+        settings.faults.append(Fault(Phase.BEGIN, when, Kind.LOST, chance.choice(names)))
     return settings
 
 

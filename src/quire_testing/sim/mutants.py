@@ -1,7 +1,7 @@
 """The same programs with one fix taken out, to see that the simulator would notice.
 
 The table of fixes is the explorer's (`quire_testing/explorer/mutants.py`); here it is said how each gets into whole programs:
-rules by construction, the writer's machine by `Machines`, the store's compare-and-swap by a store that does not compare.
+rules by construction, clients' machines by `Machines`, the store's compare-and-swap by a store that does not compare.
 
 Source: docs/counterexamples.md, "All of them"; docs/simulation.md, "Does it notice?".
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from quire.client.machines import Machines
@@ -51,6 +52,7 @@ def parts_of(mutant: str) -> Parts:
     machines = Machines(
         lambda record, version, limits: writer(record, version, rules=rules, limits=limits),
         lambda record, version: RecoveryMachine(record, version, rules),
+        partial(known.switches.repair, rules=rules),
     )
     return replace(
         SHIPPED, rules=rules, machines=machines, blind=_blind_closes if known.switches.blind_closes else None

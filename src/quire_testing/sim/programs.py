@@ -142,6 +142,7 @@ class SimBookie:
     Attributes:
         up: it runs and has started.
         refused: why it did not start last time.
+        lost: it is gone for ever, and its disk with it.
         lives: how often it was started.
     """
 
@@ -154,6 +155,7 @@ class SimBookie:
         self.lives = 0
         self.up = False
         self.refused = ""
+        self.lost = False
         self.server: BookieServer | None = None
         self.clock = SimClock(around.timeline)
         self._around = around
@@ -225,7 +227,7 @@ class SimBookie:
         self._around.note(self.name, "serves")
 
     def _start_again(self) -> None:
-        if not self.loop.alive:
+        if not self.loop.alive and not self.lost:
             self.start()
 
     def kill(self, *, power: bool = False) -> None:

@@ -180,7 +180,7 @@ class _End:
     async def settle(self) -> None:
         """The last reads."""
         world = self.world
-        while not all(one.up or one.refused for one in world.bookies.values()):
+        while not all(one.up or one.refused or one.lost for one in world.bookies.values()):
             await asyncio.sleep(0.05)
         for one in world.bookies.values():
             if one.refused:
@@ -189,14 +189,17 @@ class _End:
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
         if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
+        if world.settings.mix.workload in {"log", "cancelled", "repair"}:
             ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
         if Kind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
+        if world.settings.mix.workload == "repair":
+            await self._repair_all()
 
     async def _ledgers(self, client: QuireClient) -> list[int]:
-        """All ledgers of the log; the store's response may be late even now, and the caller asks again."""
+        """All ledgers there are, those too whose creator died before it knew; the store's response may be late even now, and the caller asks again."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(MetadataUnknownError):
                 return [int(ledger_id) async for ledger_id in client.ledgers()]
@@ -235,9 +238,45 @@ class _End:
                 return
             if attempt < TRIES - 1:
                 await asyncio.sleep(0.3)
-        if any(not one.up for one in world.bookies.values()):
+        if any(not one.up and not one.lost for one in world.bookies.values()):
             return
+        if not await self._is_there(ledger_id):
+            return  # an owner that stood still went on, and deleted it
         self._stuck(f"ledger {ledger_id} cannot be read although everything is healed")
+
+    async def _repair_all(self) -> None:
+        """A last repair: then every entry of a closed ledger is on Qw bookies, and none of them is lost."""
+        world, client = self.world, self.process.client
+        assert client is not None
+        left = "nothing was looked at"
+        for _ in range(TRIES):
+            with contextlib.suppress(QuireError):
+                left = await self.workload.repairs.run(self.process.name, client)
+            if not left:
+                break
+            await asyncio.sleep(0.3)
+        else:
+            self._stuck(f"ledgers {left} lack copies although everything is healed")
+            return
+        world.history.note(self.process.name, "quiescent", guaranteed=True)
+        lost = {one.server.bookie_id for one in world.bookies.values() if one.lost and one.server is not None}
+        for box in self.workload.boxes:
+            record = world.record(box.ledger_id)
+            names_lost = record and any(lost & {*fragment.ensemble} for fragment in record.fragments)
+            if names_lost and await self._is_there(box.ledger_id):
+                world.broken(f"F5: ledger {box.ledger_id} names a bookie that is lost, after the last repair")
+
+    async def _is_there(self, ledger_id: int) -> bool:
+        assert self.process.client is not None
+        for _ in range(TRIES):
+            try:
+                await self.process.client.ledger_metadata(ledger_id)
+            except QuireError as error:
+                if error.code == "no_such_ledger":
+                    return False
+            else:
+                return True
+        return True
 
     def _stuck(self, what: str) -> None:
         if self.damaged or any(one.refused for one in self.world.bookies.values()):

@@ -33,8 +33,8 @@ class WalkMix:
 
 def _large(**budgets: int | bool) -> Configuration:
     """Five bookies, E=4, Qw=3, Qa=2, 20 entries, two recoverers; the budgets are the mix's own."""
-    values = {"in_flight": 4, "recoverers": 2, "window": 2, **budgets}
-    return Configuration(5, 4, 3, 2, 20, **values)  # type: ignore[arg-type]
+    values = {"entries": 20, "in_flight": 4, "recoverers": 2, "window": 2, **budgets}
+    return Configuration(5, 4, 3, 2, **values)  # type: ignore[arg-type]
 
 
 WALK_MIXES: Final = {
@@ -86,6 +86,21 @@ WALK_MIXES: Final = {
             "rot",
             "an entry rots, a bookie crashes, the ledger may be deleted",
             _large(damages=1, crashes=1, timeouts=1, deletions=1),
+            hunts=False,
+        ),
+        WalkMix(
+            "repair",
+            "two repairers beside a writer that closes and a recoverer; a bookie is lost for ever, or crashes",
+            _large(
+                entries=10,
+                recoverers=1,
+                closes=True,
+                timeouts=2,
+                lost_swaps=1,
+                crashes=1,
+                losses=1,
+                repairers=2,
+            ),
             hunts=False,
         ),
         WalkMix(

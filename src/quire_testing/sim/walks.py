@@ -32,7 +32,7 @@ PARTS_MAX = 20_000
 CHANGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """How likely a source moves elsewhere in the order after a step; one of these for a walk."""
 
-GOES_BACK = frozenset({"timer", "found", "record", "close"})
+GOES_BACK = frozenset({"timer", "found", "record", "close", "repair"})
 """Steps that could be taken again and again: an actor that took one waits for the others."""
 
 
@@ -110,7 +110,7 @@ class LedgerWalks:
         walk = Walk(seed, self._mix, path)
         kinds: set[tuple[str, str]] = set()
         took_over = -1
-        recoverers = range(1, self.world.count)
+        recoverers = range(1, 1 + self.configuration.recoverers)
         state = path[-1][1]
         walk.violation = self.watch(state)
         while walk.violation is None and len(path) < STEPS_MAX and not self.world.is_over(state):
@@ -210,7 +210,8 @@ class LedgerWalks:
         for source in order:
             if state[source[3]] == source[4] or source[0] == silent:
                 continue
-            if source[0] == "client" and source[1] and not self.world.began(state, source[1]):
+            waits = source[0] == "client" and 0 < source[1] <= self.configuration.recoverers
+            if waits and not self.world.began(state, source[1]):
                 if written is None:
                     written = self.world.written(state) // self.configuration.run
                 if written < plan.takeovers[source[1] - 1]:

@@ -11,6 +11,7 @@ Source: docs/protocol/README.md, "The ledger's record"; docs/counterexamples.md,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -19,9 +20,11 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import Rules
+from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
 from quire.wire.run import ids_in
+from quire_testing.explorer.parts import repaired_only
 
 
 class Watch(Protocol):
@@ -134,19 +137,16 @@ class WatchedRecovery(RecoveryMachine):
 
 
 def illegal_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
-    """Why a record may not follow another; empty if it may (re-replication does not exist yet)."""
+    """Why a record may not follow another; empty if it may."""
     name = f"M: ledger {after.ledger_id}"
+    after = replace(after, custom=before.custom)  # notes of holes and of accepted losses, which come and go
     if before.state is LedgerState.CLOSED:
-        same = after.state is LedgerState.CLOSED and after.last_entry == before.last_entry
-        return (
-            ""
-            if same
-            else f"{name} was closed at {before.last_entry} and is {after.state.name} at {after.last_entry}"
-        )
+        same = after == before or repaired_only(before, after)
+        return "" if same else f"{name} was closed at {before.last_entry} and is {record_text(after)}"
     if before.state is LedgerState.IN_RECOVERY:
         if after.state is LedgerState.OPEN:
             return f"{name} was in recovery and is open again"
-        if after.state is LedgerState.IN_RECOVERY and after.fragments != before.fragments:
+        if after.state is LedgerState.IN_RECOVERY and not (after == before or repaired_only(before, after)):
             return f"{name} is in recovery and its fragments change"
     starts = [int(one.first_entry) for one in after.fragments]
     if starts[0] != 0 or any(one >= other for one, other in pairwise(starts)):

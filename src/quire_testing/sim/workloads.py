@@ -17,10 +17,8 @@ from typing import Any, Final, TypeVar
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
     AlreadyExistsError,
-    MisuseError,
     NotWritingError,
     QuireError,
-    RefusedError,
     TrimmedError,
 )
 from quire.log.client import QuireClient
@@ -30,6 +28,8 @@ from quire_testing.history import Operation, entry_hash, entry_hashes
 from quire_testing.sim.faults import Phase
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.programs import SimClient
+from quire_testing.sim.repairs import RepairPrograms
+from quire_testing.sim.responses import answer
 from quire_testing.sim.world import World
 
 T = TypeVar("T")
@@ -51,14 +51,6 @@ LOG_CONFIG: Final = LogConfig(
 )
 
 
-def answer(operation: Operation, error: BaseException) -> None:
-    """What an error says about what was asked for."""
-    if isinstance(error, MisuseError | RefusedError):
-        operation.fail(error)
-    else:
-        operation.unknown(error)
-
-
 class LedgerBox:
     """A ledger whose writer is at work, for those who wait for it."""
 
@@ -77,6 +69,7 @@ class Workload:
         self.history = world.history
         self.tasks: list[asyncio.Task[Any]] = []
         self.boxes: list[LedgerBox] = []
+        self.repairs = RepairPrograms(world)
 
     def start(self) -> None:
         """Start all of them."""
@@ -94,6 +87,11 @@ class Workload:
                 self._program(f"writer{number}", self.writer, self._box())
             for number, client in enumerate(("reader1", "reader2", "reader1")):
                 self._program(client, self.tail, self.boxes[number])
+        elif name == "repair":
+            for number in (1, 2):
+                self._program(f"writer{number}", self.writer, self._box())
+                self._program(f"repairer{number}", self.repairer)
+            self._program("owner", self.owner, self.boxes[-1])
         elif name == "cancelled":
             for number, client in enumerate(("leader1", "leader2", "leader3")):
                 self._program(client, self.hasty_leader, number)
@@ -303,6 +301,20 @@ class Workload:
             except QuireError as error:
                 self.world.saw(f"tail: {error.code}")
                 await asyncio.sleep(0.1)
+
+    # --- repair ----------------------------------------------------------------------------------------------------
+
+    async def owner(self, process: SimClient, box: LedgerBox) -> None:
+        """Perhaps delete a ledger, whoever writes it or repairs it."""
+        client, chance = await self._client(process), self.world.chance("owner")
+        await asyncio.sleep(chance.random() ** 3)
+        if box.ledger_id >= 0 and chance.getrandbits(1):
+            await self.repairs.delete(process.name, client, box.ledger_id)
+
+    async def repairer(self, process: SimClient) -> None:
+        """Repair all ledgers, again and again, while they are written and some time after."""
+        client = await self._client(process)
+        await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
 
     # --- logs ------------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,11 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
+from quire.core.shares import HeldInterval, not_held, shares
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
+from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History
 from quire_testing.sim.faults import Fault, Kind, Phase
 from quire_testing.sim.loop import Timeline
@@ -100,7 +102,7 @@ class World:
             self.chance,
             settings.store,
             settings.disk,
-            replace(parts, machines=Machines(self._writer_of(parts.machines), self._recovery)),
+            replace(parts, machines=self._watched(parts.machines)),
             settings.turn_ns,
             note=self.say,
         )
@@ -120,6 +122,9 @@ class World:
         return lambda record, version, limits: WatchedWriter(
             record, version, self.around.parts.rules, limits, self
         )
+
+    def _watched(self, machines: Machines) -> Machines:
+        return replace(machines, writer=self._writer_of(machines), recovery=self._recovery)
 
     def _recovery(self, record: LedgerMetadata, version: int) -> WatchedRecovery:
         return WatchedRecovery(record, version, self.around.parts.rules, self)
@@ -193,12 +198,30 @@ class World:
                 self.broken(wrong)
             if len(record.fragments) > len(before.fragments):
                 self.saw("an ensemble change appends a fragment")
+            elif record.fragments != before.fragments and repaired_only(
+                before, replace(record, custom=before.custom)
+            ):
+                self.saw("a repair replaces a bookie")
+                self._check_replaced(before, record)
             elif record.fragments != before.fragments:
                 self.saw("an ensemble change replaces a fragment")
             if record.state is LedgerState.CLOSED and before.state is LedgerState.IN_RECOVERY:
                 self.saw("a recoverer closes")
             elif record.state is LedgerState.CLOSED and before.state is LedgerState.OPEN:
                 self.saw("a writer closes")
+
+    def _check_replaced(self, before: LedgerMetadata, record: LedgerMetadata) -> None:
+        """RR2: a bookie that a repair puts into the record holds its share of that fragment; unknown while it is down."""
+        known = {*shares(before)}
+        for share in shares(record):
+            bookie = self.bookies[share.bookie.partition(".")[0]]
+            if share in known or not bookie.up or bookie.server is None:
+                continue
+            held = [HeldInterval(*each) for each in bookie.server.storage.held(record.ledger_id)]
+            if lacking := not_held(share, held):
+                self.broken(
+                    f"RR2: ledger {record.ledger_id} names {bookie.name}, which lacks entry {lacking[0]}"
+                )
 
     def record(self, ledger_id: int) -> LedgerMetadata | None:
         """The newest record of a ledger."""
@@ -248,11 +271,11 @@ class World:
                     self.broken(f"{bookie.name} took a shortage of descriptors for a broken disk")
                 self.saw("a disk failed")
                 bookie.kill()
-            if not bookie.alive and bookie.lives:
+            if bookie.lives:
                 self._start(bookie)
 
     def _start(self, bookie: SimBookie) -> None:
-        if not bookie.alive:
+        if not bookie.alive and not bookie.lost:
             self.saw("a bookie starts again")
             bookie.start()
 
@@ -266,6 +289,11 @@ class World:
             assert bookie is not None
             bookie.kill(power=kind is Kind.POWER)
             return partial(self._start, bookie)
+        if kind is Kind.LOST:
+            assert bookie is not None
+            bookie.lost = True
+            bookie.kill()
+            return None
         if kind is Kind.DIES_WRITING:
             assert bookie is not None
             bookie.disk.stop_at = bookie.disk.steps + fault.amount

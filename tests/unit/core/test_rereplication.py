@@ -426,3 +426,30 @@ def test_what_has_the_fewest_copies_left_is_copied_first():
         (B[2], 0),
         (B[2], 20),
     ]
+
+
+def test_of_a_ledger_that_is_deleted_meanwhile_nothing_is_called_lost():
+    """Bookies drop a deleted ledger: their lists are empty then, and the record that was read before is worth nothing."""
+    world = full(ledger(last=2), 2)
+
+    def meanwhile(effect):
+        if isinstance(effect, ListReplica):
+            world.record = None
+
+    world.before = meanwhile
+    ended = world.run(RepairMachine([], []))
+    assert ended.outcome is RepairOutcome.DELETED
+    assert ended.report.lost == ()
+
+
+def test_after_a_swap_in_an_empty_fragment_what_others_lack_is_copied():
+    """Nothing is to be listed of a bookie that holds nothing: the machine goes on with the lists that it has."""
+    record = ledger(last=2, closed=False).with_ensemble(3, (B[0], B[1], B[3])).closed(2, 0)
+    world = full(record, 2)
+    world.disks[B[1]].discard(1)
+    ended = world.run(RepairMachine([B[3]], [B[4]]))
+    assert ended.outcome is RepairOutcome.WHOLE
+    assert world.record.fragments[1].ensemble == (B[0], B[1], B[4])
+    assert [type(effect) for effect in world.log].index(WriteRepaired) < [
+        type(effect) for effect in world.log
+    ].index(CopyRange)

@@ -1,0 +1,74 @@
+"""Fixes taken out of repair, in worlds with repairers.
+
+Source: docs/protocol/repair.md; docs/counterexamples.md, "All of them".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from quire.core.rules import RULES
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.unfixed import ChoosesForTheOldRecord, PublishesIntoAnyFragment
+
+CLOSED: Final = Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1, closed=True)
+
+LOST_ITS_TAIL: Final = (
+    "writer: has changed the ensemble: OPEN 0:[b0 b1] 1:[b0 b2]",
+    "b0: takes add 1..1 lac=0 from writer",
+    "b2: takes add 1..1 lac=0 from writer",
+    "b0: syncs",
+    "b2: syncs",
+    "b2: syncs",
+    "writer: hears OK to add 1..1 lac=0 from b0",
+    "writer: hears OK to add 1..1 lac=0 from b2",
+    "b0: crashes and starts again",
+)
+"""Entry 1 is acknowledged, in a fragment that is not decided, and one of its two bookies has lost it."""
+
+REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
+    with_rules(
+        "X31",
+        "a repair puts a bookie into the record before it holds everything",
+        CLOSED,
+        "RR2",
+        may_publish=lambda *, missing: True,
+    ),
+    Mutant(
+        "X32",
+        "a repair touches the last fragment of an open ledger",
+        replace(
+            SHIPPED, rules=replace(RULES, may_touch=lambda *, decided: True), repair=PublishesIntoAnyFragment
+        ),
+        Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1),
+        "I2",
+        ("may_touch",),
+    ),
+    with_rules(
+        "X37",
+        "a time-out counts as missing, and all that is missing is lost",
+        replace(CLOSED, timeouts=1),
+        "RR3",
+        counts_as_missing=lambda answer: True,
+        is_lost=lambda *, holders, silent: holders == 0,
+    ),
+    Mutant(
+        "X38",
+        "a repair keeps the targets that it chose before the record was read again",
+        replace(SHIPPED, repair=ChoosesForTheOldRecord),
+        Configuration(3, 2, 2, 2, entries=0, recoverers=0, losses=2, repairers=2, closed=True),
+        "I6",
+    ),
+    with_rules(
+        "repair-limbo-open",
+        "a repair ends the limbo of a bookie that a fragment names whose end is not decided",
+        Configuration(3, 2, 2, 2, entries=2, crashes=1, journal=False, named=True, repairers=1, changed=True),
+        "I1",
+        begin=LOST_ITS_TAIL,
+        may_end_doubt=lambda filled, record, bookie: True,
+    ),
+)
+"""In the order of the reference's table."""

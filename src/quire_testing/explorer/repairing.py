@@ -1,0 +1,181 @@
+"""The steps of the repairers in a ledger's world.
+
+A repair begins while something is to be repaired, or may come to be; who starts it says of each bookie that is gone
+whether it is, or does not know yet.
+
+Source: docs/protocol/repair.md; docs/decisions/006-explorer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import chain, combinations, permutations
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.repair_effects import CopyRange, RepairStatus
+from quire.core.replica import ReplicaList
+from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number
+from quire_testing.explorer.messages import entries_text
+from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
+from quire_testing.explorer.repairers import LISTS, bits_of, shares_of_decided
+
+SILENT: Final = ReplicaList(Answer.TIMED_OUT)
+
+
+class Repairs:
+    """What repairers do in a world, and what is said of their swaps."""
+
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
+
+    def moves_of(self, state: State, client: int, moves: list[Move]) -> None:
+        """Every step that a repairer can take by itself."""
+        who = self._world.clients.parts[state[self._world.at_client + client]]
+        machine = who.machine
+        if machine is None:
+            if self.has_reason(state):
+                self._begin_repair(state, client, who, moves)
+            return
+        driver, gone = self._world.repair_driver, self._gone(state)
+        if machine._gone != {*gone}:
+            there = tuple(bookie for bookie in machine._candidates if bookie not in gone)
+            work = partial(driver.bookies_changed, who, gone, there)
+            moves += self._steps(state, client, "hears which bookies are gone", "gone", gone, work)
+        if machine.status in LISTS:
+            for name in sorted(machine.plan.awaited):
+                number = state[bookie_number(name)]
+                work = partial(self._listed, who, name, number)
+                moves += self._steps(state, client, f"lists {name}", "list", number, work)
+        elif machine.status is RepairStatus.CLEARING:
+            for name in sorted(machine.plan.awaited):
+                moves += self._ends_limbo(state, client, who, name)
+        for piece in driver.unread(who):
+            moves += self._reads_piece(state, client, who, piece)
+
+    def _gone(self, state: State) -> tuple[BookieId, ...]:
+        return tuple(
+            bookie_name(number)
+            for number in range(self._world.n)
+            if self._world.bookies.parts[state[number]].gone
+        )
+
+    def has_reason(self, state: State) -> bool:
+        """Whether a decided fragment wants something, or may come to want something."""
+        budget = self._world.budgets.parts[state[-1]]
+        record = self._world.stores.parts[state[self._world.at_store]].record
+        if record is None or budget.losses or budget.crashes or budget.damages:
+            return record is not None
+        memo = self._world._memo("reason")
+        key = state[: self._world.at_store + 1]
+        if key not in memo:
+            shares = [
+                (self._world.bookies.parts[state[bookie]], share)
+                for bookie, share in shares_of_decided(record)
+            ]
+            memo[key] = any(
+                bookie.gone or bookie.in_doubt or share & (~bookie.held | bookie.damaged)
+                for bookie, share in shares
+            )
+        return bool(memo[key])
+
+    def _begin_repair(self, state: State, client: int, who: Client, moves: list[Move]) -> None:
+        gone, several = self._gone(state), self._world.n > self._world.configuration.ensemble + 1
+        for known in chain.from_iterable(combinations(gone, size) for size in range(len(gone) + 1)):
+            there = [
+                bookie_name(number) for number in range(self._world.n) if bookie_name(number) not in known
+            ]
+            for order in permutations(there) if several else [tuple(there)]:
+                command = f"repairs, gone {' '.join(known) or 'none'}"
+                command += f", targets {' '.join(order)}" if several else ""
+                work = partial(self._world.repair_driver.start, who, known, order)
+                moves += self._steps(state, client, command, "repair", command, work)
+
+    def _steps(
+        self,
+        state: State,
+        client: int,
+        command: str,
+        kind: str,
+        key: Hashable,
+        work: Callable[[], list[Outcome]],
+    ) -> list[Move]:
+        """A step of a repairer's own; what it comes to is worked out once for its state and `key`."""
+        memo = self._world._memo("repairs")
+        whole = (client, state[self._world.at_client + client], command, key)
+        found = memo.get(whole)
+        if found is None:
+            found = memo[whole] = [
+                self._world._client_move(client, outcome, command, kind=kind) for outcome in work()
+            ]
+        return [(move[0], self._world._client_after(list(state), client, move)) for move in found]
+
+    def _listed(self, who: Client, name: BookieId, number: int) -> list[Outcome]:
+        return self._world.repair_driver.listed(
+            who, name, self._world.bookie_driver.listed(self._world.bookies.parts[number])
+        )
+
+    def _reads_piece(self, state: State, client: int, who: Client, piece: CopyRange) -> list[Move]:
+        """The sources give what they can of a piece."""
+        wanted, readable = bits_of([piece.entries]), 0
+        rotten: dict[int, int] = {}
+        for source in sorted(map(bookie_number, piece.sources)):
+            bookie = self._world.bookies.parts[state[source]]
+            if not bookie.gone:
+                readable |= wanted & bookie.held & ~bookie.damaged
+                rotten[source] = wanted & bookie.held & bookie.damaged
+        command = f"reads {entries_text(wanted)} for {piece.bookie}: {entries_text(readable)}"
+        work = partial(self._world.repair_driver.read, who, piece, readable, rotten)
+        return self._steps(state, client, command, "copy", (piece, *rotten.items()), work)
+
+    def _ends_limbo(self, state: State, client: int, who: Client, name: BookieId) -> list[Move]:
+        """A bookie ends its limbo, or refuses to."""
+        number = bookie_number(name)
+        lsn = who.machine.plan.lists[name].told.doubt_lsn
+        after, answer = self._world.bookie_driver.clear_limbo(self._world.bookies.parts[state[number]], lsn)
+        if self._world._syncs_at_once(state):
+            after, _ = self._world._synced(after)
+        new = (*state[:number], self._world.bookies.number(after), *state[number + 1 :])
+        work = partial(self._world.repair_driver.limbo_cleared, who, name, answer)
+        return self._steps(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", name, work)
+
+    def silences(self, state: State, client: int) -> list[Move]:
+        """A bookie does not answer a repairer in time, for every bookie that it waits for."""
+        world, found = self._world, []
+        who, driver = world.clients.parts[state[world.at_client + client]], world.repair_driver
+        if who.machine is None:
+            return []
+        if who.machine.status in LISTS:
+            for name in sorted(who.machine.plan.awaited):
+                work = partial(driver.listed, who, name, SILENT)
+                found += self._steps(state, client, f"gives up the list of {name}", "timeout", name, work)
+        for piece in driver.unread(who):
+            work = partial(driver.read, who, piece, 0, {})
+            found += self._steps(
+                state, client, f"gives up the sources of {piece.bookie}", "timeout", piece, work
+            )
+        return found
+
+    def judged_swap(self, state: State, before: Store, after: Store) -> Store:
+        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its share."""
+        old, new = before.record, after.record
+        assert old is not None
+        assert new is not None
+        if before.fault:
+            return after
+        if not repaired_only(old, new):
+            return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
+        if any(share & ~self._world.bookies.parts[state[bookie]].held for bookie, share in _came(old, new)):
+            return after._replace(
+                fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
+            )
+        return after
+
+
+def _came(old: LedgerMetadata, new: LedgerMetadata) -> list[tuple[int, int]]:
+    """(bookie, its share as bits) of those that came into a record, or into another fragment of it."""
+    before = shares_of_decided(old)
+    return [each for each in shares_of_decided(new) if each not in before]
