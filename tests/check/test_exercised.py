@@ -232,6 +232,10 @@ NOT_BY_THE_EXPLORER = {
         ("unlisted_is_garbage", "staged_is_garbage", "watermark_counts"),
         "no world has a clock: tests/unit/core/test_log_garbage.py",
     ),
+    **dict.fromkeys(
+        ("is_gone", "seconds_to_add", "copy_is_due", "listing_concludes", "may_recover_open"),
+        "audits have a cluster of their own: tests/unit/core/test_audit.py",
+    ),
 }
 
 
