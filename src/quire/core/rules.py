@@ -83,6 +83,11 @@ def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
 
 
+def left_counts_as_lost() -> bool:
+    """That a registration is gone is advice: such a bookie may answer, and all are gone after an outage of the store."""
+    return False
+
+
 def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
     """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
 
@@ -463,6 +468,7 @@ class Rules:
     may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    left_counts_as_lost: Callable[[], bool] = left_counts_as_lost
     may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
