@@ -97,6 +97,9 @@ class ScriptedBookies:
         for bookie in self.names:
             self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
 
+    def takes_lacs(self, bookie):
+        return False
+
     def follow(self, follower):
         """Registrations do not change here: tests/unit/client/test_bookies_leave.py."""
 
