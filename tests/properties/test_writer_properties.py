@@ -63,6 +63,7 @@ class World:
         self.ghosts: list[e.WriteMetadata] = []
         self.choice: e.ChooseReplacements | None = None
         self.look: e.LookForBookies | None = None
+        self.left: e.AskLeftBookies | None = None
         self.now_ms = 0
         self.timer: int | None = None
         self.confirmed = -1
@@ -90,6 +91,7 @@ class World:
             actions += [lambda: machine.append(1, 10), lambda: machine.append(self.E + 1, 30)]
             slot = machine.lap % self.E
             actions += [lambda: machine.bookie_lost(slot, machine.ensemble[slot])]
+            actions += [lambda: machine.bookie_left(slot, machine.ensemble[slot], self.now_ms, 20)]
         for name in self.names:
             if self.adds[name]:
                 actions += [lambda n=name: self.deliver(n)] * 3
@@ -105,6 +107,8 @@ class World:
             actions += [lambda: self.choose(all_of_them=True), lambda: self.choose(all_of_them=False)]
         if self.look is not None:
             actions += [self.find, lambda: self.find(everyone=False)]
+        if self.left is not None:
+            actions += [self.ask, lambda: self.ask(everyone=False)]
         if self.timer is not None:
             actions += [self.fire, lambda: self.fire(late_ms=70)]
         if self.recovery == "none":
@@ -188,6 +192,12 @@ class World:
         returned = list(look.slots) if everyone else list(look.slots[1:])
         self.machine.bookies_found(returned, self.now_ms, spare=spare)
 
+    def ask(self, *, everyone: bool = True) -> None:
+        """Some of the bookies left; whether another could take a slot is a guess that may be wrong by now."""
+        left, self.left = self.left, None
+        leaving = list(enumerate(left.ensemble))[: None if everyone else 1]
+        self.machine.left_bookies_asked(leaving, self.now_ms, spare=self.now_ms % 3 != 0)
+
     def fire(self, late_ms: int = 0) -> None:
         self.now_ms, self.timer = max(self.now_ms, self.timer) + late_ms, None
         self.machine.timer_fired(self.now_ms)
@@ -260,6 +270,8 @@ class World:
                 self.choice = effect
             case e.LookForBookies():
                 self.look = effect
+            case e.AskLeftBookies():
+                self.left = effect
             case e.SetTimer(at_ms):
                 self.timer = at_ms
             case e.Closed(record):
@@ -383,6 +395,7 @@ MUTANTS = {
     "absent slots never end the writer": {"can_still_confirm": lambda absent, mask, qa: True},
     "created with whoever is there": {"may_create": lambda present, masks, qa, least: True},
 }
+"""A bookie that left and counts as lost ends a writer that could go on: `test_bookies_that_leave_...` below."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -400,6 +413,60 @@ def test_every_fix_that_is_taken_out_is_noticed(name) -> None:
         except Exception:
             return
     pytest.fail("no run noticed it")
+
+
+class Leaving(World):
+    """Nothing fails: bookies store what they get, the store answers or not, and registrations come and go."""
+
+    def enabled(self) -> list:
+        machine = self.machine
+        actions: list = [lambda: machine.append(1, 10)]
+        for slot, bookie in enumerate(machine.ensemble):
+            actions.append(lambda s=slot, b=bookie: machine.bookie_left(s, b, self.now_ms, 20))
+        actions += [lambda n=name: self.deliver(n) for name in self.names if self.adds[name]]
+        actions += [lambda i=index: self.answer(i) for index in range(min(3, len(self.answers)))]
+        if self.request is not None:
+            actions += [self.serve, self.serve, self.serve_unknown]
+        if self.choice is not None:
+            actions += [lambda: self.choose(all_of_them=True), lambda: self.choose(all_of_them=False)]
+        if self.left is not None:
+            actions += [self.ask, lambda: self.ask(everyone=False)]
+        if self.timer is not None:
+            actions += [self.fire]
+        return actions
+
+    def check(self) -> None:
+        super().check()
+        assert self.machine.status in (Status.WRITING, Status.CHANGING), "a writer that can go on goes on"
+        assert self.machine.absent == (), "a bookie that left never makes its slot absent"
+        assert not self.machine.below_quorum
+
+
+def bookies_leave(triple, rules, spares, choices) -> Leaving:
+    world = Leaving(triple, rules, spares=spares, recoverer=False)
+    world.machine.limits = world.machine.waits.limits = WriterLimits(10, 100, 10**6, 0)
+    world.play(choices)
+    world.settle()
+    return world
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([triple for triple in TRIPLES if triple[0] <= 4]),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 1 << 16), max_size=80),
+)
+def test_bookies_that_leave_end_no_writer_and_make_no_slot_absent(triple, spares, choices) -> None:
+    world = bookies_leave(triple, RULES, spares, choices)
+    assert world.confirmed == world.machine.lap
+
+
+def test_where_a_bookie_that_left_counts_as_lost_a_writer_ends_that_could_go_on() -> None:
+    rules = replace(RULES, left_counts_as_lost=lambda: True)
+    chance = random.Random(7)
+    with pytest.raises(AssertionError, match="goes on"):
+        for _ in range(200):
+            bookies_leave((3, 3, 3), rules, 0, [chance.randrange(1 << 16) for _ in range(60)])
 
 
 def test_a_copy_lives_its_own_life() -> None:

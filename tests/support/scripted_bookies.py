@@ -98,6 +98,17 @@ class ScriptedBookies:
         for bookie in self.names:
             self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
 
+    def takes_lacs(self, bookie):
+        return False
+
+    def follow(self, follower):
+        """Registrations do not change here: tests/unit/client/test_bookies_leave.py."""
+
+    unfollow = follow
+
+    async def probe(self, bookies, *, timeout_ms):
+        return {bookie: (await self.info(bookie, timeout_ms=timeout_ms))[0] for bookie in bookies}
+
     async def info(self, bookie, access=None, *, timeout_ms=0):
         return (Answer.OK if self.mode[bookie] in ("ok", "fenced") else Answer.TIMED_OUT), {}
 

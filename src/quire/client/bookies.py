@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from quire.client import short_circuit
 from quire.client.access import LedgerAccess
@@ -62,6 +63,13 @@ class AddSink:
         raise NotImplementedError
 
 
+class Follower(Protocol):
+    """Who wants to know when other bookies take entries."""
+
+    def bookies_changed(self) -> None:
+        """The list is another one."""
+
+
 class BookieClient(Inquiries):
     """Connections to the bookies of one cluster, made on first use and again after a loss.
 
@@ -106,6 +114,7 @@ class BookieClient(Inquiries):
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        self._followers: dict[Follower, None] = {}
         self.on_return: Callable[[BookieId], None] = lambda _: None
 
     # --- who is there ----------------------------------------------------------------------------------------------
@@ -129,6 +138,11 @@ class BookieClient(Inquiries):
     def read_only(self) -> list[BookieId]:
         """The bookies that are registered and take no new entries."""
         return sorted(bookie for bookie, info in self._known.items() if not info.writable)
+
+    def is_writable(self, bookie: BookieId) -> bool:
+        """Whether a bookie is in the last list seen, and takes new entries."""
+        info = self._known.get(bookie)
+        return info is not None and info.writable
 
     def is_registered(self, bookie: BookieId) -> bool:
         """Whether a bookie is in the last list seen, writable or read-only."""
@@ -157,8 +171,10 @@ class BookieClient(Inquiries):
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
 
-        `on_return` is called with a bookie that registers again after an absence: it has restarted.
+        `on_return` is called with a bookie that registers again after an absence: it has restarted. Followers are told
+        when others take entries than before.
         """
+        before = {bookie for bookie, info in self._known.items() if info.writable}
         for bookie, info in known.items():
             if self._watch is not None and bookie not in self._known:
                 self.on_return(bookie)
@@ -166,6 +182,17 @@ class BookieClient(Inquiries):
             if peer is not None and info != self._known.get(bookie):
                 peer.retry_at, peer.failures = 0.0, 0
         self._known = known
+        if before != {bookie for bookie, info in known.items() if info.writable}:
+            for follower in list(self._followers):
+                follower.bookies_changed()
+
+    def follow(self, follower: Follower) -> None:
+        """Tell somebody when the list of bookies that take entries is another one, until `unfollow`."""
+        self._followers[follower] = None
+
+    def unfollow(self, follower: Follower) -> None:
+        """Tell them no more; again is allowed."""
+        self._followers.pop(follower, None)
 
     async def _follow(self) -> None:
         while not self._closed:

@@ -28,6 +28,8 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "quarantine_ms": (0, 3_600_000),
     "change_retry_ms_min": (1, 3_600_000),
     "change_retry_ms_max": (1, 3_600_000),
+    "left_wait_ms_min": (0, 3_600_000),
+    "left_wait_ms_max": (0, 3_600_000),
     "quorum_wait_ms": (0, 3_600_000),
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
@@ -77,6 +79,9 @@ class ClientConfig:
         change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
             that failed lately is tried where nothing else is left; doubles.
         change_retry_ms_max: where that doubling stops.
+        left_wait_ms_min: an idle writer whose bookie is not registered any more, or as read-only, waits so long and up to
+            `left_wait_ms_max`, drawn by chance, before it puts another in its place.
+        left_wait_ms_max: see above.
         quorum_wait_ms: how long a writer that cannot reach its ack quorum waits for its bookies to answer again, or for
             others, before it ends with `QuorumLostError`. Appends wait for room in the window meanwhile, and nothing is
             confirmed that is not on Qa bookies. Bookies that refuse this client (TLS, SASL) are not waited for. 0: the
@@ -127,6 +132,8 @@ class ClientConfig:
     quarantine_ms: int = 5_000
     change_retry_ms_min: int = 200
     change_retry_ms_max: int = 5_000
+    left_wait_ms_min: int = 5_000
+    left_wait_ms_max: int = 30_000
     quorum_wait_ms: int = 10_000
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
@@ -172,9 +179,10 @@ class ClientConfig:
                 msg = f"ClientConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"
                 raise MisuseError(msg)
         self._check_sizes()
-        if self.change_retry_ms_min > self.change_retry_ms_max:
-            msg = f"change_retry_ms_min ({self.change_retry_ms_min}) is above its maximum"
-            raise MisuseError(msg)
+        for name in ("change_retry_ms", "left_wait_ms"):
+            if (least := getattr(self, f"{name}_min")) > getattr(self, f"{name}_max"):
+                msg = f"{name}_min ({least}) is above its maximum"
+                raise MisuseError(msg)
 
     def _check_sizes(self) -> None:
         """What sizes say of one another; with a shorter frame, what is asked for at one time is shorter too."""

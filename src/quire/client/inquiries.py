@@ -5,8 +5,10 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from quire.client.access import LedgerAccess
@@ -45,6 +47,12 @@ class Inquiries(ABC):
     @abstractmethod
     async def _request(self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int) -> R:
         """The response."""
+
+    async def probe(self, bookies: Iterable[BookieId], *, timeout_ms: int) -> dict[BookieId, Answer]:
+        """What each of these bookies answers to a question for its state."""
+        asked = list(bookies)
+        replies = await asyncio.gather(*(self.info(bookie, timeout_ms=timeout_ms) for bookie in asked))
+        return {bookie: answer for bookie, (answer, _) in zip(asked, replies, strict=True)}
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS

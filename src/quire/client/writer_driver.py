@@ -113,6 +113,7 @@ class WriterDriver(ABC):
         self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
         self._recorded: tuple[Hole, ...] = ()  # what the ledger's record says of `holes`
         self._flush: LedgerFlush | None = None  # from the end on
+        self._bookies.follow(self)
         if absent:
             self._machine.began_without(absent, self._clock.now_ms())
             self._perform()
@@ -281,18 +282,38 @@ class WriterDriver(ABC):
 
     async def _look(self, effect: e.LookForBookies) -> None:
         """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
-        writable = self._bookies.writable()
-        doubtful = self._quarantine.bookies(self._clock.now_ms())
-        spare = any(bookie not in effect.ensemble and bookie not in doubtful for bookie in writable)
-        returned: list[int] = []
+        spare, answers = self._has_spare(effect.ensemble), dict[BookieId, Answer]()
         if not spare:
-            slots = [slot for slot in effect.slots if effect.ensemble[slot] in writable]
-            timeout_ms = self._config.probe_timeout_ms
-            answers = await asyncio.gather(
-                *(self._bookies.info(effect.ensemble[slot], timeout_ms=timeout_ms) for slot in slots)
-            )
-            returned = [slot for slot, (answer, _) in zip(slots, answers, strict=True) if answer is Answer.OK]
-        self._machine.bookies_found(returned, self._clock.now_ms(), spare=spare)
+            writable = self._bookies.writable()
+            there = [bookie for slot in effect.slots if (bookie := effect.ensemble[slot]) in writable]
+            answers = await self._bookies.probe(there, timeout_ms=self._config.probe_timeout_ms)
+        slots = [slot for slot in effect.slots if answers.get(effect.ensemble[slot]) is Answer.OK]
+        self._machine.bookies_found(slots, self._clock.now_ms(), spare=spare)
+        self._perform()
+
+    def _has_spare(self, ensemble: Sequence[BookieId]) -> bool:
+        doubtful = self._quarantine.bookies(self._clock.now_ms())
+        return any(each not in ensemble and each not in doubtful for each in self._bookies.writable())
+
+    def bookies_changed(self) -> None:
+        """Other bookies are registered: those of this ledger that are not, or as read-only, have left."""
+        config, machine, now_ms = self._config, self._machine, self._clock.now_ms()
+        for slot, bookie in enumerate(machine.ensemble):
+            if not self._bookies.is_writable(bookie):
+                span_ms = config.left_wait_ms_max - config.left_wait_ms_min + 1
+                wait_ms = config.left_wait_ms_min + self._chance.getrandbits(32) % span_ms
+                machine.bookie_left(slot, bookie, now_ms, wait_ms)
+        self._perform()
+
+    async def _ask_left(self, effect: e.AskLeftBookies) -> None:
+        """Which bookies that left are read-only, or silent? Without a spare nobody is asked."""
+        bookies, spare = self._bookies, self._has_spare(effect.ensemble)
+        left = [item for item in enumerate(effect.ensemble) if spare and not bookies.is_writable(item[1])]
+        away = [bookie for _, bookie in left if not bookies.is_registered(bookie)]
+        answers = await bookies.probe(away, timeout_ms=self._config.probe_timeout_ms)
+        silent = {Answer.UNREACHABLE, Answer.TIMED_OUT}
+        leaving = [item for item in left if answers.get(item[1], Answer.UNREACHABLE) in silent]
+        self._machine.left_bookies_asked(leaving, self._clock.now_ms(), spare=spare)
         self._perform()
 
     def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:
@@ -445,6 +466,7 @@ class WriterDriver(ABC):
         e.Failed: _failed,
         e.DropUnsent: _drop,
         e.ChooseReplacements: _choose,
+        e.AskLeftBookies: lambda self, effect: self._start(self._ask_left(effect)),
         e.LookForBookies: lambda self, effect: self._start(self._look(effect)),
         e.EnsembleChanged: _ensemble_changed,
         e.SlotAbsent: _slot_absent,

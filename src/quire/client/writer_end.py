@@ -89,6 +89,7 @@ class WriterEnd(WriterDriver):
             self._timer.cancel()
             self._timer = None
         self._ticks.stop(self)
+        self._bookies.unfollow(self)
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -107,6 +107,16 @@ class ChooseReplacements:
 
 
 @dataclass(frozen=True, slots=True)
+class AskLeftBookies:
+    """See which bookies of the ensemble have left, and whether another could take a slot; answer `left_bookies_asked`.
+
+    A bookie is to be replaced if it is registered as read-only, or if it is not registered and does not answer.
+    """
+
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LookForBookies:
     """See whether a spare exists, or a bookie of these absent slots answers again; then call `bookies_found`."""
 
@@ -186,6 +196,7 @@ WriterEffect: TypeAlias = (
     | Confirmed
     | Failed
     | ChooseReplacements
+    | AskLeftBookies
     | LookForBookies
     | EnsembleChanged
     | SlotAbsent

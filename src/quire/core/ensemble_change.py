@@ -10,6 +10,9 @@ the record with the new fragment by compare-and-swap, a recovery keeps its chang
    *absent*.
 4. `finish`: the new ensemble is in use, or `begin` again for what failed meanwhile.
 
+A bookie that `left` is to be replaced too, but it has not failed: its slot stays in use until another bookie is in the
+record, and wants none any more when there is none.
+
 An absent bookie returns through a change, or in its old place when it answers again (`come_back`); what was confirmed
 without it is a hole for re-replication.
 
@@ -44,6 +47,7 @@ class ChangeStatus(Enum):
 CHANGE_TABLE: Final = StateTable(
     ChangeStatus,
     {
+        "left": "idle > =",
         "lost": "idle choosing storing > =",
         "leave_out": "idle choosing > =",
         "come_back": "idle > =",
@@ -68,6 +72,7 @@ class EnsembleChange:
         status: where the change stands.
         failing: the bookies that this change replaces, by slot; they are in no new ensemble.
         delayed: those that failed since the round began.
+        leaving: the bookies that this change replaces if it can, by slot; they are sent to until then.
         absent: the slots without a bookie, each with the first entry that it may lack.
         holes: what bookies lack that were absent and are not any more.
     """
@@ -79,6 +84,7 @@ class EnsembleChange:
     status: ChangeStatus = field(default=ChangeStatus.IDLE, init=False)
     failing: dict[int, BookieId] = field(default=NOTHING, init=False)
     delayed: dict[int, BookieId] = field(default=NOTHING, init=False)
+    leaving: dict[int, BookieId] = field(default=NOTHING, init=False)
     absent: dict[int, int] = field(default=NOTHING, init=False)
     holes: tuple[Hole, ...] = field(default=(), init=False)
 
@@ -87,8 +93,19 @@ class EnsembleChange:
         out = slot in self.absent or slot in self.failing or slot in self.delayed
         if out or self.ensemble[slot] != bookie:
             return False
-        self.delayed = {**self.delayed, slot: bookie}
+        if slot in self.leaving:  # a bookie for it is being chosen, or stored
+            self.failing, self.leaving = {**self.failing, slot: bookie}, _without(self.leaving, slot)
+        else:
+            self.delayed = {**self.delayed, slot: bookie}
         self._refresh_live()
+        return True
+
+    def left(self, slot: int, bookie: BookieId) -> bool:
+        """A bookie has left, and the next change is to replace it if it can; False if it is not in use at the slot."""
+        assert CHANGE_TABLE.acts["left"][self.status]
+        if slot not in self.live or self.ensemble[slot] != bookie:
+            return False
+        self.leaving = {**self.leaving, slot: bookie}
         return True
 
     # --- a round -----------------------------------------------------------------------------------------------------
@@ -100,7 +117,7 @@ class EnsembleChange:
             named: the ensemble of the last fragment, or the newest one that is not in use yet.
 
         Returns:
-            The slots that want a bookie: failed and absent ones whose bookie is still named.
+            The slots that want a bookie: failed, absent and leaving ones whose bookie is still named.
         """
         assert CHANGE_TABLE.acts["begin"][self.status]
         self.failing, self.delayed = self.failing | self.delayed, NOTHING
@@ -110,7 +127,7 @@ class EnsembleChange:
         return wanted
 
     def missing(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> list[int]:
-        """The slots that want a bookie and get none by this choice.
+        """The slots that want a bookie, since theirs failed or is absent, and get none by this choice.
 
         Raises:
             MisuseError: a bookie was chosen that is named, has failed or was chosen twice, or for another slot.
@@ -121,12 +138,14 @@ class EnsembleChange:
         if not chosen.keys() <= set(wanted) or len({*chosen.values()} - taken) != len(chosen):
             msg = f"ledger {self.ledger_id}: {dict(chosen)} cannot replace slots {list(wanted)} of {self.ensemble}"
             raise MisuseError(msg, ledger_id=self.ledger_id)
-        return [slot for slot in wanted if slot not in chosen]
+        return [slot for slot in wanted if slot not in chosen and slot not in self.leaving]
 
     def filled(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> tuple[BookieId, ...]:
         """The named ensemble with the chosen bookies in their slots. The choice is made."""
         assert CHANGE_TABLE.acts["filled"][self.status]
         self.status = CHANGE_TABLE.moved[self.status, ChangeStatus.STORING]
+        if self.leaving:
+            self.leaving = {slot: bookie for slot, bookie in self.leaving.items() if slot in chosen}
         return tuple(chosen.get(slot, bookie) for slot, bookie in enumerate(named))
 
     def finish(self, ensemble: tuple[BookieId, ...], lac: int) -> tuple[int, ...]:
@@ -143,7 +162,7 @@ class EnsembleChange:
         for slot in changed:
             self._close_hole(slot, lac)
         self.status = CHANGE_TABLE.moved[self.status, ChangeStatus.IDLE]
-        self.ensemble, self.failing = ensemble, NOTHING
+        self.ensemble, self.failing, self.leaving = ensemble, NOTHING, NOTHING
         self._refresh_live()
         return changed
 
@@ -152,7 +171,7 @@ class EnsembleChange:
     def leave_out(self, slot: int, first: int) -> bool:
         """A slot has no bookie, from entry `first` on; False if it had none before."""
         assert CHANGE_TABLE.acts["leave_out"][self.status]
-        self.failing = {other: bookie for other, bookie in self.failing.items() if other != slot}
+        self.failing = _without(self.failing, slot)
         is_new = slot not in self.absent
         if is_new:
             self.absent = {**self.absent, slot: first}
@@ -185,7 +204,8 @@ class EnsembleChange:
         return tuple(
             slot
             for slot, bookie in enumerate(self.ensemble)
-            if named[slot] == bookie and (slot in self.failing or (self.seeks_absent and slot in self.absent))
+            if named[slot] == bookie
+            and (slot in self.failing or slot in self.leaving or (self.seeks_absent and slot in self.absent))
         )
 
     def _close_hole(self, slot: int, lac: int) -> None:
@@ -216,9 +236,16 @@ class EnsembleChange:
             "who is being replaced is of a change"
         )
         out = failed.keys() | self.absent.keys()
+        assert self.leaving.items() <= dict(enumerate(self.ensemble)).items(), "who leaves is at its slot"
+        assert not self.leaving.keys() & out, "who leaves is sent to"
+        assert self.status is not ChangeStatus.IDLE or not self.leaving, "who leaves is being replaced"
         assert set(self.live) == set(range(len(self.ensemble))) - out, (
             "nothing is sent to who failed or is absent"
         )
+
+
+def _without(slots: dict[int, BookieId], slot: int) -> dict[int, BookieId]:
+    return {other: bookie for other, bookie in slots.items() if other != slot} if slot in slots else slots
 
 
 def mask_of(slots: Iterable[int]) -> int:

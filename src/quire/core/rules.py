@@ -83,6 +83,11 @@ def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
 
 
+def left_counts_as_lost() -> bool:
+    """That a registration is gone is advice: such a bookie may answer, and all are gone after an outage of the store."""
+    return False
+
+
 def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
     """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
 
@@ -393,6 +398,34 @@ def copy_priority(copies: int, first: int) -> tuple[int, int]:
     return copies, first
 
 
+# --- auto-recovery ------------------------------------------------------------------------------------------------
+
+
+def is_gone(*, known: bool, registered: bool) -> bool:
+    """A bookie that a record or a cookie names is gone while it is in neither list; a read-only one is there."""
+    return known and not registered
+
+
+def seconds_to_add(elapsed_s: int, tick_s: int) -> int:
+    """Who counts adds at most one tick a tick, whatever its clock says."""
+    return min(max(elapsed_s, 0), tick_s)
+
+
+def copy_is_due(*, away_s: int, delay_s: int, copies_left: int, ack_quorum: int) -> bool:
+    """A copy is due when the delay is over, or at once where fewer than Qa copies of a write set are left."""
+    return away_s >= delay_s or copies_left < ack_quorum
+
+
+def listing_concludes(*, complete: bool) -> bool:
+    """A listing that failed, or is short, says nothing of what it does not show."""
+    return complete
+
+
+def may_recover_open(*, names_gone: bool, spare_s: int, grace_s: int, idle_wait_s: int) -> bool:
+    """An open ledger is recovered where a living writer, an idle one too, would have put a spare in the place of who is gone."""
+    return names_gone and spare_s >= max(grace_s, 2 * idle_wait_s)
+
+
 # --- log ----------------------------------------------------------------------------------------------------------
 
 
@@ -435,6 +468,7 @@ class Rules:
     may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    left_counts_as_lost: Callable[[], bool] = left_counts_as_lost
     may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
@@ -487,6 +521,11 @@ class Rules:
     counts_as_missing: Callable[[Answer], bool] = counts_as_missing
     is_lost: Callable[..., bool] = is_lost
     copy_priority: Callable[[int, int], tuple[int, int]] = copy_priority
+    is_gone: Callable[..., bool] = is_gone
+    seconds_to_add: Callable[[int, int], int] = seconds_to_add
+    copy_is_due: Callable[..., bool] = copy_is_due
+    listing_concludes: Callable[..., bool] = listing_concludes
+    may_recover_open: Callable[..., bool] = may_recover_open
     failed_read_stands: Callable[[Collection[BookieId], Collection[BookieId]], bool] = failed_read_stands
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
     may_roll: Callable[[int], bool] = may_roll

@@ -57,6 +57,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.failed)}{', required' if x.required else ''}"
     ),
     e.LookForBookies: lambda x, _: f"?? look for {_names(x.slots, x.ensemble)} or a spare",
+    e.AskLeftBookies: lambda x, _: f"?? ask who left of {' '.join(x.ensemble)}",
     e.EnsembleChanged: lambda x, _: f".. ensemble from {x.first}: {' '.join(x.ensemble)}",
     e.SlotAbsent: lambda x, _: f".. {x.bookie} is absent from {x.first}",
     e.SlotReturned: lambda x, _: f".. {x.bookie} is back from {x.first}",

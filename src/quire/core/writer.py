@@ -34,6 +34,7 @@ from functools import lru_cache
 from quire.core.answers import Answer
 from quire.core.closing import Closing, ClosingStatus
 from quire.core.effects import (
+    AskLeftBookies,
     ChooseReplacements,
     Closed,
     CloseFailed,
@@ -267,6 +268,56 @@ class WriterMachine:
             if self.status is Status.WRITING and self.window.runs:
                 self._start_change()
 
+    def bookie_left(self, slot: int, bookie: BookieId, now_ms: int, wait_ms: int) -> None:
+        """A bookie is not registered any more, or as read-only: advice, which alone changes nothing.
+
+        Args:
+            slot: where the bookie is.
+            bookie: which.
+            now_ms: the time.
+            wait_ms: how long an idle writer waits before it asks the bookie; one that has entries pending asks at once.
+
+        Effects:
+            SetTimer, for AskLeftBookies.
+        """
+        change, waits = self.change, self.waits
+        if (
+            not WRITER_TABLE.acts["bookie_left"][self.status]
+            or change.ensemble[slot] != bookie
+            or slot not in change.live
+        ):
+            return
+        if self.rules.left_counts_as_lost():
+            self.bookie_lost(slot, bookie)
+            return
+        at_ms = now_ms if self.window.runs else now_ms + wait_ms
+        if waits.left_at_ms is None or at_ms < waits.left_at_ms:
+            waits.left_at_ms = at_ms
+            self._arm()
+
+    def left_bookies_asked(
+        self, leaving: Sequence[tuple[int, BookieId]], now_ms: int, *, spare: bool
+    ) -> None:
+        """The response to AskLeftBookies.
+
+        Args:
+            leaving: (slot, bookie) of those that are read-only, or are not registered and did not answer.
+            now_ms: the time.
+            spare: whether a bookie that is not in the ensemble could take a slot.
+
+        Effects:
+            With a spare a change begins for the slots of these bookies, which stay in use until it is done. A slot for
+            which there is no bookie in the end keeps its own.
+
+        Source: docs/decisions/034-who-may-recover-an-open-ledger.md.
+        """
+        if not WRITER_TABLE.acts["left_bookies_asked"][self.status] or not leaving or not spare:
+            return
+        if self.status is Status.CHANGING:
+            self.waits.left_at_ms = now_ms  # again after this change
+        elif sum(self.change.left(slot, bookie) for slot, bookie in leaving):
+            self._start_change()
+
     def _ended_by(self, bookie: BookieId, answer: Answer, outcome: AddOutcome) -> None:
         where = f"ledger {self.closing.ledger_id}: bookie {bookie} answered {answer.name}"
         # A ledger of which nothing is confirmed is new: what a bookie keeps as deleted is an earlier one of the same id.
@@ -409,7 +460,7 @@ class WriterMachine:
         change, named = self.change, self.swap.record.last_fragment.ensemble
         wanted = change.begin(named)
         if wanted:
-            required = self.window.loses_quorum(mask_of(wanted))
+            required = self.window.loses_quorum(mask_of(set(wanted) - change.leaving.keys()))
             self.out.append(ChooseReplacements(wanted, named, change.failed, required))
         else:
             self._round_done()
@@ -423,15 +474,17 @@ class WriterMachine:
 
     def _finish_change(self) -> None:
         fragment, waits = self.swap.record.last_fragment, self.waits
+        left = [item for item in self.change.leaving.items() if fragment.ensemble[item[0]] != item[1]]
         changed = self.change.finish(fragment.ensemble, self.window.lac)
         self.swap.settled()
         self.status = WRITER_TABLE.moved[self.status, Status.WRITING]
         if changed:
             waits.be_quick()
+            self.out += [DropUnsent(slot, bookie) for slot, bookie in left]
             self.out.append(EnsembleChanged(fragment.first_entry, fragment.ensemble, changed))
             self._resend(changed)
         self._release()
-        if waits.quorum_until_ms is not None:
+        if waits.quorum_until_ms is not None or waits.left_at_ms is not None:
             self._quorum_is_back()
             self._arm()
 
@@ -578,8 +631,8 @@ class WriterMachine:
         """The time of SetTimer has come.
 
         Effects:
-            RereadMetadata or LookForBookies, whichever was due; SetTimer for the other. Ended when the wait for the ack
-            quorum is over.
+            RereadMetadata, LookForBookies or AskLeftBookies, whichever was due; SetTimer for the others. Ended when the
+            wait for the ack quorum is over.
         """
         waits, absent = self.waits, self.absent
         waits.fired()
@@ -590,10 +643,13 @@ class WriterMachine:
             self.out.append(RereadMetadata())
         if waits.look_is_due(now_ms, absent=bool(absent)):
             self.out.append(LookForBookies(absent, self.change.ensemble))
+        if self.status is Status.WRITING and waits.left_is_due(now_ms):
+            self.out.append(AskLeftBookies(self.change.ensemble))
         self._arm()
 
     def _arm(self) -> None:
-        at_ms = self.waits.arm(below_quorum=self.status is Status.WRITING and self.below_quorum)
+        writing = self.status is Status.WRITING
+        at_ms = self.waits.arm(writing=writing, below_quorum=writing and self.below_quorum)
         if at_ms is not None:
             self.out.append(SetTimer(at_ms))
 

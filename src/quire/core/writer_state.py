@@ -33,6 +33,8 @@ WRITER_TABLE: Final = StateTable(
         "adds_acked": "writing changing > =; closing closed ended abandoned > -",
         "add_failed": "writing > = changing closing ended; changing > = closing ended; closing closed ended abandoned > -",
         "bookie_lost": "writing > = changing; changing > =; closing closed ended abandoned > -",
+        "bookie_left": "writing changing > =; closing closed ended abandoned > -",
+        "left_bookies_asked": "writing > = changing; changing > =; closing closed ended abandoned > -",
         "replacements_chosen": "changing > = writing closing; writing closing closed ended abandoned > -",
         "bookies_found": "writing > = changing; changing > =; closing closed ended abandoned > -",
         "timer_fired": "writing > = closing; changing closing > =; closed ended abandoned > -",

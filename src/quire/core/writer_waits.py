@@ -1,4 +1,4 @@
-"""The three waits of a writer, with one timer: for absent bookies, for the metadata store, and for its ack quorum.
+"""The waits of a writer, with one timer: for absent bookies, for those that left, for the metadata store, for its quorum.
 
 It decides when something is due, and nothing else. Pure: time is an argument.
 
@@ -26,6 +26,7 @@ class WriterWaits:
         looking: a look is under way.
         look_at_ms, read_at_ms: when to look, and to read the record again; None: nothing of the kind is due.
         quorum_until_ms: set from the loss of the ack quorum on, until something is confirmed again.
+        left_at_ms: when to ask the bookies whose registrations are gone.
         timer_at_ms: what the timer is set to.
     """
 
@@ -35,12 +36,17 @@ class WriterWaits:
     look_at_ms: int | None = field(default=None, init=False)
     read_at_ms: int | None = field(default=None, init=False)
     quorum_until_ms: int | None = field(default=None, init=False)
+    left_at_ms: int | None = field(default=None, init=False)
     timer_at_ms: int | None = field(default=None, init=False)
 
-    def arm(self, *, below_quorum: bool) -> int | None:
-        """When the timer must fire: at the earliest of the waits; None if it is set to that, or nothing is due."""
+    def arm(self, *, writing: bool, below_quorum: bool) -> int | None:
+        """When the timer must fire: at the earliest of the waits; None if it is set to that, or nothing is due.
+
+        Bookies that left are asked only while the writer is `writing`: not in the middle of a change.
+        """
         until = self.quorum_until_ms if below_quorum else None
-        times = [at for at in (self.look_at_ms, self.read_at_ms, until) if at is not None]
+        left = self.left_at_ms if writing else None
+        times = [at for at in (self.look_at_ms, self.read_at_ms, left, until) if at is not None]
         if not times or min(times) == self.timer_at_ms:
             return None
         self.timer_at_ms = min(times)
@@ -89,6 +95,13 @@ class WriterWaits:
         self.looking = self.looking or absent
         return absent
 
+    def left_is_due(self, now_ms: int) -> bool:
+        """Whether the bookies that left are to be asked now; that wait is over then."""
+        due = self.left_at_ms is not None and self.left_at_ms <= now_ms
+        if due:
+            self.left_at_ms = None
+        return due
+
     def may_wait(self, now_ms: int) -> bool:
         """Whether the wait for the ack quorum is not over; it lasts from the loss on until something is confirmed."""
         until = self.quorum_until_ms
@@ -111,7 +124,7 @@ class WriterWaits:
 
     def stop(self, *, reads: bool) -> None:
         """No bookie is waited for any more; with `reads` the record may still be read again."""
-        self.look_at_ms = self.quorum_until_ms = None
+        self.look_at_ms = self.quorum_until_ms = self.left_at_ms = None
         if not reads:
             self.read_at_ms = None
 

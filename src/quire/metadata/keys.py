@@ -1,6 +1,7 @@
-"""The keys of what Quire keeps beside logs and BookKeeper's own records, and the list of all keys.
+"""The keys of what Quire keeps beside logs and BookKeeper's own records, of marks of repair, and the list of all keys.
 
-None lies under BookKeeper's paths in ZooKeeper: whatever stands under its `cookies` Java's auditor takes for a bookie.
+In ZooKeeper only those that begin with `underreplication/` lie under BookKeeper's paths, because they are BookKeeper's:
+whatever stands under its `cookies` Java's auditor takes for a bookie.
 
 Source: `docs/formats/metadata.md`, "Keys"; `metadata/zookeeper_paths.py` has the paths.
 """
@@ -23,6 +24,15 @@ PASSES: Final = "passes/"
 STREAMS: Final = "streams/"
 STREAM_NAMES: Final = "stream-names/"
 LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
+REPAIRS: Final = "repairs/"
+AWAY: Final = "away/"
+UNDERREPLICATION: Final = "underreplication/"
+MISSING: Final = f"{UNDERREPLICATION}ledgers/"
+LOCKS: Final = f"{UNDERREPLICATION}locks/"
+AUDITORS: Final = f"{UNDERREPLICATION}auditorelection/"
+DISABLE: Final = f"{UNDERREPLICATION}disable"
+LOST_DELAY: Final = f"{UNDERREPLICATION}lostBookieRecoveryDelay"
+_DIGITS: Final = 19
 
 
 def ledger_notes_key(ledger_id: int) -> str:
@@ -64,13 +74,43 @@ def stream_name_key(name: str) -> str:
     return check_key(STREAM_NAMES + name)
 
 
+def repairs_key(ledger_id: int) -> str:
+    """Of Quire's marks of repair of a ledger."""
+    return REPAIRS + _digits(ledger_id)
+
+
+def away_key(bookie_id: str) -> str:
+    """Of the time that a bookie has been away."""
+    return check_key(AWAY + check_bookie_id(bookie_id))
+
+
+def missing_key(ledger_id: int) -> str:
+    """Of BookKeeper's mark of a ledger whose bookies are gone."""
+    return MISSING + _digits(ledger_id)
+
+
+def lock_key(ledger_id: int) -> str:
+    """Of the lock of a worker that repairs a ledger."""
+    return LOCKS + _digits(ledger_id)
+
+
+def ledger_of(key: str) -> int | None:
+    """The ledger whose id is the last part of a key; None if that is none."""
+    digits = key.rpartition("/")[2]
+    if len(digits) != _DIGITS or not (digits.isascii() and digits.isdecimal()) or int(digits) > ID_MAX:
+        return None
+    return int(digits)
+
+
 def _digits(number: int) -> str:
     if not 0 <= number <= ID_MAX:
         raise MisuseError(f"{number} is no ledger id: they go from 0 to {ID_MAX}", ledger_id=number)
-    return f"{number:019d}"
+    return f"{number:0{_DIGITS}d}"
 
 
 _LATER: Final = FieldUse("nobody yet", "nobody yet", "2", IGNORES)
+_SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's", "2", IGNORES)
+_OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's", "2", IGNORES)
 KEYS: Final = Names(
     "Keys of the metadata store",
     {
@@ -118,6 +158,19 @@ KEYS: Final = Names(
             FieldUse(
                 "whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES
             ),
+        ),
+        f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are gone", _SHARED),
+        f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),
+        f"{AUDITORS}<19 digits>": ("a registration: a candidate for Java's auditor", _SHARED),
+        DISABLE: ("is there while nothing is to be repaired", _OPERATOR),
+        LOST_DELAY: ("how long a bookie may be away, in seconds", _OPERATOR),
+        f"{REPAIRS}<19 digits>": (
+            "Quire's marks: entries that bookies lack that are there",
+            FieldUse("whoever sees it", "workers", "2", IGNORES),
+        ),
+        f"{AWAY}<bookie>": (
+            "how long a bookie has been away",
+            FieldUse("the auditor", "auditors", "2", IGNORES),
         ),
         f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
         f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),

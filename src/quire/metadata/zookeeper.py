@@ -37,7 +37,6 @@ from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseEr
 from quire.core.ids import LedgerId
 from quire.metadata.id_floor import check_raised, floor_of, raise_floor
 from quire.metadata.keys import LEDGER_IDS_ABOVE
-from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -232,12 +231,13 @@ class ZookeeperStore(MetadataStore):
         return op.version + 1 if isinstance(op, Put) else 0
 
     async def _tidy(self, ops: Sequence[Op]) -> None:
-        """Remove the folders of ledgers that were deleted, as far as they are empty."""
+        """Remove the folders of ledgers and marks that were deleted, as far as they are empty."""
         for op in ops:
             if isinstance(op, Delete) or (isinstance(op, Require) and op.version is None):
                 path = self._paths.path(op.key)
-                if op.key.startswith(LEDGERS) and not path.startswith(self._paths.own + "/"):
-                    await self._nodes.remove_empty(path.rpartition("/")[0], self._address.root)
+                for tree in self._paths.trees:
+                    if op.key.startswith(tree.begin) and not path.startswith(self._paths.own + "/"):
+                        await self._nodes.remove_empty(path.rpartition("/")[0], tree.root)
 
     # --- watches and registrations -------------------------------------------------------------------------------
 

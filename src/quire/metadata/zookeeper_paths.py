@@ -6,6 +6,10 @@
 | `bookies/available/<id>` | `available/<id>` |
 | `bookies/readonly/<id>` | `available/readonly/<id>` |
 | `cookies/<id>` | `cookies/<id>` |
+| `underreplication/ledgers/<19 digits>` | `underreplication/ledgers/AAAA/BBBB/CCCC/DDDD/urL<10 digits or more>` |
+| `underreplication/locks/<19 digits>` | `underreplication/locks/urL<10 digits or more>` |
+| `underreplication/auditorelection/<19 digits>` | `underreplication/auditorelection/V_<10 digits>` |
+| `underreplication/disable`, `…/lostBookieRecoveryDelay` | the same |
 | any other, `a/b/c` | `quire/a+/b+/c`: folders end in `+`, so that a key may also be the beginning of another |
 
 | layout | path of a ledger |
@@ -15,22 +19,25 @@
 | longhierarchical | 19 digits as 3 / 4 / 4 / 4 / `L` 4 |
 | hierarchical | as legacyhierarchical below 2147483647, else as longhierarchical |
 
+`AAAA` to `DDDD` are the ledger's id in hexadecimal digits.
+
 Pure: knows no connection.
 
 Source: BookKeeper source, `HierarchicalLedgerManager`, `LongHierarchicalLedgerManager`, `FlatLedgerManager`,
-`LedgerLayout`; tests/vectors/ledger_paths.json; tests/vectors/layout.json.
+`LedgerLayout`, `ZkLedgerUnderreplicationManager`; tests/vectors/ledger_paths.json; tests/vectors/layout.json.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
 from quire.metadata.bookies import AVAILABLE, COOKIES, READONLY
+from quire.metadata.keys import AUDITORS, DISABLE, LOCKS, LOST_DELAY, MISSING, UNDERREPLICATION
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.wire.bookie_service_info import check_bookie_id
@@ -53,6 +60,10 @@ _CLASSES: Final = {
 _DIGITS: Final = 19
 _SHORT_CUTS: Final = (2, 4, 4)
 _LONG_CUTS: Final = (3, 4, 4, 4, 4)
+_MARK_CUTS: Final = (4, 4, 4, 4)
+_HEX: Final = re.compile("[0-9a-f]{4}")
+MARK: Final = "urL"
+VOTE: Final = "V_"
 _SAFE: Final = "!$&'()*,:;=@-._~^ "
 """Characters of a key's part that stand for themselves in a znode's name; all others are percent-encoded."""
 
@@ -92,6 +103,50 @@ def decode_part(name: str) -> str:
     return unquote(name)
 
 
+ChildSpan = Callable[[str], tuple[int, int] | None]
+"""The first and the last id below a child of a folder; None if no id is."""
+
+
+class IdTree(NamedTuple):
+    """Keys that end in 19 digits, in folders whose names are parts of the id.
+
+    Attributes:
+        begin: what the keys begin with.
+        root: the folder of all.
+        children: how to read the children of a folder, by the names below `root`; None if ids have no such folder.
+        number: the id whose znode is at these names below `root`; None if there is none.
+        path: the znode of an id.
+    """
+
+    begin: str
+    root: str
+    children: Callable[[tuple[str, ...]], ChildSpan | None]
+    number: Callable[[tuple[str, ...]], int | None]
+    path: Callable[[int], str]
+
+
+class FlatFolder(NamedTuple):
+    """Keys that are the children of one folder.
+
+    Attributes:
+        begin: what the keys begin with.
+        path: the folder.
+        name: the child for the rest of a key; None if it has none here.
+        rest: the rest of the key for a child; None if it is no key's.
+    """
+
+    begin: str
+    path: str
+    name: Callable[[str], str | None]
+    rest: Callable[[str], str | None]
+
+    def meets(self, prefix: str) -> bool:
+        """Whether keys of this folder may begin with a prefix; what follows `begin` has no slash."""
+        return self.begin.startswith(prefix) or (
+            prefix.startswith(self.begin) and "/" not in prefix[len(self.begin) :]
+        )
+
+
 class KeyPaths:
     """Keys and paths of one cluster.
 
@@ -107,6 +162,19 @@ class KeyPaths:
         self.readonly = f"{root}/available/readonly"
         self.cookies = f"{root}/cookies"
         self.own = f"{root}/{OWN}"
+        marks = f"{root}/{UNDERREPLICATION}"
+        self.marks = marks + "ledgers"
+        self.trees = (
+            IdTree(LEDGERS, root, self.ledger_folders, self.ledger_id, self.ledger),
+            IdTree(MISSING, self.marks, mark_folders, mark_id, self.mark),
+        )
+        bookies = [(AVAILABLE, self.available), (READONLY, self.readonly), (COOKIES, self.cookies)]
+        self.flat_folders = (
+            *(FlatFolder(begin, folder, _bookie_id, _bookie_id) for begin, folder in bookies),
+            FlatFolder(LOCKS, marks + "locks", *_numbered(MARK)),
+            FlatFolder(AUDITORS, marks + "auditorelection", *_numbered(VOTE)),
+            FlatFolder(UNDERREPLICATION, marks[:-1], _setting, _setting),
+        )
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -146,7 +214,11 @@ class KeyPaths:
     def _beyond(self, ledger_id: int) -> bool:
         return self.layout is ZookeeperLayout.LEGACY_HIERARCHICAL and ledger_id >= SHORT_ID_END
 
-    def ledger_folders(self, names: tuple[str, ...]) -> Callable[[str], tuple[int, int] | None] | None:
+    def mark(self, ledger_id: int) -> str:
+        """The path of BookKeeper's mark of a ledger."""
+        return "/".join((self.marks, *_cut(f"{ledger_id:016x}", _MARK_CUTS), f"{MARK}{ledger_id:010d}"))
+
+    def ledger_folders(self, names: tuple[str, ...]) -> ChildSpan | None:
         """How to read the children of a folder of ledgers: child name -> first and last id below it.
 
         Args:
@@ -190,13 +262,14 @@ class KeyPaths:
 
     def path(self, key: str) -> str:
         """The znode of a key."""
-        if key.startswith(LEDGERS):
-            digits = key[len(LEDGERS) :]
-            if len(digits) == _DIGITS and _is_number(digits) and int(digits) <= ID_MAX:
-                return self.ledger(int(digits))
-        for prefix, folder in self.flat_folders():
-            if key.startswith(prefix) and _is_bookie_id(key[len(prefix) :]):
-                return f"{folder}/{key[len(prefix) :]}"
+        for tree in self.trees:
+            digits = key.removeprefix(tree.begin)
+            if digits != key and len(digits) == _DIGITS and _is_number(digits) and int(digits) <= ID_MAX:
+                return tree.path(int(digits))
+        for begin, folder, name_of, _ in self.flat_folders:
+            name = name_of(key.removeprefix(begin)) if key.startswith(begin) else None
+            if name is not None:
+                return f"{folder}/{name}"
         *folders, last = key.split("/")
         return "/".join((self.folder(folders), encode_part(last)))
 
@@ -211,20 +284,27 @@ class KeyPaths:
             if last.endswith(FOLDER_END) or not all(name.endswith(FOLDER_END) for name in folders):
                 return None
             return "/".join([decode_part(name[:-1]) for name in folders] + [decode_part(last)])
-        for prefix, folder in self.flat_folders():
-            name = path.removeprefix(folder + "/")
-            if name != path and _is_bookie_id(name):
-                return prefix + name
-        names = tuple(path.removeprefix(self.root + "/").split("/"))
-        ledger_id = self.ledger_id(names) if path != self.root else None
-        return None if ledger_id is None else f"{LEDGERS}{ledger_id:019d}"
+        for begin, folder, _, rest_of in self.flat_folders:
+            child = path.removeprefix(folder + "/")
+            rest = rest_of(child) if child != path else None
+            if rest is not None:
+                return begin + rest
+        for tree in self.trees:
+            below = path.removeprefix(tree.root + "/")
+            number = tree.number(tuple(below.split("/"))) if below != path else None
+            if number is not None:
+                return f"{tree.begin}{number:019d}"
+        return None
 
     def watched(self, prefix: str) -> list[str]:
         """The znodes below which every key with a prefix lies: where to watch for it."""
-        places = [folder for begin, folder in self.flat_folders() if _meet(prefix, begin)]
-        if _meet(prefix, LEDGERS):
-            exact = prefix.startswith(LEDGERS) and len(prefix) == len(LEDGERS) + _DIGITS
-            places.append(self.path(prefix) if exact else self.root)
+        places = [folder.path for folder in self.flat_folders if folder.meets(prefix)]
+        if prefix in {DISABLE, LOST_DELAY}:
+            places = [self.path(prefix)]
+        for tree in self.trees:
+            if _meet(prefix, tree.begin):
+                exact = prefix.startswith(tree.begin) and len(prefix) == len(tree.begin) + _DIGITS
+                places.append(self.path(prefix) if exact else tree.root)
         *folders, _ = prefix.split("/")
         places.append(self.folder(folders))
         places.sort(key=len)
@@ -234,24 +314,43 @@ class KeyPaths:
             if not any(place == other or place.startswith(other + "/") for other in places[:i])
         ]
 
-    def flat_folders(self) -> Iterator[tuple[str, str]]:
-        """Beginnings of keys, and the folders whose children they are."""
-        yield AVAILABLE, self.available
-        yield READONLY, self.readonly
-        yield COOKIES, self.cookies
+
+def mark_folders(names: tuple[str, ...]) -> ChildSpan | None:
+    """How to read a folder of BookKeeper's marks: four levels of four hexadecimal digits, then the mark."""
+    depth = len(names)
+
+    def span(child: str) -> tuple[int, int] | None:
+        if depth == len(_MARK_CUTS):
+            found = mark_id((*names, child))
+            return None if found is None else (found, found)
+        if depth > len(_MARK_CUTS) or not _HEX.fullmatch(child):
+            return None
+        head = "".join((*names, child))
+        return int(head.ljust(16, "0"), 16), int(head.ljust(16, "f"), 16)
+
+    return span
 
 
-def digit_range(prefix: str, after: str | None) -> tuple[int, int] | None:
-    """The first and last ledger id whose key has a prefix and comes after a key; None if there is none."""
-    if LEDGERS.startswith(prefix):
+def mark_id(names: tuple[str, ...]) -> int | None:
+    """The ledger whose mark is at these names below the folder of marks; None if it is none."""
+    *folders, last = names
+    if len(folders) != len(_MARK_CUTS) or not all(map(_HEX.fullmatch, folders)):
+        return None
+    number = int("".join(folders), 16)
+    return number if number <= ID_MAX and last == f"{MARK}{number:010d}" else None
+
+
+def digit_range(prefix: str, after: str | None, begin: str = LEDGERS) -> tuple[int, int] | None:
+    """The first and last id whose key, which begins with `begin`, has a prefix and comes after a key; None if none does."""
+    if begin.startswith(prefix):
         low, high = 0, ID_MAX
     else:
-        digits = prefix.removeprefix(LEDGERS)
+        digits = prefix.removeprefix(begin)
         if digits == prefix or len(digits) > _DIGITS or not _is_number(digits):
             return None
         low, high = int(digits.ljust(_DIGITS, "0")), int(digits.ljust(_DIGITS, "9"))
-    if after is not None and after >= LEDGERS:
-        rest = after.removeprefix(LEDGERS)
+    if after is not None and after >= begin:
+        rest = after.removeprefix(begin)
         if rest == after:
             return None
         # The ids whose 19 digits sort after `rest`, which need not be digits at all.
@@ -279,12 +378,36 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _is_bookie_id(name: str) -> bool:
+def _bookie_id(name: str) -> str | None:
+    """The name itself, if it is a bookie's."""
     try:
-        check_bookie_id(name)
+        return check_bookie_id(name)
     except MisuseError:
-        return False
-    return True
+        return None
+
+
+def _setting(name: str) -> str | None:
+    """The name itself, if it is that of a setting of BookKeeper's auto-recovery."""
+    return name if UNDERREPLICATION + name in {DISABLE, LOST_DELAY} else None
+
+
+def _numbered(mark: str) -> tuple[Callable[[str], str | None], Callable[[str], str | None]]:
+    """Names of znodes for keys of 19 digits, and back: the mark, then 10 digits or more."""
+
+    def name(digits: str) -> str | None:
+        if digits == SEQUENCE_ZEROS:  # ZooKeeper appends the other ten
+            return mark
+        if len(digits) != _DIGITS or not _is_number(digits) or int(digits) > ID_MAX:
+            return None
+        return f"{mark}{int(digits):010d}"
+
+    def rest(child: str) -> str | None:
+        digits = child.removeprefix(mark)
+        if digits == child or not _is_number(digits) or len(digits) > _DIGITS or int(digits) > ID_MAX:
+            return None
+        return f"{int(digits):019d}" if child == f"{mark}{int(digits):010d}" else None
+
+    return name, rest
 
 
 def _meet(one: str, other: str) -> bool:

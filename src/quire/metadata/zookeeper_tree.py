@@ -15,9 +15,8 @@ from typing import Final
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import GetChildren, GetData
 
-from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.store import StoreBusyError, Versioned
-from quire.metadata.zookeeper_paths import FOLDER_END, KeyPaths, decode_part, digit_range
+from quire.metadata.zookeeper_paths import FOLDER_END, IdTree, KeyPaths, decode_part, digit_range
 from quire.metadata.zookeeper_requests import MultiRead, Node
 from quire.metadata.zookeeper_session import ZookeeperSession
 
@@ -55,12 +54,11 @@ class _Walk:
         """
         self._folders = folders
         self.used = {}
-        keys = self._ledgers()
-        for begin, folder in self._paths.flat_folders():
-            if begin.startswith(self._prefix) or self._prefix.startswith(begin):
-                keys += self._first(
-                    k for name in self._children(folder) if (k := self._paths.key(f"{folder}/{name}"))
-                )
+        keys = [key for tree in self._paths.trees for key in self._numbered(tree)]
+        for folder in self._paths.flat_folders:
+            if folder.meets(self._prefix):
+                rests = map(folder.rest, self._children(folder.path))
+                keys += self._first(folder.begin + rest for rest in rests if rest is not None)
         keys += self._own()
         return sorted(keys)[: self._limit]
 
@@ -77,35 +75,37 @@ class _Walk:
     def _first(self, keys: Iterator[str]) -> list[str]:
         return sorted(key for key in keys if self._wanted(key))[: self._limit]
 
-    # --- ledgers: ids ascend with the walk, so it ends with the page ----------------------------------------------
+    # --- ledgers and their marks: ids ascend with the walk, so it ends with the page -------------------------------
 
-    def _ledgers(self) -> list[str]:
-        span = digit_range(self._prefix, self._after)
+    def _numbered(self, tree: IdTree) -> list[str]:
+        span = digit_range(self._prefix, self._after, tree.begin)
         found: list[str] = []
         if span is not None:
-            self._ledgers_below((), *span, found)
+            self._numbered_below(tree, (), *span, found)
         return found
 
-    def _ledgers_below(self, names: tuple[str, ...], low: int, high: int, found: list[str]) -> None:
-        spans = self._paths.ledger_folders(names)
+    def _numbered_below(
+        self, tree: IdTree, names: tuple[str, ...], low: int, high: int, found: list[str]
+    ) -> None:
+        spans = tree.children(names)
         assert spans is not None
         here = [
             (*span, child)
-            for child in self._children("/".join((self._paths.root, *names)))
+            for child in self._children("/".join((tree.root, *names)))
             if (span := spans(child)) is not None
         ]
-        # Short paths have two digits in front, long ones three, and only ids that have no short path.
+        # Short paths of ledgers have two digits in front, long ones three, and only ids that have no short path.
         for first, last, child in sorted(here):
             if len(found) >= self._limit:
                 return
             if last < low or first > high:
                 continue
             path = (*names, child)
-            ledger_id = self._paths.ledger_id(path)
-            if ledger_id is None:
-                self._ledgers_below(path, low, high, found)
+            number = tree.number(path)
+            if number is None:
+                self._numbered_below(tree, path, low, high, found)
             else:
-                found.append(f"{LEDGERS}{ledger_id:019d}")
+                found.append(f"{tree.begin}{number:019d}")
 
     # --- Quire's own tree -----------------------------------------------------------------------------------------
 

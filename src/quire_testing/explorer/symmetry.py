@@ -57,14 +57,14 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     },
     EnsembleChange: {
         "by_slot": "absent",
-        "bookie_by_slot": "delayed failing",
+        "bookie_by_slot": "delayed failing leaving",
         "slots": "live",
         "ensembles": "ensemble",
         "holes": "holes",
         "same": "ledger_id seeks_absent status",
     },
     WriterWaits: {
-        "same": "limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
+        "same": "left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
     },
     RecordSwap: {
         "records": "proposed record",

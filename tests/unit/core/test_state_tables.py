@@ -6,6 +6,7 @@ from inspect import Parameter, isfunction, signature
 
 import pytest
 
+from quire.core.audit import AUDIT_TABLE, AuditMachine
 from quire.core.closing import CLOSING_TABLE, Closing
 from quire.core.ensemble_change import CHANGE_TABLE, EnsembleChange
 from quire.core.errors import MisuseError, NotWritingError
@@ -30,6 +31,7 @@ MADE = {
     EndSearch: (END_TABLE, "status", lambda: EndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
     EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
     RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
+    AuditMachine: (AUDIT_TABLE, "status", AuditMachine),
     Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
     RepairMachine: (REPAIR_TABLE, "status", lambda: RepairMachine([], [])),
 }

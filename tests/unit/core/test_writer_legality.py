@@ -47,6 +47,8 @@ INPUTS = {
     "adds_acked": lambda m: m.adds_acked(0, "b1", 0),
     "add_failed": lambda m: m.add_failed(0, "b1", 0, Answer.TIMED_OUT),
     "bookie_lost": lambda m: m.bookie_lost(0, "b1"),
+    "bookie_left": lambda m: m.bookie_left(0, "b1", 0, 5),
+    "left_bookies_asked": lambda m: m.left_bookies_asked([(0, "b1")], 0, spare=True),
     "replacements_chosen": lambda m: m.replacements_chosen({}, 0),
     "bookies_found": lambda m: m.bookies_found([], 0, spare=False),
     "timer_fired": lambda m: m.timer_fired(0),

@@ -1,4 +1,4 @@
-"""The keys of what Quire keeps for itself: none lies anywhere in BookKeeper's own tree."""
+"""The keys of what Quire keeps for itself: only marks that Java shares lie in BookKeeper's own tree."""
 
 import pytest
 from hypothesis import given
@@ -8,9 +8,14 @@ from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
 from quire.metadata.keys import (
     KEYS,
+    away_key,
     boot_key,
     ledger_notes_key,
+    ledger_of,
+    lock_key,
+    missing_key,
     passes_key,
+    repairs_key,
     stream_key,
     stream_name_key,
     tombstone_key,
@@ -20,8 +25,9 @@ from quire.metadata.store import check_key
 from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.metadata.zookeeper_paths import KeyPaths
 
-OF_LEDGERS = [ledger_notes_key, tombstone_key, stream_key]
-OF_BOOKIES = [watermark_key, boot_key, passes_key]
+OF_LEDGERS = [ledger_notes_key, tombstone_key, stream_key, repairs_key]
+SHARED = [missing_key, lock_key]
+OF_BOOKIES = [watermark_key, boot_key, passes_key, away_key]
 NUMBERS = st.integers(0, ID_MAX) | st.sampled_from([0, 1, 2**31 - 2, 2**31 - 1, ID_MAX])
 BOOKIES = st.from_regex(r"[a-zA-Z0-9:-_.\-]{1,60}", fullmatch=True).filter(
     lambda name: name.lower() != "readonly" and name not in {".", ".."}
@@ -45,6 +51,8 @@ NAMES = (
 @given(number=NUMBERS, bookie=BOOKIES, name=NAMES)
 def test_every_key_lies_in_quires_own_tree_and_comes_back(layout, number, bookie, name):
     paths = KeyPaths("/ledgers", layout)
+    for shared in (make(number) for make in SHARED):
+        assert paths.key(paths.path(shared)) == shared
     keys = (
         [make(number) for make in OF_LEDGERS]
         + [make(bookie) for make in OF_BOOKIES]
@@ -61,11 +69,12 @@ def test_every_key_lies_in_quires_own_tree_and_comes_back(layout, number, bookie
 
 @given(st.tuples(NUMBERS, NUMBERS))
 def test_keys_sort_like_their_ids(numbers):
-    for make in OF_LEDGERS:
+    for make in OF_LEDGERS + SHARED:
+        assert [ledger_of(make(number)) for number in numbers] == [*numbers]
         assert sorted(make(number) for number in numbers) == [make(number) for number in sorted(numbers)]
 
 
-@pytest.mark.parametrize("make", OF_LEDGERS)
+@pytest.mark.parametrize("make", OF_LEDGERS + SHARED)
 def test_a_number_that_is_no_id_has_no_key(make):
     for number in (-1, ID_MAX + 1):
         with pytest.raises(MisuseError, match="no ledger id"):
@@ -87,5 +96,9 @@ def test_a_stream_name_that_cannot_be_a_key_is_refused():
 
 def test_the_list_of_keys_has_them_all():
     listed = [row.place.partition("/")[0] for row in KEYS.rows()]
-    made = [make(1) for make in OF_LEDGERS] + [make("b:1") for make in OF_BOOKIES] + [stream_name_key("n")]
+    made = (
+        [make(1) for make in OF_LEDGERS + SHARED]
+        + [make("b:1") for make in OF_BOOKIES]
+        + [stream_name_key("n")]
+    )
     assert {key.partition("/")[0] for key in made} <= set(listed)

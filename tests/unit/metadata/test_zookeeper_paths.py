@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
+from quire.metadata.keys import DISABLE, LOST_DELAY, lock_key, missing_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import check_key
 from quire.metadata.zookeeper_options import ZookeeperLayout, ZookeeperOptions, parse_uri
@@ -65,7 +66,7 @@ def test_what_is_no_layout_is_refused():
 
 
 def test_every_znode_of_a_used_cluster_is_a_key_or_none():
-    """Ledgers, bookies and cookies are keys; what belongs to Java alone is not."""
+    """Ledgers, bookies, cookies and marks of repair are keys; what belongs to Java alone is not."""
     paths = KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL)
     keys = {node["path"]: paths.key(node["path"]) for node in TREE}
     for path, key in keys.items():
@@ -73,7 +74,70 @@ def test_every_znode_of_a_used_cluster_is_a_key_or_none():
     spaces = [key.split("/")[0] for key in keys.values() if key]
     assert spaces.count("ledgers") == sum("/L0" in path for path in keys)
     assert spaces.count("bookies") == sum(node["ephemeral"] and "available" in node["path"] for node in TREE)
-    assert set(spaces) == {"ledgers", "bookies", "cookies"}
+    marks = [make(ledger_id) for make in (missing_key, lock_key) for ledger_id in (9, 10)]
+    assert {key for key in keys.values() if key and key.startswith("underreplication/")} == {
+        *marks,
+        "underreplication/auditorelection/0000000000000000000",
+        LOST_DELAY,
+    }
+    assert set(spaces) == {"ledgers", "bookies", "cookies", "underreplication"}
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        (missing_key(0x1234_5678_9ABC), "underreplication/ledgers/0000/1234/5678/9abc/urL20015998343868"),
+        (missing_key(7), "underreplication/ledgers/0000/0000/0000/0007/urL0000000007"),
+        (lock_key(7), "underreplication/locks/urL0000000007"),
+        (lock_key(ID_MAX), f"underreplication/locks/urL{ID_MAX}"),
+        (
+            "underreplication/auditorelection/0000000000000000012",
+            "underreplication/auditorelection/V_0000000012",
+        ),
+        (DISABLE, "underreplication/disable"),
+        ("underreplication/LAYOUT", "quire/underreplication+/LAYOUT"),
+        ("underreplication/ledgers/x", "quire/underreplication+/ledgers+/x"),
+    ],
+)
+def test_marks_of_repair_lie_where_java_has_them(key, path):
+    paths = KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL)
+    assert paths.path(key) == f"/ledgers/{path}"
+    assert paths.key(f"/ledgers/{path}") == key
+    assert any(
+        f"/ledgers/{path}" == place or f"/ledgers/{path}".startswith(place + "/")
+        for place in paths.watched(key)
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ledgers/0000/0000/0000/0007/urL0000000008",
+        "ledgers/0000/0000/0000/0007/urL7",
+        "ledgers/0000/0000/0007/urL0000000007",
+        "ledgers/0000/0000/0000/000G/urL0000000016",
+        "ledgers/ffff/ffff/ffff/ffff/urL18446744073709551615",
+        "locks/urL7",
+        "locks/L0000000007",
+        "auditorelection/V_",
+        "LAYOUT",
+        "checkallledgersctime",
+    ],
+)
+def test_what_is_no_mark_has_no_key(path):
+    assert KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL).key(f"/ledgers/underreplication/{path}") is None
+
+
+@given(st.integers(0, ID_MAX))
+def test_every_mark_is_found_by_walking_the_folders(ledger_id):
+    paths = KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL)
+    tree = paths.trees[1]
+    names = tuple(tree.path(ledger_id).removeprefix(tree.root + "/").split("/"))
+    assert tree.number(names) == ledger_id
+    for depth in range(len(names)):
+        first, last = tree.children(names[:depth])(names[depth])
+        assert first <= ledger_id <= last
+    assert first == last
 
 
 parts = st.text(min_size=1, max_size=6).filter(lambda part: part.isprintable() and "/" not in part)

@@ -209,3 +209,41 @@ class StreamName(_message.Message):
     format_version: int
     stream_id: int
     def __init__(self, format_version: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
+
+class RepairMark(_message.Message):
+    __slots__ = ("reason", "bookie", "entries", "record_version", "seen_by", "seen_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEEN_BY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: int
+    bookie: str
+    entries: EntryRange
+    record_version: int
+    seen_by: str
+    seen_ms: int
+    def __init__(self, reason: _Optional[int] = ..., bookie: _Optional[str] = ..., entries: _Optional[_Union[EntryRange, _Mapping]] = ..., record_version: _Optional[int] = ..., seen_by: _Optional[str] = ..., seen_ms: _Optional[int] = ...) -> None: ...
+
+class LedgerRepairs(_message.Message):
+    __slots__ = ("format_version", "ledger_id", "marks")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    format_version: int
+    ledger_id: int
+    marks: _containers.RepeatedCompositeFieldContainer[RepairMark]
+    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[RepairMark, _Mapping]]] = ...) -> None: ...
+
+class Away(_message.Message):
+    __slots__ = ("format_version", "bookie", "seconds", "counted_by")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_BY_FIELD_NUMBER: _ClassVar[int]
+    format_version: int
+    bookie: str
+    seconds: int
+    counted_by: str
+    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., seconds: _Optional[int] = ..., counted_by: _Optional[str] = ...) -> None: ...

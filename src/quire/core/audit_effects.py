@@ -1,0 +1,155 @@
+"""What an audit asks of its driver, what it is told, how it ends, and within what limits it works. Effects are data.
+
+Source: docs/protocol/audit.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from quire.core.ids import BookieId, LedgerId
+
+
+class AuditStatus(Enum):
+    """Where an auditor is."""
+
+    IDLE = "idle"
+    LOOKING = "looking"
+    """It asks which bookies are there."""
+    LISTING = "listing"
+    """It reads the records of all ledgers."""
+    MARKING = "marking"
+    """Marks are being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLimits:
+    """How an auditor works.
+
+    Attributes:
+        tick_s: the most that one tick adds to the time that a bookie has been away.
+        again_s: while bookies are gone, the ledgers are read again after so long: writers make ledgers that name them.
+        pause_s_max: where the doubling pause after a failure stops.
+        marks_at_once: how many marks one effect asks for.
+    """
+
+    tick_s: int = 10
+    again_s: int = 3600
+    pause_s_max: int = 300
+    marks_at_once: int = 1000
+
+
+LIMITS: Final = AuditLimits()
+
+
+class Counted(NamedTuple):
+    """How long a bookie has been away, as it is stored, and the version of that."""
+
+    seconds: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBookies:
+    """What the metadata store says of the cluster's bookies.
+
+    Attributes:
+        registered: the bookies that are there, the read-only ones too.
+        cookies: the bookies that have a cookie.
+        away: what auditors have counted.
+        delay_s: how long a bookie may be away.
+        enabled: whether auto-recovery is switched on.
+    """
+
+    registered: Collection[BookieId]
+    cookies: Collection[BookieId]
+    away: Mapping[BookieId, Counted]
+    delay_s: int
+    enabled: bool = True
+
+
+class MissingMark(NamedTuple):
+    """A ledger to mark. Marks sort by what is to be repaired first.
+
+    Attributes:
+        copies: the fewest copies that a write set of it has left.
+        ledger_id: which.
+        bookies: of the ledger's bookies, those whose copies are due.
+    """
+
+    copies: int
+    ledger_id: LedgerId
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit came to.
+
+    Attributes:
+        concluded: whether every ledger was read and marked; else it is done again.
+        why: why it was not concluded; empty if it was.
+        ledgers: how many records were read.
+        marked: how many ledgers were marked.
+        unreadable: ledgers whose records cannot be read, the first of them.
+        gone: bookies that are gone, with the seconds that they have been away.
+    """
+
+    concluded: bool
+    why: str
+    ledgers: int
+    marked: int
+    unreadable: tuple[int, ...]
+    gone: Mapping[BookieId, int]
+
+
+# --- effects ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBookies:
+    """Read registrations, cookies, counters and settings; answer `bookies_read` or `bookies_unread`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountAway:
+    """Store how long a bookie has been away, in place of a version (None: it must be new); answer `counted` if it was."""
+
+    bookie: BookieId
+    seconds: int
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndAway:
+    """Remove the counter of a bookie that is back, by its version. No answer."""
+
+    bookie: BookieId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListLedgers:
+    """Read the next records, those of ledgers above an id (None: from the first); answer `ledgers_listed` or `listing_failed`."""
+
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkLedgers:
+    """Mark ledgers, in this order, some at a time; answer `marked` or `marking_failed`."""
+
+    marks: tuple[MissingMark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEnded:
+    """An audit is over. No answer."""
+
+    report: AuditReport
+
+
+AuditEffect: TypeAlias = ReadBookies | CountAway | EndAway | ListLedgers | MarkLedgers | AuditEnded

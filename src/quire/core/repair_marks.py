@@ -1,0 +1,135 @@
+"""Marks of ledgers that want a repair, as the metadata store keeps them: advice, which is checked before anything is copied.
+
+BookKeeper's own mark says which bookies of a ledger are gone, and nothing else. Here is Quire's: which entries a bookie
+that is there lacks, knows to be damaged, or cannot speak of. Pure.
+
+Source: `docs/formats/metadata.md`, "Marks of repair".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from quire.core.ids import BookieId
+from quire.core.ledger_notes import EntryRange
+
+MARKS_MAX: Final = 64
+"""Of one ledger; more are joined to longer ranges."""
+ANY_BOOKIE: Final = BookieId("")
+"""In a mark: whichever bookie of the ledger it is."""
+
+
+class MarkReason(Enum):
+    """What was seen of entries on a bookie that is there. The values are those of the record."""
+
+    HOLE = 1
+    """The bookie lacks them, and said so."""
+    DAMAGE = 2
+    """The bookie knows that they are damaged."""
+    LIMBO = 3
+    """The bookie may have lost them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairMark:
+    """What one client saw.
+
+    Attributes:
+        reason: what it is.
+        bookie: where; `ANY_BOOKIE`: the bookies of the ledger must be asked.
+        entries: which.
+        record_version: the version of the ledger's record that was looked at.
+        seen_by: the client, for people.
+        seen_ms: wall time of the last look: advice only.
+        unknown: fields of later versions.
+    """
+
+    reason: MarkReason
+    bookie: BookieId
+    entries: EntryRange
+    record_version: int
+    seen_by: str
+    seen_ms: int
+    unknown: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRepairs:
+    """All of Quire's marks of one ledger. `unknown`: fields of later versions."""
+
+    marks: tuple[RepairMark, ...]
+    unknown: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AwayCount:
+    """How long auditors have seen that a bookie is away.
+
+    Attributes:
+        bookie: which.
+        seconds: added up, by no clock of the store.
+        counted_by: the auditor that added last, for people.
+        unknown: fields of later versions.
+    """
+
+    bookie: BookieId
+    seconds: int
+    counted_by: str = ""
+    unknown: bytes = b""
+
+
+def merged(known: Iterable[RepairMark], more: Iterable[RepairMark]) -> tuple[RepairMark, ...]:
+    """Marks that say what both say, in a fixed order, at most `MARKS_MAX`; a longer range may say more.
+
+    Ranges of one reason and bookie that meet are one, with what was seen last. When there are too many, those of one
+    bookie become one range; then those of one reason become one without a bookie.
+    """
+    found = _joined([*known, *more])
+    if len(found) > MARKS_MAX:
+        found = _joined(_covering(found))
+    if len(found) > MARKS_MAX:
+        found = _joined(_covering(replace(mark, bookie=ANY_BOOKIE) for mark in found))
+    return tuple(found)
+
+
+def _order(mark: RepairMark) -> tuple[str, int, int, int, EntryRange]:
+    entries = mark.entries
+    return mark.bookie, mark.reason.value, entries.period, entries.residues, entries
+
+
+def _joined(marks: Iterable[RepairMark]) -> list[RepairMark]:
+    """Ranges of one kind that overlap or follow each other become one."""
+    found: list[RepairMark] = []
+    for mark in sorted(marks, key=_order):
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and _order(last)[:4] == _order(mark)[:4]
+            and mark.entries.first <= last.entries.last + 1
+        ):
+            end = max(last.entries.last, mark.entries.last)
+            found[-1] = _union((last, mark), last.entries._replace(last=end))
+        else:
+            found.append(mark)
+    return found
+
+
+def _covering(marks: Iterable[RepairMark]) -> list[RepairMark]:
+    """One range over all of each reason and bookie."""
+    groups: defaultdict[tuple[str, MarkReason], list[RepairMark]] = defaultdict(list)
+    for mark in marks:
+        groups[mark.bookie, mark.reason].append(mark)
+    return [
+        _union(group, EntryRange(min(m.entries.first for m in group), max(m.entries.last for m in group)))
+        for group in groups.values()
+    ]
+
+
+def _union(group: Iterable[RepairMark], entries: EntryRange) -> RepairMark:
+    """These marks as one; what was seen last is kept, and the fields of later versions are that mark's."""
+    newest = max(group, key=lambda mark: (mark.seen_ms, mark.record_version, mark.seen_by))
+    return replace(newest, entries=entries)

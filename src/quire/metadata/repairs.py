@@ -1,0 +1,338 @@
+"""Marks of repair in a metadata store: what is to be put right, who does it, and how long bookies have been away.
+
+Two kinds of marks. BookKeeper's says which bookies of a ledger are gone; Java's auditors and workers share it. Quire's
+says what bookies lack that are there: Java's worker, which looks at the first and the last entry of a fragment only,
+would remove it unrepaired. A mark is advice: whoever acts on one looks first. Every change is a compare-and-swap, and a
+mark is removed by the version that was read, so that what was marked meanwhile stays.
+
+Source: `docs/formats/metadata.md`, "Marks of repair"; BookKeeper source, `ZkLedgerUnderreplicationManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
+
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.repair_marks import AwayCount, LedgerRepairs, RepairMark, merged
+from quire.env.interfaces import Clock
+from quire.metadata.keys import (
+    AWAY,
+    DISABLE,
+    LOCKS,
+    LOST_DELAY,
+    MISSING,
+    REPAIRS,
+    away_key,
+    ledger_of,
+    lock_key,
+    missing_key,
+    repairs_key,
+)
+from quire.metadata.paging import every_key
+from quire.metadata.store import (
+    LIST_LIMIT,
+    KeyMissingError,
+    MetadataStore,
+    Registration,
+    StoreBusyError,
+    VersionConflictError,
+    Versioned,
+    Watch,
+)
+from quire.metadata.tombstones import look
+from quire.wire.repair_records import decode_away, decode_repairs, encode_away, encode_repairs
+from quire.wire.underreplication import (
+    SECONDS_MAX,
+    MissingBookies,
+    decode_delay,
+    decode_holder,
+    decode_missing,
+    encode_delay,
+    encode_holder,
+    encode_missing,
+)
+
+ATTEMPTS_MAX: Final = 20
+LOST_DELAY_S: Final = 300
+"""How long a bookie may be away, where the cluster has no setting."""
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[M]):
+    """A mark as it is stored.
+
+    Attributes:
+        mark: what it says; None if that cannot be read.
+        version: of its key.
+        revision: of the store, when it was written. ZooKeeper gives a mark that was removed and made again the version
+            of the old one, and another revision.
+        flaw: why it cannot be read. Such a mark stays as it is: another program may know it.
+    """
+
+    mark: M | None
+    version: int
+    revision: int
+    flaw: CorruptMetadataError | None = None
+
+
+class RepairStore:
+    """Marks of repair over a metadata store.
+
+    Args:
+        store: the cluster's.
+        clock: for wall times in marks, which people read.
+        name: how people know this client.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock, name: str) -> None:
+        self._store, self._clock, self._name = store, clock, name
+
+    # --- bookies that are gone: BookKeeper's marks -------------------------------------------------------------------
+
+    async def mark_missing(self, ledger_id: int, bookies: Sequence[BookieId]) -> int:
+        """Mark a ledger because these of its bookies are gone, besides those that its mark names.
+
+        Returns:
+            The mark's version.
+
+        Raises:
+            CorruptMetadataError: there is a mark that cannot be read; it stays.
+            StoreBusyError, StoreAwayError, MetadataUnknownError: it may not be marked.
+        """
+        now_ms = self._clock.wall_ms()
+
+        def change(found: MissingBookies | None) -> MissingBookies:
+            return (found or MissingBookies(())).merged(tuple(bookies), now_ms)
+
+        return await self._merge(missing_key(ledger_id), ledger_id, decode_missing, encode_missing, change)
+
+    async def missing(self, ledger_id: int) -> Stored[MissingBookies] | None:
+        """BookKeeper's mark of a ledger; None if there is none."""
+        found = await self._store.get(missing_key(ledger_id))
+        return None if found is None else _stored(found, ledger_id, decode_missing)
+
+    async def missing_page(
+        self, after: int | None = None, limit: int = LIST_LIMIT
+    ) -> list[tuple[LedgerId, Stored[MissingBookies]]]:
+        """BookKeeper's marks, ascending by ledger; fewer than `limit` are the last page."""
+        return await self._page(MISSING, None if after is None else missing_key(after), limit, decode_missing)
+
+    async def remove_missing(self, ledger_id: int, found: Stored[MissingBookies]) -> bool:
+        """Remove a mark that was read; False if it was changed since: look at it again."""
+        return await self._remove(missing_key(ledger_id), found)
+
+    # --- what bookies lack that are there: Quire's marks -------------------------------------------------------------
+
+    async def mark(self, ledger_id: int, marks: Iterable[RepairMark]) -> int:
+        """Add marks to those of a ledger.
+
+        Returns:
+            The version of the ledger's marks.
+
+        Raises:
+            CorruptMetadataError, StoreBusyError, StoreAwayError, MetadataUnknownError: as `mark_missing`.
+            MisuseError: a range is not possible.
+        """
+        more = tuple(replace(mark, seen_by=mark.seen_by or self._name) for mark in marks)
+
+        def change(found: LedgerRepairs | None) -> LedgerRepairs:
+            known = found or LedgerRepairs(())
+            return replace(known, marks=merged(known.marks, more))
+
+        def encode(repairs: LedgerRepairs) -> bytes:
+            return encode_repairs(repairs, ledger_id)
+
+        return await self._merge(repairs_key(ledger_id), ledger_id, decode_repairs, encode, change)
+
+    async def marks(self, ledger_id: int) -> Stored[LedgerRepairs] | None:
+        """Quire's marks of a ledger; None if there are none."""
+        found = await self._store.get(repairs_key(ledger_id))
+        return None if found is None else _stored(found, ledger_id, decode_repairs)
+
+    async def marks_page(
+        self, after: int | None = None, limit: int = LIST_LIMIT
+    ) -> list[tuple[LedgerId, Stored[LedgerRepairs]]]:
+        """Quire's marks, ascending by ledger; fewer than `limit` are the last page."""
+        return await self._page(REPAIRS, None if after is None else repairs_key(after), limit, decode_repairs)
+
+    async def remove_marks(self, ledger_id: int, found: Stored[LedgerRepairs]) -> bool:
+        """Remove marks that were read; False if they were changed since: look at them again."""
+        return await self._remove(repairs_key(ledger_id), found)
+
+    def watch(self) -> tuple[Watch, Watch]:
+        """Changes of marks: BookKeeper's, and Quire's."""
+        return self._store.watch(MISSING), self._store.watch(REPAIRS)
+
+    # --- who repairs -------------------------------------------------------------------------------------------------
+
+    async def lock(self, ledger_id: int) -> Registration:
+        """Lock a ledger, so that two workers do not copy the same. Advice: the lock may be lost while its owner lives.
+
+        Raises:
+            AlreadyExistsError: another worker, of Quire or of Java, has it.
+        """
+        return await self._store.register(lock_key(ledger_id), encode_holder(self._name), again=False)
+
+    async def locks(self) -> dict[LedgerId, str]:
+        """Which ledgers are locked, and by whom; an owner that cannot be read is ""."""
+        found: dict[LedgerId, str] = {}
+        async for key, value in every_key(self._store, LOCKS):
+            ledger_id = ledger_of(key)
+            if ledger_id is not None:
+                found[LedgerId(ledger_id)] = ""
+                with suppress(CorruptMetadataError):
+                    found[LedgerId(ledger_id)] = decode_holder(value.value, key)
+        return found
+
+    # --- the time that bookies have been away ------------------------------------------------------------------------
+
+    async def away(self) -> dict[BookieId, Stored[AwayCount]]:
+        """What auditors have counted, by bookie."""
+        found: dict[BookieId, Stored[AwayCount]] = {}
+        async for key, value in every_key(self._store, AWAY):
+            bookie = BookieId(key.removeprefix(AWAY))
+            found[bookie] = _stored(value, bookie, decode_away)
+        return found
+
+    async def count_away(self, bookie: BookieId, seconds: int, version: int | None) -> int:
+        """Store how long a bookie has been away.
+
+        Args:
+            bookie: which.
+            seconds: all together.
+            version: what is replaced; None: nothing was counted yet. What cannot be read may be replaced too.
+
+        Returns:
+            The new version.
+
+        Raises:
+            VersionConflictError, AlreadyExistsError: another auditor has counted.
+            MetadataUnknownError: it may be stored.
+        """
+        value = encode_away(AwayCount(bookie, seconds, self._name))
+        if version is None:
+            return await self._store.create(away_key(bookie), value)
+        return await self._store.put(away_key(bookie), value, version)
+
+    async def end_away(self, bookie: BookieId, found: Stored[AwayCount]) -> bool:
+        """The bookie is back; False if another auditor has counted since."""
+        return await self._remove(away_key(bookie), found)
+
+    # --- settings of the cluster, which Java's programs share --------------------------------------------------------
+
+    async def is_enabled(self) -> bool:
+        """Whether auditors mark and workers repair."""
+        return await self._store.get(DISABLE) is None
+
+    async def set_enabled(self, enabled: bool) -> None:
+        """Switch auto-recovery on or off, in the whole cluster."""
+        with suppress(AlreadyExistsError, KeyMissingError):
+            if enabled:
+                await self._store.delete(DISABLE)
+            else:
+                await self._store.create(DISABLE, b"")
+
+    async def lost_delay_s(self) -> int:
+        """How long a bookie may be away before its copies are made anew, in seconds.
+
+        Raises:
+            CorruptMetadataError: the setting cannot be read.
+        """
+        found = await self._store.get(LOST_DELAY)
+        return LOST_DELAY_S if found is None else decode_delay(found.value)
+
+    async def set_lost_delay_s(self, seconds: int) -> None:
+        """Set that delay.
+
+        Raises:
+            MisuseError: it is below 0, or too long.
+            StoreBusyError: it was changed again and again.
+        """
+        if not 0 <= seconds <= SECONDS_MAX:
+            raise MisuseError(f"a bookie may be away for 0 to {SECONDS_MAX} seconds, not {seconds}")
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._store.get(LOST_DELAY)
+            try:
+                if found is None:
+                    await self._store.create(LOST_DELAY, encode_delay(seconds))
+                else:
+                    await self._store.put(LOST_DELAY, encode_delay(seconds), found.version)
+            except (AlreadyExistsError, VersionConflictError):
+                continue
+            return
+        raise StoreBusyError(f"{LOST_DELAY} was changed {ATTEMPTS_MAX} times while it was set; try again")
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _merge(
+        self,
+        key: str,
+        ledger_id: int,
+        decode: Callable[[bytes, int], M],
+        encode: Callable[[M], bytes],
+        change: Callable[[M | None], M],
+    ) -> int:
+        """Make a mark, or change the one that is there. A lost response is settled by doing it again: it adds nothing."""
+        unknown: MetadataUnknownError | None = None
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._store.get(key)
+            known = None if found is None else decode(found.value, ledger_id)
+            wanted = change(known)
+            if found is not None and wanted == known:
+                return found.version
+            try:
+                if found is None:
+                    return await self._store.create(key, encode(wanted))
+                return await self._store.put(key, encode(wanted), found.version)
+            except (AlreadyExistsError, VersionConflictError):
+                continue
+            except MetadataUnknownError as error:
+                unknown = error
+        raise unknown or StoreBusyError(
+            f"the mark {key} was changed {ATTEMPTS_MAX} times while it was made; try again", key=key
+        )
+
+    async def _page(
+        self, prefix: str, after: str | None, limit: int, decode: Callable[[bytes, int], M]
+    ) -> list[tuple[LedgerId, Stored[M]]]:
+        """A page of marks; keys that name no ledger are left out, and the page goes on behind them."""
+        found: list[tuple[LedgerId, Stored[M]]] = []
+        while (wanted := limit - len(found)) > 0:
+            page = await self._store.list(prefix, after=after, limit=wanted)
+            for key, value in page:
+                ledger_id = ledger_of(key)
+                if ledger_id is not None:
+                    found.append((LedgerId(ledger_id), _stored(value, ledger_id, decode)))
+            if len(page) < wanted:
+                break
+            after = page[-1][0]
+        return found
+
+    async def _remove(self, key: str, found: Stored[Any]) -> bool:
+        now = await look(self._store, key)
+        if now is None:
+            return True
+        if now.revision != found.revision:
+            return False
+        try:
+            await self._store.delete(key, found.version)
+        except KeyMissingError:
+            return True
+        except VersionConflictError:
+            return False
+        return True
+
+
+K = TypeVar("K", int, BookieId)
+
+
+def _stored(found: Versioned, owner: K, decode: Callable[[bytes, K], M]) -> Stored[M]:
+    try:
+        return Stored(decode(found.value, owner), found.version, found.revision)
+    except CorruptMetadataError as error:
+        return Stored(None, found.version, found.revision, error)

@@ -1,0 +1,174 @@
+"""What auto-recovery keeps beside BookKeeper's marks: Quire's marks of a ledger, and how long bookies have been away.
+
+Pure; the keys are in `metadata/keys.py`.
+
+Source: `docs/formats/metadata.md`, "Marks of repair".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quire.core.errors import MisuseError
+from quire.core.ids import ID_MAX, BookieId
+from quire.core.ledger_notes import EntryRange
+from quire.core.repair_marks import MARKS_MAX, AwayCount, LedgerRepairs, MarkReason, RepairMark
+from quire.wire.layout import IGNORES, FieldUse, Message
+from quire.wire.proto import quire_metadata_pb2 as pb
+from quire.wire.records import (
+    U63_MAX,
+    check_number,
+    check_version,
+    corrupt,
+    parse,
+    serialized,
+    unknown_of,
+    with_unknown,
+)
+
+FORMAT_VERSION: Final = 1
+REPAIRS_BYTES_MAX: Final = 64 * 1024
+AWAY_BYTES_MAX: Final = 4096
+NAME_LENGTH_MAX: Final = 256
+"""Characters of the name of a client; a longer one is cut."""
+
+
+def encode_repairs(repairs: LedgerRepairs, ledger_id: int) -> bytes:
+    """The record `repairs/<ledger id>`.
+
+    Raises:
+        MisuseError: there are too many marks, or a range or a number is not possible.
+    """
+    where = _of_ledger(ledger_id)
+    if len(repairs.marks) > MARKS_MAX:
+        msg = f"{where} would be {len(repairs.marks)}, and may be {MARKS_MAX}"
+        raise MisuseError(msg, ledger_id=ledger_id)
+    message = pb.LedgerRepairs(
+        format_version=FORMAT_VERSION,
+        ledger_id=check_number(ledger_id, "the ledger's id", where, ID_MAX),
+        marks=[_message(mark, where) for mark in repairs.marks],
+    )
+    return serialized(message, repairs.unknown, where, REPAIRS_BYTES_MAX)
+
+
+def decode_repairs(data: bytes, ledger_id: int) -> LedgerRepairs:
+    """The marks of a ledger.
+
+    Raises:
+        CorruptMetadataError: not such a record, of a later version, or of another ledger.
+    """
+    where = _of_ledger(ledger_id)
+    message = parse(pb.LedgerRepairs, data, where, REPAIRS_BYTES_MAX)
+    check_version(message.format_version, FORMAT_VERSION, where)
+    if message.ledger_id != ledger_id:
+        raise corrupt(where, f"they are of ledger {message.ledger_id}")
+    if len(message.marks) > MARKS_MAX:
+        raise corrupt(where, f"they are {len(message.marks)}, more than {MARKS_MAX}")
+    return LedgerRepairs(tuple(_mark(each, where) for each in message.marks), unknown_of(message))
+
+
+def encode_away(away: AwayCount) -> bytes:
+    """The record `away/<bookie id>`.
+
+    Raises:
+        MisuseError: the number is out of bounds.
+    """
+    where = _of_bookie(away.bookie)
+    message = pb.Away(
+        format_version=FORMAT_VERSION,
+        bookie=away.bookie,
+        seconds=check_number(away.seconds, "the number of seconds", where, U63_MAX),
+        counted_by=_name(away.counted_by),
+    )
+    return serialized(message, away.unknown, where, AWAY_BYTES_MAX)
+
+
+def decode_away(data: bytes, bookie: str) -> AwayCount:
+    """How long a bookie has been away.
+
+    Raises:
+        CorruptMetadataError: not such a record, of a later version, or of another bookie.
+    """
+    where = _of_bookie(bookie)
+    message = parse(pb.Away, data, where, AWAY_BYTES_MAX)
+    check_version(message.format_version, FORMAT_VERSION, where)
+    if message.bookie != bookie:
+        raise corrupt(where, f"it is of bookie {message.bookie!r}")
+    if message.seconds > U63_MAX:
+        raise corrupt(where, f"it counts {message.seconds} seconds")
+    return AwayCount(BookieId(bookie), message.seconds, message.counted_by, unknown_of(message))
+
+
+def _message(mark: RepairMark, where: str) -> pb.RepairMark:
+    flaw = mark.entries.flaw()
+    if flaw is not None:
+        raise MisuseError(f"{where}: {flaw}")
+    entries = mark.entries
+    message = pb.RepairMark(
+        reason=mark.reason.value,
+        bookie=mark.bookie,
+        entries=pb.EntryRange(
+            first=entries.first, last=entries.last, period=entries.period, residues=entries.residues
+        ),
+        record_version=check_number(mark.record_version, "the record's version", where),
+        seen_by=_name(mark.seen_by),
+        seen_ms=check_number(mark.seen_ms, "the time", where),
+    )
+    return with_unknown(message, mark.unknown)
+
+
+def _mark(message: pb.RepairMark, where: str) -> RepairMark:
+    try:
+        reason = MarkReason(message.reason)
+    except ValueError:
+        raise corrupt(
+            where, f"one has the reason {message.reason}, which this program does not know"
+        ) from None
+    found = message.entries
+    entries = EntryRange(found.first, found.last, found.period, found.residues)
+    flaw = entries.flaw()
+    if flaw is not None or message.seen_ms < 0 or message.record_version > U63_MAX:
+        raise corrupt(
+            where, flaw or f"one was seen at {message.seen_ms} ms, version {message.record_version}"
+        )
+    return RepairMark(
+        reason,
+        BookieId(message.bookie),
+        entries,
+        message.record_version,
+        message.seen_by,
+        message.seen_ms,
+        unknown_of(message),
+    )
+
+
+def _name(name: str) -> str:
+    return name[:NAME_LENGTH_MAX].encode(errors="replace").decode()
+
+
+def _of_ledger(ledger_id: int) -> str:
+    return f"the marks of repair of ledger {ledger_id}"
+
+
+def _of_bookie(bookie: str) -> str:
+    return f"the time that bookie {bookie} has been away"
+
+
+_MARKER: Final = FieldUse("whoever sees it; auditors", "workers", "2", IGNORES)
+_AUDITOR: Final = FieldUse("the auditor", "auditors", "2", IGNORES)
+
+REPAIRS_FIELDS: Final = Message(
+    "Marks of repair of a ledger",
+    pb.LedgerRepairs.DESCRIPTOR,
+    dict.fromkeys(("format_version", "ledger_id", "marks"), _MARKER),
+)
+MARK_FIELDS: Final = Message(
+    "One mark of repair",
+    pb.RepairMark.DESCRIPTOR,
+    dict.fromkeys(("reason", "bookie", "entries", "record_version", "seen_by", "seen_ms"), _MARKER),
+)
+AWAY_FIELDS: Final = Message(
+    "How long a bookie has been away",
+    pb.Away.DESCRIPTOR,
+    dict.fromkeys(("format_version", "bookie", "seconds", "counted_by"), _AUDITOR),
+)

@@ -1,0 +1,166 @@
+"""Registrations come and go while bookies serve or stop: what open ledgers make of it, with real bookies.
+
+Source: docs/protocol/ensemble-change.md, "Bookies that left".
+"""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
+from quire.client.writer import LedgerWriter
+from quire.core.errors import MisuseError
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.env.real import RealClock
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemoryStore
+from support.waiting import until_async
+
+CONFIG = ClientConfig(left_wait_ms_min=20, left_wait_ms_max=60, quarantine_ms=200, probe_timeout_ms=5_000)
+
+
+class Cluster:
+    """Bookies of one store; the client looks at registrations in another, which the test makes and ends."""
+
+    async def start(self, directory, count):
+        self.store, self.seen = MemoryStore(), MemoryStore()
+        self.servers = [
+            BookieServer(BookieConfig(directory=directory / f"bookie{number}", name=f"b{number}"), self.store)
+            for number in range(count)
+        ]
+        for server in self.servers:
+            await server.start()
+        self.names = [server.bookie_id for server in self.servers]
+        self.infos = await BookieRegistry(self.store).available()
+        self.registered = {name: await self.register(name) for name in self.names}
+        self.bookies = BookieClient(BookieRegistry(self.seen), self.store.instance_id)
+        await self.bookies.start()
+
+    async def register(self, name):
+        return await BookieRegistry(self.seen).register(self.infos[name])
+
+    async def ends(self, *names):
+        """Registrations end, and the client has seen it."""
+        for name in names:
+            await self.registered.pop(name).close()
+        await until_async(lambda: not {*names} & {*self.bookies.writable()}, "the client to see it")
+
+    async def writer(self, size=3):
+        ledgers = LedgerStore(self.store)
+        record = new_ledger(
+            await ledgers.next_id(),
+            self.names[:size],
+            write_quorum=size,
+            ack_quorum=2,
+            digest_type=DigestType.CRC32C,
+            password=b"secret",
+        )
+        context = ClientContext.of(self.bookies, ledgers, RealClock(), random.Random(1), CONFIG)
+        return LedgerWriter(record, await ledgers.create(record), LedgerAccess.of(record), context)
+
+    async def close(self):
+        await self.bookies.close()
+        for server in self.servers:
+            await server.stop()
+
+
+@asynccontextmanager
+async def cluster(directory, count):
+    c = Cluster()
+    await c.start(directory, count)
+    try:
+        yield c
+    finally:
+        await c.close()
+
+
+async def has_asked(ledger):
+    """The writer has waited and asked, and has done what follows."""
+    await until_async(
+        lambda: ledger._machine.waits.left_at_ms is None and not ledger._tasks, "the writer to ask"
+    )
+
+
+def ensembles(ledger):
+    return [fragment.ensemble for fragment in ledger.metadata.fragments]
+
+
+def test_an_idle_ledger_gets_another_bookie_for_one_that_is_gone_without_an_append(tmp_path):
+    async def scenario():
+        async with cluster(tmp_path, 4) as c:
+            a, b, gone, spare = c.names
+            async with await c.writer() as ledger:
+                await ledger.append(b"0")
+                await c.servers[2].stop()
+                await c.ends(gone)
+                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+                assert [len(names) for names in ensembles(ledger)] == [3, 3]
+                assert await ledger.append(b"1") == 1
+                assert ledger._machine.absent == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_answers_keeps_its_slot_and_after_an_outage_all_do(tmp_path):
+    async def scenario():
+        async with cluster(tmp_path, 4) as c:
+            names, spare = c.names[:3], c.names[3]
+            async with await c.writer() as ledger:
+                await ledger.append(b"0")
+                await c.ends(names[2])
+                await has_asked(ledger)
+                assert ensembles(ledger) == [(*names,)]
+                await c.ends(*names[:2])
+                await has_asked(ledger)
+                await c.ends(spare)  # the store is away: nobody is registered
+                await has_asked(ledger)
+                assert await ledger.append(b"1") == 1
+                assert (ensembles(ledger), ledger._machine.absent) == ([(*names,)], ())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("spare_comes", [False, True])
+def test_a_read_only_bookie_is_replaced_when_a_spare_is_there(tmp_path, spare_comes):
+    async def scenario():
+        async with cluster(tmp_path, 4) as c:
+            a, b, full, spare = c.names
+            async with await c.writer() as ledger:
+                await ledger.append(b"0")
+                if spare_comes:
+                    await c.ends(spare)
+                await c.registered[full].set_writable(False)
+                await until_async(lambda: full not in c.bookies.writable(), "the client to see it")
+                if spare_comes:
+                    await has_asked(ledger)
+                    assert ensembles(ledger) == [(a, b, full)]
+                    c.registered[spare] = await c.register(spare)
+                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+                assert await ledger.append(b"1") == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_ended_writer_hears_nothing_more(tmp_path):
+    async def scenario():
+        async with cluster(tmp_path, 3) as c:
+            ledger = await c.writer()
+            assert len(c.bookies._followers) == 1
+            await ledger.close()
+            assert c.bookies._followers == {}
+            await c.ends(c.names[0])
+
+    asyncio.run(scenario())
+
+
+def test_a_wait_that_begins_after_its_end_is_refused():
+    with pytest.raises(MisuseError, match="left_wait_ms_min"):
+        ClientConfig(left_wait_ms_min=2, left_wait_ms_max=1)
