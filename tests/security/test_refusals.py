@@ -78,7 +78,16 @@ def password_in_clear(keys, folder):
     return keys.of_bookie(users), SASL_WRONG, ("only TLS", "password")
 
 
+def role_of_another(keys, folder):
+    asked = keys.of_bookie(
+        ca=keys.authority.ca, require_client_certificate=True, roles=("writers", "readers")
+    )
+    pair = keys.authority.issue("auditor", organizational_unit="0:auditors,writers;1:here")
+    return asked, keys.of_client(certificate=pair.certificate, key=pair.key), ("CN=auditor", "a role that")
+
+
 CASES = [
+    role_of_another,
     wrong_ca,
     expired,
     another_host,
@@ -99,6 +108,7 @@ def says(error, wanted):
 
 
 QUICK = {
+    (role_of_another, "v3"),
     (wrong_ca, "v3"),
     (client_in_clear, "v3"),
     (wrong_password, "v3"),

@@ -56,8 +56,13 @@ class Authority:
         days: int = 30,
         password: str = "",
         organizational_unit: str = "test",
+        string_mask: str = "utf8only",
     ) -> Pair:
-        """A certificate for these hosts, signed by this CA; with fewer than 0 days it has expired."""
+        """A certificate for these hosts, signed by this CA; with fewer than 0 days it has expired.
+
+        Args:
+            string_mask: as what the subject's texts are written; "default" makes Teletex of what is not ASCII.
+        """
         pair = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         protection = ["-aes256", "-pass", f"pass:{password}"] if password else []
@@ -73,7 +78,11 @@ class Authority:
         )
         subject = f"/OU={organizational_unit}/CN={name}"
         passin = ["-passin", f"pass:{password}"] if password else []
-        openssl("req", "-new", "-key", pair.key, *passin, "-subj", subject, "-out", request)
+        settings = self.folder / f"{name}.cnf"
+        settings.write_text(f"[req]\ndistinguished_name = dn\nstring_mask = {string_mask}\n[dn]\n")
+        openssl(
+            "req", "-new", "-config", settings, "-key", pair.key, *passin, "-subj", subject, "-out", request
+        )  # fmt: skip
         extensions.write_text(f"subjectAltName={hosts}\nextendedKeyUsage=serverAuth,clientAuth\n")
         openssl(
             "x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._key, "-CAcreateserial",

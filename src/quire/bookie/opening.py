@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
+from quire.net import roles
 from quire.net.sasl import PLUGIN, SaslServer
 from quire.net.security import BookieKeys
 from quire.wire import bookkeeper, native_hello, v2, v3
@@ -45,7 +46,23 @@ class _Door:
 
     def why_not(self) -> str:
         """Why it is not served; empty if it is."""
-        return _TLS_ONLY if not self.safe else _NAMES_ONLY if not self.known else ""
+        if not self.safe:
+            return _TLS_ONLY
+        return self.no_role() or ("" if self.known else _NAMES_ONLY)
+
+    def no_role(self) -> str:
+        """What is wrong with the role of the client's certificate; empty if that is right, or no role is asked."""
+        if self._keys.roles is None:
+            return ""
+        assert self._client.transport is not None
+        shown = self._client.transport.get_extra_info("peercert") or {}
+        subject = shown.get("subject", ())
+        if roles.role_of(subject) in self._keys.roles:
+            return ""
+        return (
+            f"the certificate of {roles.written(subject)} has none of the roles that this bookie accepts: its OU "
+            "must name one (OU=0:ROLE), or add its role to [tls] roles"
+        )
 
     def step(self, token: bytes) -> bytes:
         """The response to a client's token.
@@ -79,6 +96,8 @@ class NativeDoor(_Door):
             )
         if not self.safe:
             return _TLS_ONLY, 0
+        if no_role := self.no_role():
+            return no_role, 0
         if not self._keys.asks_names:
             return "", 0
         return "" if hello.auth_scheme == PLUGIN else _NAMES_ONLY, native_hello.AUTHENTICATE

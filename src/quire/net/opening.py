@@ -35,9 +35,9 @@ _LATE: Final = (
     "sends no response when a password is wrong"
 )
 WANTS_A_NAME: Final = (
-    "the bookie requires authentication: give this client TLS, or a user and a "
-    "password, as the bookie demands (over V2 the ledger may also have another "
-    "password)"
+    "the bookie requires authentication: give this client TLS, a certificate with a role that "
+    "the bookie accepts, or a user and a password, as the bookie demands (over V2 the ledger "
+    "may also have another password)"
 )
 _ENDED: Final = (
     "the bookie closed the connection while it was being opened: does it require a "

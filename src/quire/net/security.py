@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _FLAGS: Final = {"verify_hostname", "require_client_certificate", "allow_plain"}
 _TEXTS: Final = {"section", "allowed_ids", "username", "password"}
+_LISTS: Final = {"roles"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ class BookieKeys:
 
     Attributes:
         allow_plain: whether a client may go on in clear.
+        roles: what a client's certificate must name one of; None: any certificate will do.
     """
 
     @classmethod
@@ -201,6 +203,7 @@ class BookieKeys:
         self._contexts = security.tls.source() if security.tls is not None else None
         self._users = security.sasl.source() if security.sasl is not None else None
         self.allow_plain = security.tls is None or security.tls.allow_plain
+        self.roles = security.tls.roles if security.tls is not None else None
 
     @property
     def has_tls(self) -> bool:
@@ -257,6 +260,12 @@ def _section(path: Path, document: dict[str, Any], name: str, kind: type[T]) -> 
         if key not in known:
             msg = f"{where}: {key} is not known here; known are {', '.join(sorted(known))}"
             raise MisuseError(msg, path=str(path))
+        if key in _LISTS:
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                msg = f"{where}: {key} must be a list of texts, not {value!r}"
+                raise MisuseError(msg, path=str(path))
+            values[key] = tuple(value)
+            continue
         if not isinstance(value, bool if key in _FLAGS else str):
             msg = f"{where}: {key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}"
             raise MisuseError(msg, path=str(path))

@@ -69,6 +69,7 @@ class BookieTls:
         ca: PEM file of the certificates that clients' certificates must be signed by.
         require_client_certificate: whether a client without such a certificate is refused.
         allow_plain: whether clients may go on in clear; meant for the time in which a cluster changes over.
+        roles: a client's certificate must name one of these in its OU (`quire.net.roles`); None: any certificate will do.
     """
 
     certificate: Path
@@ -77,15 +78,25 @@ class BookieTls:
     ca: Path | None = None
     require_client_certificate: bool = False
     allow_plain: bool = False
+    roles: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
 
         Raises:
-            MisuseError: clients' certificates are asked for, and there is nothing to check them with.
+            MisuseError: clients' certificates are asked for, and there is nothing to check them with; or roles are, and
+                clients may come without a certificate, or there is no role that one could have.
         """
         if self.require_client_certificate and self.ca is None:
             msg = "require_client_certificate needs ca: the file of the certificates that clients' ones are signed by"
+            raise MisuseError(msg)
+        if self.roles is None:
+            return
+        if not self.roles or not all(role and role == role.strip() for role in self.roles):
+            msg = "roles must name at least one role, each a text without spaces around it; leave it out to accept every certificate"
+            raise MisuseError(msg)
+        if not self.require_client_certificate or self.allow_plain:
+            msg = "roles needs require_client_certificate = true and allow_plain = false: who shows no certificate has no role"
             raise MisuseError(msg)
 
     def source(self) -> Reloaded[ssl.SSLContext]:
