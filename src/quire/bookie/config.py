@@ -54,6 +54,8 @@ class BookieConfig:
         opening_seconds: how long a client may take until it is through with TLS and its password.
         short_circuit_reads: clients on this machine get the places of long runs, and read them there if they can open
             the files: nothing is copied twice, and this bookie has time for others.
+        id_from_address: a new directory's id is the announced host:port, which Java clients before 4.12 need. Such a bookie
+            stays at its address, and an emptied directory cannot have its id again.
         adopt: a person's word: a directory without its cookie takes the one that the cluster keeps for it.
         unknown_is_error: V3 clients get 501 instead of 507 for what may have been lost. Java clients that are too old
             to know 507 cannot read a response that has it.
@@ -80,6 +82,7 @@ class BookieConfig:
     opening_seconds: float = 15.0
     short_circuit_reads: bool = True
     unknown_is_error: bool = False
+    id_from_address: bool = False
     adopt: bool = False
 
     def __post_init__(self) -> None:
@@ -95,6 +98,12 @@ class BookieConfig:
                 "that they are to use with --advertise HOST:PORT (BookieConfig.advertise, QUIRE_ADVERTISE)"
             )
             raise MisuseError(msg, host=host)
+        if self.id_from_address and self.stable_name.endswith(":0"):
+            msg = (
+                "an id from the address needs a port that stays: give it with --listen or --advertise HOST:PORT "
+                "(BookieConfig.port, BookieConfig.advertise)"
+            )
+            raise MisuseError(msg)
         segment = footer_room(self.storage.segment_bytes) - GROUP_HEADER_BYTES - NATIVE_ROOM
         budget = self.receive_budget_bytes - NATIVE_ROOM
         check_frame_bytes_max(
@@ -104,6 +113,14 @@ class BookieConfig:
             f": an entry must fit a segment of {self.storage.segment_bytes} bytes (segment_bytes) and the memory for "
             f"unfinished frames, {self.receive_budget_bytes} bytes (receive_budget_bytes); raise them first",
         )
+
+    @property
+    def stable_name(self) -> str:
+        """What its directory is taken by: its name, or the announced host:port."""
+        if not self.id_from_address:
+            return self.name
+        host, port = self.advertise or (self.host, self.port)
+        return f"{host}:{port or self.port}"
 
     @property
     def offered_directory(self) -> str:

@@ -24,8 +24,16 @@ async def take_directory(
     kept: dict[BookieId, bytes] = {}
     if config.adopt:
         kept = {bookie: cookie.value for bookie, cookie in (await registry.list_cookies()).items()}
+    name = config.stable_name
+    is_taken = config.id_from_address and await registry.read_cookie(name) is not None
     return open_identity(
-        config.directory, config.name, cluster_instance, files=files, chance=chance, adopt=kept
+        config.directory,
+        name,
+        cluster_instance,
+        files=files,
+        chance=chance,
+        adopt=kept,
+        taken=(BookieId(name),) if is_taken else (),
     )
 
 

@@ -39,6 +39,14 @@ UnknownOption = Annotated[
         help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
     ),
 ]
+AddressOption = Annotated[
+    bool,
+    typer.Option(
+        "--id-from-address",
+        help="The announced HOST:PORT is the id of a new directory, for Java clients before 4.12. Such a bookie cannot "
+        "move to another address.",
+    ),
+]
 AdoptOption = Annotated[
     bool,
     typer.Option(
@@ -65,6 +73,7 @@ def bookie(
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
     unknown_is_error: UnknownOption = False,
+    id_from_address: AddressOption = False,
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,6 +99,7 @@ def bookie(
         advertise=None if advertise is None else host_and_port(advertise, "--advertise"),
         name=stable,
         unknown_is_error=unknown_is_error,
+        id_from_address=id_from_address,
         adopt=adopt,
         frame_bytes_max=frame_bytes_max,
         storage=storage_for(directory, segment_bytes, frame_bytes_max),

@@ -1,7 +1,8 @@
 """Who a bookie's directory belongs to: taken at its creation, kept in it, locked while it is used.
 
 A bookie's id is a name and the incarnation of its disk (`name.k7f3q`): a new or wiped directory is a new bookie, so
-it is not taken for the one that held the entries. The file `VERSION` holds BookKeeper's cookie text.
+it is not taken for the one that held the entries. An id that is an address (`10.0.0.7:3181`), for old Java clients, has
+no incarnation; therefore the cluster's cookie keeps a second directory from it. The file `VERSION` holds BookKeeper's cookie text.
 
 Source: `docs/formats/segment.md`, "The directory"; BookKeeper source, `Cookie`: layout version 5.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import errno
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,7 @@ LOCK_FILE = "LOCK"
 LAYOUT_VERSION = "5"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32, without those that are easily confused
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
+_ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?:[1-9][0-9]{0,4}")
 _LINE = re.compile(r'(\w+): "((?:[^"\\]|\\.)*)"')
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\", "'": "'"}
 
@@ -108,6 +110,11 @@ def _counted(directories: list[str]) -> str:
     return "\t".join([str(len(directories)), *directories])
 
 
+def is_address(name: str) -> bool:
+    """Whether a name or an id is host:port."""
+    return ":" in name
+
+
 def open_identity(
     directory: Path | str,
     name: str,
@@ -116,28 +123,32 @@ def open_identity(
     files: Files | None = None,
     chance: Chance | None = None,
     adopt: Mapping[BookieId, bytes] | None = None,
+    taken: Collection[BookieId] = (),
 ) -> Identity:
     """Take a directory for this process; one that is empty becomes a new bookie's.
 
     Args:
         directory: made if it is not there.
-        name: what people call the bookie; the id adds the incarnation.
+        name: what people call the bookie; the id adds the incarnation. Or an address, host:port, which is the id then.
         cluster_instance: the cluster's id in the metadata store.
         files: the file system.
         chance: where incarnations come from.
         adopt: a person's word: a directory with segments but without a cookie takes its own of these again, the cookies
             that the cluster keeps.
+        taken: ids that the cluster keeps a cookie of, so that a new directory cannot have them.
 
     Raises:
         DirectoryInUseError: another process uses it.
-        WrongDirectoryError: it is another bookie's or another cluster's, or its cookie is lost or damaged.
+        WrongDirectoryError: it is another bookie's or another cluster's, or its cookie is lost or damaged; or it is
+            new, and the id that it would get is taken.
         DiskFullError: there is no room for the cookie of a new bookie; the directory stays empty, so it can be tried again.
         StorageError: the directory cannot be made or locked, or its cookie cannot be read or written.
         MisuseError: the name is none.
     """
-    if _NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None and _ADDRESS.fullmatch(name) is None:
         raise MisuseError(
-            f"{name!r} is not a valid bookie name: use letters, digits, '-', '_' and '.', at most 64"
+            f"{name!r} is not a valid bookie name: use letters, digits, '-', '_' and '.', at most 64; or "
+            "host:port with a host name or an IPv4 address"
         )
     directory = Path(directory)
     files = files or RealFiles()
@@ -158,7 +169,7 @@ def open_identity(
         ) from error
     try:
         cookie = _cookie(
-            directory, name, cluster_instance, files, chance or random.SystemRandom(), adopt or {}
+            directory, name, cluster_instance, files, chance or random.SystemRandom(), adopt or {}, taken
         )
         bookie_id = _check(directory, name, cluster_instance, cookie)
     except OSError as error:
@@ -179,6 +190,7 @@ def _cookie(
     files: Files,
     chance: Chance,
     adopt: Mapping[BookieId, bytes],
+    taken: Collection[BookieId],
 ) -> bytes:
     path = directory / COOKIE_FILE
     if files.exists(path):
@@ -197,8 +209,19 @@ def _cookie(
             )
         files.write_whole(path, found)
         return found
-    incarnation = "".join(_LETTERS[chance.getrandbits(5)] for _ in range(5))
-    cookie = encode_cookie(f"{name}.{incarnation}", [str(directory)], [str(directory)], cluster_instance)
+    bookie_id = name
+    if not is_address(name):
+        bookie_id += "." + "".join(_LETTERS[chance.getrandbits(5)] for _ in range(5))
+    if bookie_id in taken:
+        raise WrongDirectoryError(
+            f"{directory} is empty, and bookie {bookie_id} has been in this cluster with another directory or before "
+            "this one was emptied: it would answer that it has none of that bookie's entries. Start the bookie on its own "
+            "directory; or without --id-from-address, which makes it a new bookie; or copy its entries elsewhere and "
+            "remove its cookie first",
+            path=str(path),
+            bookie=bookie_id,
+        )
+    cookie = encode_cookie(bookie_id, [str(directory)], [str(directory)], cluster_instance)
     files.write_whole(path, cookie)
     return cookie
 
@@ -249,6 +272,20 @@ def _check(directory: Path, name: str, cluster_instance: str, cookie: bytes) -> 
         raise WrongDirectoryError(
             f"{directory} belongs to cluster {fields.get('instanceId')}, not to {cluster_instance}: "
             "give the --cluster that it belongs to, or the directory of this cluster",
+            path=path,
+        )
+    if bookie_id == name and is_address(name):
+        return BookieId(bookie_id)
+    if is_address(bookie_id):
+        raise WrongDirectoryError(
+            f"{directory} belongs to bookie {bookie_id}, whose id is its address: start it with "
+            f"--id-from-address --advertise {bookie_id}",
+            path=path,
+        )
+    if is_address(name):
+        raise WrongDirectoryError(
+            f"{directory} belongs to bookie {bookie_id}, and an id stays with its directory: start it without "
+            "--id-from-address, or give an empty directory",
             path=path,
         )
     if bookie_id.rpartition(".")[0] != name:

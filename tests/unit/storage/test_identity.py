@@ -18,6 +18,7 @@ from quire.core.errors import (
     StorageError,
     WrongDirectoryError,
 )
+from quire.core.ids import BookieId
 from quire.env.real import RealFiles
 from quire.storage.identity import decode_cookie, encode_cookie, open_identity
 
@@ -129,6 +130,39 @@ def test_a_cookie_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "VERSION").mkdir()
     with pytest.raises(StorageError, match=r"VERSION cannot be read or written: Is a directory"):
         open_identity(tmp_path, "b1", "cluster")
+
+
+def test_an_address_is_an_id_as_it_is_and_stays_with_its_directory(tmp_path: Path) -> None:
+    first = open_identity(tmp_path / "a", "10.0.0.7:3181", "cluster")
+    first.release()
+    assert first.bookie_id == "10.0.0.7:3181"
+    assert (
+        open_identity(tmp_path / "a", "10.0.0.7:3181", "cluster", taken={first.bookie_id}).bookie_id
+        == first.bookie_id
+    )
+    for other in ("10.0.0.7:3182", "b1"):
+        (tmp_path / "a" / "LOCK").unlink()
+        with pytest.raises(WrongDirectoryError, match=r"--id-from-address --advertise 10\.0\.0\.7:3181"):
+            open_identity(tmp_path / "a", other, "cluster")
+    open_identity(tmp_path / "b", "b1", "cluster").release()
+    with pytest.raises(WrongDirectoryError, match="an id stays with its directory"):
+        open_identity(tmp_path / "b", "10.0.0.7:3181", "cluster")
+
+
+def test_a_new_directory_cannot_have_an_id_that_has_been_in_the_cluster(tmp_path: Path) -> None:
+    with pytest.raises(WrongDirectoryError, match="none of that bookie's entries") as refused:
+        open_identity(tmp_path / "a", "10.0.0.7:3181", "cluster", taken={BookieId("10.0.0.7:3181")})
+    assert refused.value.ids["bookie"] == "10.0.0.7:3181"
+    assert not (tmp_path / "a" / "VERSION").exists()
+    open_identity(tmp_path / "a", "b1", "cluster").release()  # another id, and the directory is free
+
+
+@pytest.mark.parametrize(
+    "name", ["h:0", "h:", ":1", "h:012", "h:123456", "::1:3181", "[::1]:3181", "a b:1", "a/b:1", "h:1:2"]
+)
+def test_addresses_that_are_no_ids(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MisuseError, match="IPv4"):
+        open_identity(tmp_path / "d", name, "cluster")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-", "a b", "x" * 65, "é"])
