@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -60,9 +61,19 @@ class JavaPeers:
         bookies: how many.
         configuration: lines for each bookie's configuration.
         jvm: options for each bookie's Java.
+        version: another BookKeeper than 4.17.3; ZooKeeper stays that of 4.17.3.
+        program: the client's source.
     """
 
-    def __init__(self, folder: Path, bookies: int = BOOKIES, configuration: str = "", jvm: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bookies: int = BOOKIES,
+        configuration: str = "",
+        jvm: str = "",
+        version: str = "",
+        program: str = "JavaClient",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         settings = folder / "bookie.conf"
@@ -74,13 +85,14 @@ class JavaPeers:
             | ENVIRONMENT
             | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_ZOOKEEPER_CONF": str(sessions)}
             | {"JAVA_PEER_JVM_OPTS": f"{QUICK_START} {jvm}", "JAVA_PEER_ZOOKEEPER_OPTS": QUICK_START}
+            | _of_version(version)
         )
         self.host = self.run("start", str(bookies)).strip().splitlines()[-1]
         self.classpath = self.run("classpath").strip()
         self.classes = folder / "classes"
         self.classes.mkdir()
         subprocess.run(
-            ["javac", "-cp", self.classpath, "-d", self.classes, TOOLS / "java-client" / "JavaClient.java"],
+            ["javac", "-cp", self.classpath, "-d", self.classes, TOOLS / "java-client" / f"{program}.java"],
             check=True,
             timeout=START_SECONDS,
         )
@@ -198,27 +210,47 @@ class JavaClient:
         return [event async for event in self.events(uri, digest, command, *arguments)]
 
 
+def _of_version(version: str) -> dict[str, str]:
+    if not version:
+        return {}
+    chosen = {"JAVA_PEER_VERSION": version, "JAVA_PEER_ZOOKEEPER_VERSION": "4.17.3"}
+    return chosen | ({"JAVA_PEER_ZOOKEEPER_CLIENT": "3.5.7"} if version.startswith("4.9.") else {})
+
+
 @contextlib.contextmanager
-def own_peers(folder: Path, bookies: int, configuration: str = "") -> Iterator[JavaPeers]:
+def own_peers(folder: Path, bookies: int, configuration: str = "", **settings: str) -> Iterator[JavaPeers]:
     """Peers of one test: what is killed, marked or repaired there concerns nobody else."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
     try:
-        yield JavaPeers(folder, bookies, configuration)
+        yield JavaPeers(folder, bookies, configuration, **settings)
     finally:
         subprocess.run([TOOLS / "java-peer", "stop", folder], check=False, capture_output=True)
 
 
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
 @contextlib.asynccontextmanager
 async def our_bookies(
-    uri: str, folder: Path, count: int, options: str = PATIENT
+    uri: str, folder: Path, count: int, options: str = PATIENT, *, id_from_address: bool = False
 ) -> AsyncIterator[list[BookieServer]]:
     """Bookies of ours, in this process, that join a cluster, or make it."""
     servers: list[BookieServer] = []
     try:
         for number in range(count):
-            config = BookieConfig(directory=folder / f"b{number}", name=f"b{number}", garbage_seconds=0)
+            config = BookieConfig(
+                directory=folder / f"b{number}",
+                name=f"b{number}",
+                port=free_port() if id_from_address else 0,
+                id_from_address=id_from_address,
+                garbage_seconds=0,
+            )
             server = BookieServer(config, await open_store(uri + options, create=True))
             await server.start()
             servers.append(server)

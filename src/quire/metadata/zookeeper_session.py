@@ -427,7 +427,11 @@ class ZookeeperSession:
             return  # lost again; the next connection sets up anew
         except (QuireError, KazooException) as error:
             _LOG.exception("ZooKeeper at %s could not be used after a connection was made", self.address)
-            self._fail(NoClusterError(f"ZooKeeper at {self.address} cannot be used: {error!r}"))
+            too_old = isinstance(error, UnimplementedError)
+            why = (
+                "it is older than 3.6, upgrade it (it has no persistent watches)" if too_old else repr(error)
+            )
+            self._fail(NoClusterError(f"ZooKeeper at {self.address} cannot be used: {why}"))
             return
         if not first:
             again = "in a new session" if renewed else "in the same session"

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
 
 from quire.bookie.config import BookieConfig
 from quire.core.errors import MisuseError, WrongDirectoryError
+from support.java_peers import free_port
 from support.small_cluster import SmallCluster
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_entries_are_read_back_after_a_restart_and_an_emptied_directory_is_refused(tmp_path: Path) -> None:
