@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo
+from quire.net.batch_reads import BatchReads
 from quire.net.channel import Channel, NativeCodec
 from quire.net.channel_codec import ChannelCodec, ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
@@ -52,6 +54,7 @@ class Channels:
         self._protocol = protocol
         self._protocol_of = dict(protocol_of)
         self._connect = connect
+        self._batches: dict[BookieId, BatchReads] = {}
         self.connecting: set[asyncio.Task[None]] = set()
 
     def frame(self, size: int) -> memoryview:
@@ -75,7 +78,12 @@ class Channels:
         if not protocol:
             codec: ChannelCodec = NativeCodec(self._context, self._cluster_instance)
         elif protocol.endswith("v2"):
-            codec = V2Codec(self._context, lambda: self._make_beside(bookie))
+            batches = self._batches.get(bookie)
+            if batches is None:
+                begin = partial(self._begin_beside, bookie)
+                batches = self._batches[bookie] = BatchReads(bookie, self._context, begin)
+            batches.begin_over()
+            codec = V2Codec(self._context, lambda: self._make_beside(bookie), batches)
         else:
             codec = V3Codec(self._context)
         return Channel(bookie, self._context, codec, ended)
@@ -83,10 +91,14 @@ class Channels:
     def _make_beside(self, bookie: BookieId) -> Channel:
         """A V3 connection for requests that V2 does not have; it opens and closes with the V2 one."""
         channel = Channel(bookie, self._context, V3Codec(self._context), _beside_ended)
+        self._begin_beside(bookie, channel)
+        return channel
+
+    def _begin_beside(self, bookie: BookieId, channel: Channel) -> None:
+        """Connect a connection that stands beside another."""
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
-        return channel
 
 
 def _beside_ended(channel: Channel, reason: str) -> None:

@@ -180,12 +180,18 @@ class RangeAsked(PendingRequest):
         self._go_on()
 
     def batch_came(self, entries: Sequence[Buffer], lac: int) -> None:
-        """One response brought entries from the first on. It ended at a gap, or was full: more need another request."""
+        """One response brought entries from the first on. It was full, or ended at a gap, as in every striped ledger.
+
+        Behind a gap entries are asked for one by one: batches would bring as many as there are up to the next gap.
+        """
         self._lac = max(self._lac, lac)
         for entry in entries[: self._last - self._next + 1]:
             self._take(self._next, Answer.OK, entry, NO_ENTRY)
             self._next += 1
-        self._conclude()
+        if self._next <= self._last and 2 * self._bytes < self.request.bytes_max:
+            self._go_on()
+        else:
+            self._conclude()
 
     def batch_failed(self, answer: Answer) -> None:
         """A batch brought nothing. When that is because its first entry is not there, the next ones still may be."""

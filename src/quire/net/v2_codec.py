@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
@@ -22,17 +22,29 @@ _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
 _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
+class Batches(Protocol):
+    """What is known of a bookie's BATCH_READ."""
+
+    def usable(self) -> bool:
+        """Whether a range may be asked for by it now."""
+
+    def lost(self) -> None:
+        """The connection ended while one was outstanding."""
+
+
 class V2Codec(BookKeeperCodec):
     """V2.
 
     Args:
         beside: makes the V3 connection to the same bookie; called when it is needed.
+        batches: whether the bookie takes BATCH_READ; else entries are read one by one.
     """
 
     is_v2 = True
 
-    def __init__(self, context: ChannelContext, beside: Callable[[], Channel]) -> None:
+    def __init__(self, context: ChannelContext, beside: Callable[[], Channel], batches: Batches) -> None:
         super().__init__(context, RunsExpected(v2_ledger_of, v2_place_of))
+        self._batches = batches
         self._make_beside = beside
         self._beside: Channel | None = None
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
@@ -45,7 +57,7 @@ class V2Codec(BookKeeperCodec):
 
     def begin_range(self, asked: RangeAsked) -> None:
         count, size = asked.left
-        if count <= 1:
+        if count <= 1 or not self._batches.usable():
             asked.start()
             return
         number, self._next_batch = self._next_batch, self._next_batch + 1
@@ -111,6 +123,8 @@ class V2Codec(BookKeeperCodec):
         return super().late(now)
 
     def end(self) -> None:
+        if any(op == v2.Op.BATCH_READ for op, _, _ in self._expected):
+            self._batches.lost()
         if self._beside is not None and not self._beside.closed:
             self._beside.close()
         super().end()
