@@ -301,6 +301,22 @@ def mutation_score() -> str:
     return "\n".join(rows) + "\n"
 
 
+def java_versions() -> str:
+    """What passed between us and each version of BookKeeper, from the last full round."""
+    found = {
+        path.stem.removeprefix("java_version_"): json.loads(path.read_text())["figures"]
+        for path in (ROOT / "docs" / "proof").glob("java_version_*.json")
+    }
+    columns = ("java bookies, v2", "java bookies, v3", "our bookies, v2", "our bookies, v3")
+    lines = [
+        "| BookKeeper | Java bookies, V2 | Java bookies, V3 | our bookies, V2 | our bookies, V3 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in sorted(found, key=lambda name: [int(part) for part in name.split(".")]):
+        lines.append(f"| {name} | " + " | ".join(found[name][column] for column in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def sink_kills() -> str:
     """How often each process was killed at each step of the sink, and what Kafka's sink did beside it."""
     folder = ROOT / "docs" / "proof"
@@ -380,6 +396,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "proof": proof,
     "mutation_score": mutation_score,
     "sink_kills": sink_kills,
+    "java_versions": java_versions,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,
