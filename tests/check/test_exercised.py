@@ -28,7 +28,6 @@ from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE, Status
 from quire_testing.explorer.collector_forms import CollectorForm
-from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.collector_watch import CollectorWatch
 from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.configuration import Configuration
@@ -44,40 +43,8 @@ from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
 from quire_testing.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
+from support.exercised_worlds import COLLECTORS, LOGS, WORLDS
 
-WORLDS = (
-    Configuration(2, 2, 2, 2, crashes=1, closes=True),
-    Configuration(2, 2, 2, 2, breaks=1),
-    Configuration(3, 2, 2, 2, timeouts=1, absent=True, explicit_lac=True),
-    Configuration(2, 2, 2, 1, timeouts=1, lost_swaps=1, closes=True, reruns=1),
-    Configuration(2, 2, 2, 2, damages=1),
-    Configuration(2, 2, 2, 2, window=2),
-    Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
-    Configuration(2, 2, 2, 2, deletions=1),
-    Configuration(2, 2, 2, 1, timeouts=1, recoverers=0, explicit_lac=True, readers=1),
-    Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
-    Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
-    Configuration(2, 2, 2, 1, away=1),
-    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
-    Configuration(2, 2, 2, 2, timeouts=1, waits=True),
-    Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
-    Configuration(3, 2, 2, 2, lost_swaps=1, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
-    Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=2, closed=True),
-    Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=1, closed=True),
-    Configuration(3, 2, 2, 2, entries=2, recoverers=0, losses=1, repairers=1, changed=True),
-    Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
-)
-LOGS = (
-    LogConfiguration(2, 3, 1),
-    LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
-    LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
-    LogConfiguration(2, 2, 1, trims=1),
-)
-COLLECTORS = (
-    CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
-    CollectorConfiguration(ours=True, lives=2, crashes=1, expires=True),
-    CollectorConfiguration(mixed=True, full=1),
-)
 KINDS = {
     "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer waits", "writer found", "writer hears add",
     "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",

@@ -79,7 +79,7 @@ class LedgerRecovery(AddSink):
     ) -> None:
         self._record = record
         self._access, self._bookies, self._ledgers = access, context.bookies, context.ledgers
-        self._clock, self._chance, self._config = context.clock, context.chance, context.config
+        self._context, self._config = context, context.config
         self._machine = context.machines.recovery(record, version)
         self._ignored_lacs = ignored_lacs
         self._result: asyncio.Future[RecoveryResult] = asyncio.get_running_loop().create_future()
@@ -272,7 +272,7 @@ class LedgerRecovery(AddSink):
     def _spares(self, effect: FindReplacements) -> dict[Slot, BookieId]:
         writable = self._bookies.writable()
         found = choose_replacements(
-            effect.slots, effect.ensemble, writable, self._chance, failed=effect.excluded
+            effect.slots, effect.ensemble, writable, self._context.chance, failed=effect.excluded
         )
         return {Slot(slot): bookie for slot, bookie in found.items()}
 
@@ -289,7 +289,7 @@ class LedgerRecovery(AddSink):
             entry_id,
             entry_id,
             ReadSettings(self._config.read_bytes_max, self._config.recovery_timeout_ms, 0),
-            self._clock,
+            self._context.clock,
             trouble=lambda bookie, _: silent.append(bookie),
             heard=_ignore,
         )

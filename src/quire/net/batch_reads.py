@@ -6,17 +6,18 @@ Source: docs/formats/bookkeeper-protocol.md, "V2"; BookKeeper source, `BookiePro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_metadata import DigestType
-from quire.net.bookkeeper_asked import PendingRequest
 from quire.net.channel import Channel
 from quire.net.channel_codec import ChannelContext
+from quire.net.opening import Opening
+from quire.net.security import ClientKeys
 from quire.net.v2_codec import V2Codec
-from quire.wire.entry import Buffer, EntryDigest
+from quire.wire.entry import EntryDigest
 from quire.wire.requests import ReadRange
 from quire.wire.responses import ReadReply
 
@@ -85,15 +86,15 @@ class _Always:
 
 
 class _ProbeCodec(V2Codec):
-    """Knows whether its question has left."""
+    """Knows whether the connection was made, so that the question has left."""
 
     def __init__(self, context: ChannelContext) -> None:
         super().__init__(context, beside=lambda: self.channel, batches=_Always())
-        self.has_asked = False
+        self.has_met = False
 
-    def encoded(self, name: PendingRequest, frame: bytes) -> Sequence[Buffer]:
-        self.has_asked = True
-        return super().encoded(name, frame)
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        self.has_met = True
+        return super().opening(keys)
 
 
 class _Probe:
@@ -121,6 +122,6 @@ class _Probe:
         if response.answer is not Answer.UNREACHABLE:
             taken: bool | None = True
         else:
-            taken = None if self._is_late or not self._codec.has_asked else False
+            taken = None if self._is_late or not self._codec.has_met else False
         self._concluded(taken)
         self.channel.close()

@@ -33,12 +33,22 @@ class OldBookie:
         self.asked: Counter[int] = Counter()
         self.takes_batches: bool | None = False
         self.behind = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def close(self) -> None:
+        """End all connections."""
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(*self._tasks)
+        for writer in self._writers:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.behind)
-        answers = asyncio.ensure_future(self._pass(there, writer))
-        self._tasks.add(answers)
+        self._writers += writer, back
+        self._tasks.append(asyncio.ensure_future(self._pass(there, writer)))
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size = await reader.readexactly(4)
@@ -72,6 +82,7 @@ async def behind_old_bookies(
             await stack.enter_async_context(await asyncio.start_server(one.serve, "127.0.0.1", one.port))
             server = await cluster.start_bookie(f"b{number}", advertise=("127.0.0.1", one.port))
             one.behind = server.address[1]
+            stack.push_async_callback(one.close)
         yield cluster, old
 
 
