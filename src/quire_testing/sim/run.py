@@ -20,6 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
+from quire.core.quorum import write_set
 from quire.log.client import QuireClient
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView
@@ -174,6 +175,7 @@ class _End:
     def __init__(self, world: World, workload: Workload, process: SimClient) -> None:
         self.world = world
         self.workload = workload
+        self._undecided: set[int] = set()
         self.process = process
         self.damaged = any(fault.kind.value == "rot" for fault in world.settings.faults)
 
@@ -230,7 +232,10 @@ class _End:
             if await self.workload.recover(self.process.name, client, ledger_id):
                 break
             if attempt == TRIES - 1:
-                self._stuck(f"ledger {ledger_id} cannot be recovered although everything is healed")
+                if await self._is_undecidable(ledger_id):
+                    self._undecided.add(ledger_id)
+                else:
+                    self._stuck(f"ledger {ledger_id} cannot be recovered although everything is healed")
                 return
             await asyncio.sleep(0.3)
         for attempt in range(TRIES):
@@ -244,6 +249,19 @@ class _End:
             return  # an owner that stood still went on, and deleted it
         self._stuck(f"ledger {ledger_id} cannot be read although everything is healed")
 
+    async def _is_undecidable(self, ledger_id: int) -> bool:
+        """Whether a bookie is lost and others are in doubt, so that too few can say what became of an open ledger's end."""
+        assert self.process.client is not None
+        record = await self.process.client.ledger_metadata(ledger_id)
+        bookies = self.world.bookies.values()
+        servers = {one.server.bookie_id: one.server for one in bookies if one.server is not None and not one.lost}
+        last, needed = record.fragments[-1].ensemble, record.write_quorum - record.ack_quorum + 1
+        knows = [bookie in servers and ledger_id not in servers[bookie].storage.limbo for bookie in last]
+        return not all(bookie in servers for bookie in last) and any(
+            sum(knows[slot] for slot in write_set(first, len(last), record.write_quorum)) < needed
+            for first in range(len(last))
+        )
+
     async def _repair_all(self) -> None:
         """A last repair: then every entry of a closed ledger is on Qw bookies, and none of them is lost."""
         world, client = self.world, self.process.client
@@ -252,7 +270,7 @@ class _End:
         for _ in range(TRIES):
             with contextlib.suppress(QuireError):
                 left = await self.workload.repairs.run(self.process.name, client)
-            if not left:
+            if not set(left.split()) - set(map(str, self._undecided)):
                 break
             await asyncio.sleep(0.3)
         else:
@@ -263,7 +281,8 @@ class _End:
         for box in self.workload.boxes:
             record = world.record(box.ledger_id)
             names_lost = record and any(lost & {*fragment.ensemble} for fragment in record.fragments)
-            if names_lost and await self._is_there(box.ledger_id):
+            undecided = box.ledger_id in self._undecided
+            if names_lost and not undecided and await self._is_there(box.ledger_id):
                 world.broken(f"F5: ledger {box.ledger_id} names a bookie that is lost, after the last repair")
 
     async def _is_there(self, ledger_id: int) -> bool:
