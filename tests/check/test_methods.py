@@ -104,7 +104,13 @@ DISK = "its bookies' journals take everything (tests/unit/core/test_bookie_ledge
 VIGIL = (
     "the world of directories has the look; the rest is of the registration (tests/unit/core/test_boot.py)"
 )
+NO_REGISTRATIONS = (
+    "no bookie of these worlds has a registration that ends (tests/properties/test_writer_properties.py)"
+)
 NOT_CALLED = {
+    ("WriterMachine", "bookie_left"): NO_REGISTRATIONS,
+    ("WriterMachine", "left_bookies_asked"): NO_REGISTRATIONS,
+    ("EnsembleChange", "left"): NO_REGISTRATIONS,
     ("WriterMachine", "record"): ASKED,
     ("WriterMachine", "pending"): "only of a state without a next step, and there is none",
     ("WriterMachine", "holes"): ASKED,

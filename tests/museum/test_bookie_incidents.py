@@ -109,14 +109,14 @@ class TwoHandles(Ledgers):
             facts = self._storage.facts(ledger_id)
             if facts is None:
                 return None
-            self._handles[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
+            self._handles[ledger_id] = BookieLedgerMachine(facts, known=True, rules=RULES)
         return self._handles[ledger_id]
 
     def fence_then(self, request: Request, then: Any, asker: Any = NO_ASKER) -> None:
         mine = self._known(request.ledger_id)
         assert mine is not None
         self._handles[request.ledger_id] = BookieLedgerMachine(
-            mine.facts.copy(), known=True, rules=self._rules
+            mine.facts.copy(), known=True, rules=RULES
         )
         super().fence_then(request, then, asker)
         self._handles[request.ledger_id] = mine

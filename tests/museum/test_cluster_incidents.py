@@ -264,11 +264,11 @@ class PastTls(V2Codec):
         self._socket = self.channel.transport
         return super().opening(keys)
 
-    def write(self, name: PendingRequest, frame: bytes) -> None:
+    def give(self, asked: PendingRequest, data: bytes) -> None:
         if self._socket is not None and self.channel.upgrading:
-            self._socket.write(frame[:4])
-            frame = frame[4:]
-        super().write(name, frame)
+            self._socket.write(data[:4])
+            data = data[4:]
+        super().give(asked, data)
 
 
 class PastTlsChannels(Channels):

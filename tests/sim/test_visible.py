@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ APPENDS = 1000
 WITHIN_MS = 100
 LOOK_MS = 20
 """How long a new reader may take to open a ledger, by the network above."""
+KIND_AT = 4
+"""Where a request's kind is, behind the length of its frame."""
 
 
 class Cluster:
@@ -75,16 +77,29 @@ def cluster(seed: int = 1) -> Iterator[Cluster]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str, Kind]]:
-    """(ms, bookie, kind) of each request that a bookie serves."""
+    """(ms, bookie, kind) of each request that reaches a bookie, alone or among short adds that came together."""
     seen: list[tuple[float, str, Kind]] = []
-    serve = Connection._serve_intact
 
-    def served(connection: Connection, request: Any, frame: memoryview) -> None:
+    def note(connection: Connection, count_before: int) -> None:
         now_ms = asyncio.get_running_loop().time() * 1000
-        seen.append((now_ms, str(connection._server.bookie_id), request.kind))
-        serve(connection, request, frame)
+        for frame in islice(connection.requests, count_before, None):
+            seen.append((now_ms, str(connection._server.bookie_id), Kind(frame[KIND_AT])))
 
-    monkeypatch.setattr(Connection, "_serve_intact", served)
+    frame_received, take_short = Connection.frame_received, Connection.take_short
+
+    def received(connection: Connection, frame: memoryview) -> None:
+        count_before = len(connection.requests)
+        frame_received(connection, frame)
+        note(connection, count_before)
+
+    def taken(connection: Connection, data: memoryview, at: int) -> int:
+        count_before = len(connection.requests)
+        end = take_short(connection, data, at)
+        note(connection, count_before)
+        return end
+
+    monkeypatch.setattr(Connection, "frame_received", received)
+    monkeypatch.setattr(Connection, "take_short", taken)
     return seen
 
 

@@ -17,6 +17,7 @@ from quire.client.config import ClientConfig
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
+from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance
 from quire.metadata.store import MetadataStore
 from quire.wire.batch import FORMAT_BATCH1, BatchView
@@ -171,6 +172,10 @@ class StepWriter:
         if not await self._client.ask("close", self.ledger_id):
             msg = f"ledger {self.ledger_id} was closed elsewhere"
             raise LedgerClosedError(msg, ledger_id=self.ledger_id)
+
+    async def flushed(self) -> tuple[Hole, ...]:
+        """No bookie of a stepped ledger lacks anything."""
+        return ()
 
     async def abandon(self) -> None:
         """Nothing more lands of what is on its way."""
