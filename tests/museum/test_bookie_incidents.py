@@ -115,9 +115,7 @@ class TwoHandles(Ledgers):
     def fence_then(self, request: Request, then: Any, asker: Any = NO_ASKER) -> None:
         mine = self._known(request.ledger_id)
         assert mine is not None
-        self._handles[request.ledger_id] = BookieLedgerMachine(
-            mine.facts.copy(), known=True, rules=RULES
-        )
+        self._handles[request.ledger_id] = BookieLedgerMachine(mine.facts.copy(), known=True, rules=RULES)
         super().fence_then(request, then, asker)
         self._handles[request.ledger_id] = mine
 

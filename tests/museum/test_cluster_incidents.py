@@ -27,16 +27,15 @@ from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
-from quire.net.bookkeeper_asked import PendingRequest
 from quire.net.channel import Channel
-from quire.net.opening import Opening
 from quire.net.receive_memory import Scratch
-from quire.net.security import BookieSecurity, BookieTls, ClientKeys, ClientSecurity, ClientTls
+from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from quire.net.v2_codec import V2Codec
 from quire.storage.config import StorageConfig
 from quire.storage.identity import COOKIE_FILE, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native, native_hello
+from quire.wire.entry import Buffer
 from quire.wire.run import checksum, encode_run
 from support.certificates import Authority
 from support.museum import RedError, incident, require, waiting
@@ -257,18 +256,20 @@ async def test_2563_memory_that_is_used_again(fault: bool, tmp_path: Path) -> No
         require(found == payloads, "bytes", "other bytes came back than went in")
 
 
-class PastTls(V2Codec):
+class PastTls(Channel):
     """Writes the first piece of what it sends to the socket, and the rest to TLS."""
 
-    def opening(self, keys: ClientKeys | None) -> Opening | None:
-        self._socket = self.channel.transport
-        return super().opening(keys)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        self._socket = transport
 
-    def give(self, asked: PendingRequest, data: bytes) -> None:
-        if self._socket is not None and self.channel.upgrading:
+    def _write(self, buffers: Sequence[Buffer], size: int) -> None:
+        data = b"".join(buffers)
+        if self.upgrading:
             self._socket.write(data[:4])
             data = data[4:]
-        super().give(asked, data)
+        super()._write([data], size)
 
 
 class PastTlsChannels(Channels):
@@ -277,7 +278,7 @@ class PastTlsChannels(Channels):
     def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> Channel:
         made = super().make(bookie, info, ended)
         if isinstance(made.codec, V2Codec):
-            made.codec.__class__ = PastTls
+            made.__class__ = PastTls
         return made
 
 

@@ -254,7 +254,9 @@ class _End:
         assert self.process.client is not None
         record = await self.process.client.ledger_metadata(ledger_id)
         bookies = self.world.bookies.values()
-        servers = {one.server.bookie_id: one.server for one in bookies if one.server is not None and not one.lost}
+        servers = {
+            one.server.bookie_id: one.server for one in bookies if one.server is not None and not one.lost
+        }
         last, needed = record.fragments[-1].ensemble, record.write_quorum - record.ack_quorum + 1
         knows = [bookie in servers and ledger_id not in servers[bookie].storage.limbo for bookie in last]
         return not all(bookie in servers for bookie in last) and any(
