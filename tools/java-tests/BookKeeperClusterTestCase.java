@@ -45,6 +45,8 @@ import sun.reflect.ReflectionFactory;
  */
 public abstract class BookKeeperClusterTestCase {
     private static final long START_SECONDS = 60;
+    /** A client learns a moment later that another process closed its connection. */
+    private static final long CLOSED_MS = 500;
     private static int made = 0;
 
     protected final ZooKeeperCluster zkUtil = new ZooKeeperUtil();
@@ -322,6 +324,10 @@ public abstract class BookKeeperClusterTestCase {
             if (conf.getTLSKeyStore() != null) {
                 text.append("certificate = \"").append(certificates(true)).append("\"\n");
                 text.append("key = \"").append(key()).append("\"\n");
+                String password = conf.getTLSKeyStorePasswordPath();
+                if ("PEM".equals(conf.getTLSKeyStoreType()) && password != null && !password.isEmpty()) {
+                    text.append("key_password_file = \"").append(password).append("\"\n");
+                }
             }
             boolean roles = conf.getAuthorizedRoles() != null && conf.getAuthorizedRoles().length > 0
                     && !conf.getAuthorizedRoles()[0].isEmpty();
@@ -411,6 +417,7 @@ public abstract class BookKeeperClusterTestCase {
         public synchronized void shutdown() {
             try {
                 tester.end();
+                Thread.sleep(CLOSED_MS);
             } catch (Exception failed) {
                 throw new IllegalStateException(failed);
             }
