@@ -87,6 +87,9 @@ class ScriptedBookies:
         unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
         return max(0, unsent - SOCKET_BYTES)
 
+    def entries_answered(self, bookie):
+        return 0
+
     def all_sent(self, bookie, sink):
         return not self.unsent_bytes(bookie, sink)
 

@@ -31,6 +31,7 @@ def test_the_machines_that_decide_are_run_by_the_explorer():
         "CommitMachine",
         "FlushMachine",
         "MemoryPeakMachine",
+        "PacingMachine",
         "RewriteMachine",
         "SilenceMachine",
     }

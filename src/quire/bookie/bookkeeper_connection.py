@@ -268,7 +268,8 @@ class BookKeeperConnection(ClientConnection):
         answer_to = self.unless_congested(
             partial(self._fence_v2, request), lambda answer: self._read_v2(request, answer)
         )
-        self._ledgers.fence_then(asked, answer_to, self)
+        then = self._ledgers.introductions.without_deleted(request.ledger_id, answer_to, self)
+        self._ledgers.fence_then(asked, then, self)
 
     def _read_v2(self, request: v2.ReadRequest | v2.BatchReadRequest, answer: Answer) -> None:
         if self.transport is None:

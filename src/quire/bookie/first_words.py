@@ -18,7 +18,7 @@ import logging
 from functools import partial
 from typing import Final, NamedTuple
 
-from quire.bookie.introductions import Again
+from quire.bookie.introductions import Again, Then
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads, Told
 from quire.bookie.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
@@ -88,6 +88,7 @@ class FirstWords:
         reads.listeners.append(self._heard)
         ledgers.introductions.keep = self.keep
         ledgers.introductions.wait = self.wait
+        ledgers.introductions.gone = self.gone
         ledgers.introductions.seen = self._seen
 
     def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
@@ -129,6 +130,24 @@ class FirstWords:
         kept = self.wait(request.ledger_id, decide, asker, len(request.body))
         return Answer.OK if kept else Answer.READ_ONLY
 
+    def gone(self, ledger_id: int, then: Then, asker: Asker) -> None:
+        """A fence was refused since the ledger was deleted: read whether the id has no record, and call `then`."""
+
+        def told(_: int, told: Told) -> None:
+            self._release(asker)
+            no_record = isinstance(told, NoSuchLedgerError) and self._ledgers.store_is_trusted()
+            then(self._rules.fence_of_deleted(has_no_record=no_record))
+
+        asker.first_words += 1
+        self._reads.read_anew(ledger_id, told)
+
+    @staticmethod
+    def _release(asker: Asker) -> None:
+        """One request of a client waits no more."""
+        asker.first_words -= 1
+        if asker.first_words == FIRST_WORDS_MAX - 1:
+            asyncio.get_running_loop().call_soon(asker.release)
+
     def _add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> None:
         """Take or refuse a run that waited."""
         answer = once_read(self._ledgers.admit(request, run, waiter, tag))
@@ -169,9 +188,7 @@ class FirstWords:
                 if asker is None:
                     self._lacs -= 1
                 else:
-                    asker.first_words -= 1
-                    if asker.first_words == FIRST_WORDS_MAX - 1:
-                        asyncio.get_running_loop().call_soon(asker.release)
+                    self._release(asker)
                 decide()
         finally:
             del introductions.heard[ledger_id]

@@ -19,6 +19,7 @@ from quire.wire.plain_adds import AddedRun, AddRequest
 Then: TypeAlias = Callable[[Answer], None]
 Again: TypeAlias = Callable[[], object]
 Keep: TypeAlias = Callable[[AddRequest, AddedRun, Waiter, object], Answer]
+Gone: TypeAlias = Callable[[int, Then, Asker], None]
 Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""
 
@@ -36,17 +37,19 @@ class Introductions:
         seen: what is known of a ledger at once, possibly from an older record. A record's key never changes, so it is
             enough to accept a ledger, and never to refuse one: its id may have come again. None: the record must be
             read.
+        gone: calls back with what is said of a deleted ledger that was to be fenced, where there is no word for that.
         heard: for the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it
             may not.
     """
 
-    __slots__ = ("_known", "_rules", "heard", "keep", "seen", "wait")
+    __slots__ = ("_known", "_rules", "gone", "heard", "keep", "seen", "wait")
 
     def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: Rules) -> None:
         self._known = known
         self._rules = rules
         self.wait: Wait | None = None
         self.keep: Keep = lambda *_: Answer.READ_ONLY
+        self.gone: Gone = lambda _ledger_id, then, _asker: then(Answer.UNKNOWN)
         self.seen: Callable[[int], Introduction | None] = lambda _: None
         self.heard: dict[int, Introduction | Answer] = {}
 
@@ -77,6 +80,17 @@ class Introductions:
     def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
         """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""
         return self.wait is not None and ledger_id not in self.heard and self.wait(ledger_id, again, asker)
+
+    def without_deleted(self, ledger_id: int, then: Then, asker: Asker) -> Then:
+        """For a fence in protocols that have no word for a deleted ledger: NO_LEDGER or UNKNOWN stand for it."""
+
+        def answered(answer: Answer) -> None:
+            if answer is Answer.DELETED:
+                self.gone(ledger_id, then, asker)
+            else:
+                then(answer)
+
+        return answered
 
     def refuse(
         self,

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from quire.core.errors import QuireError
@@ -65,6 +66,11 @@ class RecordReads:
         self._waiting.append((ledger_id, loop.time() + PATIENCE_SECONDS))
         if len(self._readers) < READING_MAX:
             self._readers.add(loop.create_task(self._work(), name="read ledgers' records"))
+
+    def read_anew(self, ledger_id: int, tell: Tell) -> None:
+        """The same with a read that begins after this call: one that has begun says nothing of a record made since."""
+        again = partial(self.read, tell=tell)
+        self.read(ledger_id, (lambda ledger_id, _: again(ledger_id)) if ledger_id in self._asked else tell)
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""

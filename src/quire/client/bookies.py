@@ -82,6 +82,10 @@ class BookieClient(Inquiries):
         security: TLS, and who this client is.
         short_circuit_reads: read long runs out of the files of bookies on this machine.
 
+    Attributes:
+        without_lists: bookies that answer reads and have never answered what they hold of a ledger.
+        on_return: called with a bookie that has restarted.
+
     Raises:
         MisuseError: a file that `security` names is missing or is not what it should be.
     """
@@ -115,6 +119,7 @@ class BookieClient(Inquiries):
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
         self._followers: dict[Follower, None] = {}
+        self.without_lists: set[BookieId] = set()
         self.on_return: Callable[[BookieId], None] = lambda _: None
 
     # --- who is there ----------------------------------------------------------------------------------------------
@@ -177,6 +182,7 @@ class BookieClient(Inquiries):
         before = {bookie for bookie, info in self._known.items() if info.writable}
         for bookie, info in known.items():
             if self._watch is not None and bookie not in self._known:
+                self.without_lists.discard(bookie)
                 self.on_return(bookie)
             peer = self._peers.get(bookie)
             if peer is not None and info != self._known.get(bookie):
@@ -240,6 +246,11 @@ class BookieClient(Inquiries):
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
         peer = self._peers.get(bookie)
         return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
+
+    def entries_answered(self, bookie: BookieId) -> int:
+        """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
+        peer = self._peers.get(bookie)
+        return 0 if peer is None or peer.channel is None else peer.channel.codec.entries_answered
 
     def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
         """Whether all of this writer's runs to a bookie have left this process."""

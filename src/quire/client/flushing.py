@@ -136,7 +136,11 @@ class LedgerFlush:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self._machine.timer_fired(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        for place in self._outgoing.places:
+            if self._outgoing.moves(place, now_ms):
+                self._machine.moved(place.slot, now_ms)
+        self._machine.timer_fired(now_ms)
         self._perform()
 
     def _finish(self) -> None:

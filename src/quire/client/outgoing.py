@@ -46,6 +46,7 @@ class Place(AddSink):
         "_writer",
         "answers",
         "bookie",
+        "entries_answered",
         "moved_ms",
         "oldest",
         "oldest_ms",
@@ -70,6 +71,7 @@ class Place(AddSink):
         self.sent_runs = 0
         self.written_bytes = 0
         self.answers = 0
+        self.entries_answered = 0
         self.seen = 0
         self.moved_ms = now_ms
         self.unacked: dict[int, tuple[int, int]] = {}  # (first, last) of each run, the oldest first
@@ -290,6 +292,8 @@ class Outgoing:
         self, now_ms: int, patience_ms: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
         """What bookies were given and have not acknowledged; `patience_ms` says how long one may be silent."""
+        for place in self._places:
+            self.moves(place, now_ms)
         return [
             UnacknowledgedCopies(
                 place.slot,
@@ -301,6 +305,15 @@ class Outgoing:
             for place in self._places
             if place.unacked and not place.retired
         ]
+
+    def moves(self, place: Place, now_ms: int) -> bool:
+        """Whether a bookie that takes entries one by one has answered some since the last call."""
+        before = place.entries_answered
+        place.entries_answered = self._bookies.entries_answered(place.bookie)
+        if place.entries_answered == before:
+            return False
+        place.oldest_ms = now_ms  # another entry is the oldest that is outstanding
+        return True
 
     def rest(self) -> None:
         """Drop the places if they hold no state: no bookie failed, and every request has its response."""
@@ -355,7 +368,7 @@ class Outgoing:
                 place.oldest, place.oldest_ms = oldest, now_ms
             unsent = self._bookies.unsent_bytes(place.bookie, place)
             seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
-            if seen != place.seen or not unsent:
+            if self.moves(place, now_ms) or seen != place.seen or not unsent:
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True
             elif now_ms - place.moved_ms >= config.slow_after_ms and (

@@ -2,7 +2,8 @@
 
 A bookie of ours lists its entries and says whether it is in limbo. A bookie of Java lists them in V3, but its list may lag
 behind what it has acknowledged, and some of its storages have none: what such a list lacks is read, so that what is not
-there is denied and not only unlisted.
+there is denied and not only unlisted. A bookie that answers reads and no list (Java's DbLedgerStorage) is asked for none
+again by the same client.
 
 Source: docs/protocol/repair.md, "Listing"; `docs/formats/native-protocol.md`, LIST_ENTRIES and INFO.
 """
@@ -26,7 +27,6 @@ from quire.core.shares import HeldInterval, Stretch, shares
 
 READ_BYTES: Final = 1 << 20
 """So many bytes one read of background work asks for."""
-_SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
 async def replica_list(
@@ -50,17 +50,24 @@ async def replica_list(
     """
     if bookies.speaks_native(bookie):
         return await _native_list(bookies, bookie, access, timeout_ms)
-    answer, held = await bookies.list_entries(bookie, access, timeout_ms=timeout_ms)
-    if answer in _SILENT:
-        return ReplicaList(answer)
+    answer, held = Answer.TIMED_OUT, list[HeldInterval]()
+    if bookie not in bookies.without_lists:
+        answer, held = await bookies.list_entries(bookie, access, timeout_ms=timeout_ms)
+        if answer is Answer.UNREACHABLE:
+            return ReplicaList(answer)
     listed = answer is Answer.OK or answer in NEGATIVES
     found = ReplicaList(Answer.OK, tuple(_in_classes(held, period_of(record))))
     ids: list[int] = []
-    for first, last in _unlisted(found, [*stored, *_expected(record, bookie, everything=not listed)]):
-        answer, some = await _read_ids(bookies, bookie, access, first, last, timeout_ms)
-        if answer is not Answer.OK:
-            return ReplicaList(answer)
+    to_read = _unlisted(found, [*stored, *_expected(record, bookie, everything=not listed)])
+    if answer is Answer.TIMED_OUT and not to_read and bookie not in bookies.without_lists:
+        return ReplicaList(answer)
+    for first, last in to_read:
+        said, some = await _read_ids(bookies, bookie, access, first, last, timeout_ms)
+        if said is not Answer.OK:
+            return ReplicaList(said)
         ids += some
+    if answer is Answer.TIMED_OUT:  # it answers reads, and no list
+        bookies.without_lists.add(bookie)
     return ReplicaList(Answer.OK, (*found.held, *_intervals(ids)))
 
 

@@ -75,6 +75,7 @@ class EnsembleChange:
         leaving: the bookies that this change replaces if it can, by slot; they are sent to until then.
         absent: the slots without a bookie, each with the first entry that it may lack.
         holes: what bookies lack that were absent and are not any more.
+        busy: the bookies that failed because they refused everything as too busy.
     """
 
     ledger_id: int
@@ -87,8 +88,9 @@ class EnsembleChange:
     leaving: dict[int, BookieId] = field(default=NOTHING, init=False)
     absent: dict[int, int] = field(default=NOTHING, init=False)
     holes: tuple[Hole, ...] = field(default=(), init=False)
+    busy: frozenset[BookieId] = field(default=frozenset(), init=False)
 
-    def lost(self, slot: int, bookie: BookieId) -> bool:
+    def lost(self, slot: int, bookie: BookieId, *, busy: bool = False) -> bool:
         """A bookie failed; False if that is known, or it is not at the slot any more."""
         out = slot in self.absent or slot in self.failing or slot in self.delayed
         if out or self.ensemble[slot] != bookie:
@@ -97,6 +99,8 @@ class EnsembleChange:
             self.failing, self.leaving = {**self.failing, slot: bookie}, _without(self.leaving, slot)
         else:
             self.delayed = {**self.delayed, slot: bookie}
+        if busy or self.busy:
+            self.busy = self.busy | {bookie} if busy else self.busy - {bookie}
         self._refresh_live()
         return True
 

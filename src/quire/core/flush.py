@@ -2,7 +2,8 @@
 
 What is acknowledged is on Qa bookies; the others may not have been sent it yet. A writer that ends waits for them:
 
-1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes.
+1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes, and where
+   a bookie takes entries one by one with each entry that it answers.
 2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is given up. What
    it has not acknowledged up to the LAC is a hole.
 3. When nothing is outstanding any more the flush is done.
@@ -40,6 +41,7 @@ FLUSH_TABLE: Final = StateTable(
     {
         "acked": "waiting > = done; done > -",
         "failed": "waiting > = done; done > -",
+        "moved": "waiting > =; done > -",
         "timer_fired": "waiting > = done; done > -",
         "give_up": "waiting > done; done > -",
     },
@@ -137,6 +139,11 @@ class FlushMachine:
         if FLUSH_TABLE.acts["failed"][self.status] and slot in self._owing:
             self._due_ms[slot] = now_ms
             self._look(now_ms)
+
+    def moved(self, slot: int, now_ms: int) -> None:
+        """A bookie has answered some entries, and no run wholly."""
+        if FLUSH_TABLE.acts["moved"][self.status] and slot in self._owing:
+            self._due_ms[slot] = now_ms + self._owing[slot][0].patience_ms
 
     def timer_fired(self, now_ms: int) -> None:
         """The time of SetTimer has come.

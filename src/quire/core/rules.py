@@ -306,6 +306,11 @@ def deleted_refuses_adds() -> bool:
     return True
 
 
+def fence_of_deleted(*, has_no_record: bool) -> Answer:
+    """A fence that a tombstone refuses is not set: that there is no such ledger counts as one, and is said only of none."""
+    return Answer.NO_LEDGER if has_no_record else Answer.UNKNOWN
+
+
 # --- identity ---------------------------------------------------------------------------------------------------
 
 
@@ -505,6 +510,7 @@ class Rules:
     ends_doubt: Callable[[int, int | None], bool] = ends_doubt
     may_end_doubt: Callable[[LedgerMetadata, LedgerMetadata, BookieId], bool] = may_end_doubt
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
+    fence_of_deleted: Callable[..., Answer] = fence_of_deleted
     older_directory: Callable[[BootState | None, BootState], str | None] = older_directory
     holds_after_pause: Callable[[int, int], bool] = holds_after_pause
     store_went_back: Callable[..., bool] = store_went_back

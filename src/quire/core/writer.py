@@ -254,16 +254,16 @@ class WriterMachine:
             if slot in self.change.live:
                 self.out.append(SendRun(run, sent.first, sent.last, sent.lac, (slot,)))
         else:
-            self.bookie_lost(slot, bookie)
+            self.bookie_lost(slot, bookie, busy=answer is Answer.TOO_BUSY)
 
-    def bookie_lost(self, slot: int, bookie: BookieId) -> None:
-        """A bookie failed: it refused, timed out, broke its connection or does not keep up.
+    def bookie_lost(self, slot: int, bookie: BookieId, *, busy: bool = False) -> None:
+        """A bookie failed: it refused, timed out, broke its connection or does not keep up; `busy`: it took nothing more.
 
         Effects:
             DropUnsent. While entries are pending a change begins at once (ChooseReplacements); else the failure is
             noted until the next append. During a change it waits for the change's next round.
         """
-        if WRITER_TABLE.acts["bookie_lost"][self.status] and self.change.lost(slot, bookie):
+        if WRITER_TABLE.acts["bookie_lost"][self.status] and self.change.lost(slot, bookie, busy=busy):
             self.out.append(DropUnsent(slot, bookie))
             if self.status is Status.WRITING and self.window.runs:
                 self._start_change()
@@ -528,11 +528,14 @@ class WriterMachine:
             self.waits.quorum_is_back()
 
     def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
-        bookies = ", ".join(self.change.ensemble[slot] for slot in missing)
+        named = [self.change.ensemble[slot] for slot in missing]
+        bookies = ", ".join(named)
         late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
+        busy = ", ".join(bookie for bookie in named if bookie in self.change.busy)
+        why = f" ({busy} refused all requests as too busy until the add timeout)" if busy else ""
         msg = (
             f"ledger {self.change.ledger_id} cannot reach its ack quorum of {self.window.ack_quorum}: "
-            f"{bookies} failed{late} and no other bookie can replace them; start bookies and create a "
+            f"{bookies} failed{why}{late} and no other bookie can replace them; start bookies and create a "
             "new ledger"
         )
         return Problem(QuorumLostError, msg)

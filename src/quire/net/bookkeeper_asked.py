@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
+from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.net.channel_codec import AnswerSink
+from quire.net.paced_queue import PacedQueue
 from quire.net.run_frames import RunFrames
-from quire.wire.bookkeeper import run_shapes
+from quire.wire.bookkeeper import run_shapes, whole_frames
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
-from quire.wire.requests import AddRun, AnyRequest, ReadRange
+from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 from quire.wire.responses import LacReply, ReadReply
 from quire.wire.run import RunView
 
@@ -44,9 +47,24 @@ class PendingRequest:
         request: what was asked; what comes for it is about its ledger, or none.
         done: it was answered or dropped; what still comes for it is ignored.
         expected: responses of the bookie that it waits for; the connection counts them.
+        queue: where its entries wait while the bookie has enough, if they are of a kind that does.
+        waiting: how many of them wait there.
+        timeout_ms: how long the bookie may accept nothing while some do.
     """
 
-    __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "request", "sink", "tag")
+    __slots__ = (
+        "_sender",
+        "deadline",
+        "done",
+        "expected",
+        "ledger_id",
+        "queue",
+        "request",
+        "sink",
+        "tag",
+        "timeout_ms",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -64,6 +82,14 @@ class PendingRequest:
         self.deadline = deadline
         self.done = False
         self.expected = 0
+        self.queue: PacedQueue | None = None
+        self.waiting = 0
+        self.timeout_ms = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many of its entries the bookie has and has not answered."""
+        return self.expected
 
     def finish(self, response: Any) -> None:
         """The one response."""
@@ -94,9 +120,25 @@ class RunAsked(PendingRequest):
         txn_id: the first one's transaction id in V3.
         answers: the frames that say that all is well.
         offset: where in them the next one begins, while they come in order.
+        data: the frames of the requests, until all have left; empty afterwards.
+        waiting_bytes: how many bytes of them wait.
+        begun: some have left.
+        was_refused: the bookie was too busy for some; the frames are kept until the end.
     """
 
-    __slots__ = ("answers", "ids", "offset", "txn_id")
+    request: AddRun
+
+    __slots__ = (
+        "_starts",
+        "answers",
+        "begun",
+        "data",
+        "ids",
+        "offset",
+        "txn_id",
+        "waiting_bytes",
+        "was_refused",
+    )
 
     def __init__(
         self,
@@ -113,6 +155,28 @@ class RunAsked(PendingRequest):
         self.answers = frames.answers
         self.offset = 0
         self.expected = len(frames.ids)
+        self.data = frames.data
+        self.waiting_bytes = 0
+        self.begun = self.was_refused = False
+        self._starts: list[int] = []
+
+    @property
+    def in_flight(self) -> int:
+        return self.expected - self.waiting
+
+    def frames_at(self, positions: Sequence[int]) -> bytes:
+        """The frames of some of its entries, in their order; `data` must be there."""
+        data = self.data
+        if len(positions) == len(self.ids):
+            return data
+        if not self._starts:
+            for stretch in whole_frames(data, len(data))[0]:
+                self._starts += stretch
+            self._starts.append(len(data))
+        starts = self._starts
+        if isinstance(positions, range):
+            return data[starts[positions[0]] : starts[positions[-1] + 1]]
+        return b"".join([data[starts[position] : starts[position + 1]] for position in positions])
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - any of the run
         if answer is not Answer.OK:
@@ -209,7 +273,20 @@ class RangeAsked(PendingRequest):
             return
         self._go_on()
 
+    def _is_it(self, entry_id: int, entry: Buffer) -> bool:
+        """Whether a body proves to be an entry. Java's SortedLedgerStorage sends it with "no such entry" at times."""
+        digest = self.request.ledger.digest
+        if not len(entry) or digest.digest_type is DigestType.DUMMY:
+            return False
+        try:
+            digest.open(entry, self.ledger_id, entry_id)
+        except DigestMismatchError:
+            return False
+        return True
+
     def _take(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
+        if answer is Answer.NO_ENTRY:
+            answer, entry = (Answer.OK, entry) if self._is_it(entry_id, entry) else (answer, b"")
         self._found[entry_id] = (answer, entry)
         self._lac = max(self._lac, lac)
         self._bytes += len(entry)
@@ -273,7 +350,14 @@ class RangeAsked(PendingRequest):
 class LacAsked(PendingRequest):
     """How far a ledger is confirmed: an explicit LAC, or the last entry, whose header says it."""
 
+    request: ReadLac
+
     __slots__ = ()
+
+    @property
+    def key(self) -> bytes:
+        """Empty unless it is to fence."""
+        return self.request.ledger.key if self.request.fence else b""
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - the last entry, whatever its id
         if answer is Answer.OK:

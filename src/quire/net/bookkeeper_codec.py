@@ -1,10 +1,15 @@
 """What a connection says in V2 or V3: runs go out as entries, ranges come back as runs.
 
+A bookie that takes entries one by one gets a bounded number of them at one time, and those that it refuses as too busy
+once more: the sender waits for its one response meanwhile. Ordinary adds, ordinary reads, and what a recovery asks for
+wait in a queue each, and none for another; a fence waits in none.
+
 Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -14,10 +19,11 @@ from quire.net.channel import Channel
 from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext
 from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
 from quire.net.opening import BookKeeperOpening, Opening
+from quire.net.paced_queue import PacedQueue
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
 from quire.net.security import ClientKeys
-from quire.wire import native_bodies
+from quire.wire import bookkeeper, native_bodies
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
@@ -46,6 +52,9 @@ class BookKeeperCodec(ChannelCodec):
         self.runs = runs
         self._waits = False
         self._asked: dict[PendingRequest, None] = {}
+        self._queues = self._adds, self._reads, self._recovery = PacedQueue(), PacedQueue(), PacedQueue()
+        self._waiting_bytes: dict[AnswerSink, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -53,21 +62,17 @@ class BookKeeperCodec(ChannelCodec):
         """The requests for a run's entries."""
         raise NotImplementedError
 
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
-        """Ask for entries one by one."""
+    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
+        """The requests for some of what is asked for, which are expected to be answered from now on."""
         raise NotImplementedError
 
-    def note(self, asked: PendingRequest) -> None:
-        """A request is outstanding from now on."""
-        self._asked[asked] = None
+    def frames_again(self, asked: RunAsked) -> bytes:
+        """The requests for a run's entries, as they were sent before."""
+        raise NotImplementedError
 
     def begin_range(self, asked: RangeAsked) -> None:
         """Begin to ask for a range."""
         asked.start()
-
-    def ask_last(self, asked: LacAsked, key: bytes) -> None:
-        """Ask for the last entry, and fence if there is a key."""
-        raise NotImplementedError
 
     def ask_otherwise(
         self,
@@ -94,11 +99,13 @@ class BookKeeperCodec(ChannelCodec):
             if number < total:
                 self.other_received(data, starts[number])
                 number += 1
+        if any(queue.waits for queue in self._queues):
+            self._go_on()
 
     # --- sending -------------------------------------------------------------------------------------------------
 
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        asked: PendingRequest
+        asked: RangeAsked | LacAsked
         self._waits = False
         wanted: Any = request
         match wanted:
@@ -107,23 +114,27 @@ class BookKeeperCodec(ChannelCodec):
                 if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
                     self.channel.refuse_long(len(frames.data), request, sink, tag)
                     return True
-                asked = RunAsked(self, wanted, sink, tag, deadline, frames)
-                self._asked[asked] = None
-                self.runs.expect(asked)
-                self.give(asked, frames.data)
-            case ReadRange(origin_term=native_bodies.ANY_TERM):
+                run = RunAsked(self, wanted, sink, tag, deadline, frames)
+                self.begin(run, self._recovery if recovery else self._adds)
+                self._enqueue(run, range(len(frames.ids)))
+            case ReadRange(origin_term=native_bodies.ANY_TERM, fence=fence, recovery=recovery):
                 asked = RangeAsked(self, wanted, sink, tag, deadline)
-                self._asked[asked] = None
+                self.begin(asked, self._recovery if fence or recovery else self._reads)
                 self.begin_range(asked)
-            case ReadLac(ledger, True) if ledger.key:
-                asked = LacAsked(self, request, sink, tag, deadline)
-                self._asked[asked] = None
-                self.ask_last(asked, ledger.key)
+            case ReadLac(ledger, fence) if ledger.key or not fence:
+                asked = LacAsked(self, wanted, sink, tag, deadline)
+                if fence:
+                    self.begin(asked, self._recovery)
+                    self._recovery.machine.left(1)
+                    self._leave(asked, (bookkeeper.LAST_ENTRY,))
+                else:
+                    self.begin(asked, self._reads)
+                    self._enqueue(asked, (bookkeeper.LAST_ENTRY,))
             case _:
 
                 def make(of: type[PendingRequest]) -> PendingRequest:
                     asked = of(self, request, sink, tag, deadline)
-                    self._asked[asked] = None
+                    self.begin(asked)
                     return asked
 
                 if not self.ask_otherwise(request, make):
@@ -142,28 +153,156 @@ class BookKeeperCodec(ChannelCodec):
     def finished(self, asked: PendingRequest) -> None:
         """A request has its response, or is given up."""
         self._asked.pop(asked, None)
-        if asked.expected:
-            if isinstance(asked, RunAsked):
-                self.runs.forget(asked)
-            else:
+        if asked.queue is not None and asked.in_flight:
+            asked.queue.machine.given_up(asked.in_flight)
+        asked.waiting = 0
+        if not isinstance(asked, RunAsked):
+            if asked.expected:
                 self.forget(asked)
+            return
+        asked.data = b""
+        if asked.waiting_bytes:
+            self._wait_bytes(asked, -asked.waiting_bytes)
+        if asked.expected and asked.begun:
+            self.runs.forget(asked)
+        asked.expected = 0
 
     def drop(self, sink: AnswerSink) -> Sequence[float]:
         dropped = [asked for asked in self._asked if asked.sink is sink]
         for asked in dropped:
             asked.done = True
             self.finished(asked)
+        if dropped:
+            self._go_on()
         return [asked.deadline for asked in dropped]
 
     def late(self, now: float) -> Sequence[PendingRequest]:
-        return [asked for asked in self._asked if asked.deadline <= now]
+        for queue in self._queues:
+            queue.machine.look(int(1000 * now))
+        return [asked for asked in self._asked if asked.deadline <= now and not self._may_wait(asked, now)]
+
+    def _may_wait(self, asked: PendingRequest, now: float) -> bool:
+        """A request that waits here has more time while the bookie accepts other entries."""
+        if asked.queue is not None and asked.waiting:
+            self._give_time(asked)
+        return asked.deadline > now
+
+    def _give_time(self, asked: PendingRequest) -> None:
+        assert asked.queue is not None
+        until_ms = asked.queue.machine.may_wait_until(asked.timeout_ms)
+        asked.deadline = max(asked.deadline, until_ms / 1000)
 
     def timed_out(self, name: PendingRequest) -> None:
-        name.refuse(Answer.TIMED_OUT)
+        refuses = name.queue is not None and bool(name.waiting) and name.queue.machine.refuses
+        name.refuse(Answer.TOO_BUSY if refuses else Answer.TIMED_OUT)
+        self._go_on()
 
     def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for asked in list(self._asked):
             asked.refuse(Answer.UNREACHABLE)
+        for queue in self._queues:
+            queue.clear()
+
+    # --- what the bookie has enough of -----------------------------------------------------------------------------
+
+    def begin(self, asked: PendingRequest, queue: PacedQueue | None = None) -> None:
+        """A request is outstanding from now on; its entries leave through a queue, if it has any."""
+        self._asked[asked] = None
+        if queue is not None:
+            asked.queue = queue
+            asked.timeout_ms = int(1000 * (asked.deadline - asyncio.get_running_loop().time()))
+
+    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+        """Ask for entries one by one."""
+        self._enqueue(asked, entry_ids)
+
+    def _enqueue(self, asked: PendingRequest, items: Sequence[int]) -> None:
+        """Ask for all that there is room for now, and for the rest later."""
+        queue = asked.queue
+        assert queue is not None
+        if not queue.waits and queue.machine.has_room(len(items)):
+            queue.machine.left(len(items))
+            self._leave(asked, items)
+            return
+        queue.put(asked, items)
+        if isinstance(asked, RunAsked):
+            self._wait_bytes(asked, len(asked.data))
+        self._go_on()
+        self._waits = self._waits or bool(asked.waiting)
+
+    def _leave(self, asked: PendingRequest, items: Sequence[int]) -> None:
+        """Send some of what a request asks for."""
+        if not isinstance(asked, RunAsked):
+            self.give(asked, self.questions(asked, items))
+            return
+        if not asked.begun:
+            asked.begun = True
+            self.runs.expect(asked)
+        data = asked.frames_at(items)
+        if asked.waiting_bytes:
+            self._wait_bytes(asked, -len(data))
+        if not asked.waiting and not asked.was_refused:
+            asked.data = b""
+        self.give(asked, data)
+
+    def _wait_bytes(self, asked: RunAsked, count: int) -> None:
+        """So many bytes more of a run wait, or fewer."""
+        asked.waiting_bytes += count
+        waiting = self._waiting_bytes.get(asked.sink, 0) + count
+        if waiting:
+            self._waiting_bytes[asked.sink] = waiting
+        else:
+            self._waiting_bytes.pop(asked.sink, None)
+
+    def waiting_bytes(self, sink: AnswerSink) -> int:
+        return self._waiting_bytes.get(sink, 0)
+
+    @property
+    def entries_answered(self) -> int:
+        return sum(queue.machine.answered for queue in self._queues)
+
+    def item_answered(self, asked: PendingRequest, item: int, answer: Answer) -> bool:
+        """Whether this is the response: an entry that the bookie is too busy for is asked for again."""
+        queue = asked.queue
+        if queue is None or asked.done:
+            return True
+        if answer is not Answer.TOO_BUSY:
+            queue.machine.accepted(1)
+            return True
+        queue.put_again(asked, item, int(1000 * asyncio.get_running_loop().time()))
+        return False
+
+    def add_answered(self, run: RunAsked, position: int, answer: Answer) -> None:
+        """A response to one entry of a run that was not the next one, or not the usual one."""
+        if self.item_answered(run, position, answer):
+            run.got(run.ids[position], answer, b"", -1)
+            return
+        if not run.was_refused:
+            run.was_refused = True
+            run.data = run.data or self.frames_again(run)
+        self.runs.expect_again(run, position)
+        self._wait_bytes(run, len(run.frames_at((position,))))
+
+    def _go_on(self) -> None:
+        """Send what there is room for by now."""
+        loop = asyncio.get_running_loop()
+        now_ms = int(1000 * loop.time())
+        for queue in self._queues:
+            if not queue.waits:
+                continue
+            queue.machine.look(now_ms)
+            for asked, items in queue.leave(now_ms):
+                self._leave(asked, items)
+                self._give_time(asked)
+            resume_ms = queue.machine.resume_ms
+            if resume_ms is not None and self._timer is None:
+                self._timer = loop.call_at((resume_ms + 1) / 1000, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._timer = None
+        self._go_on()
 
     # --- the opening -----------------------------------------------------------------------------------------------
 

@@ -102,6 +102,15 @@ class ChannelCodec(ABC):
     def end(self) -> None:
         """The connection is over: answer everything UNREACHABLE."""
 
+    def waiting_bytes(self, sink: AnswerSink) -> int:  # noqa: ARG002 - most protocols let everything leave
+        """Bytes of a sink's requests that wait until the bookie has fewer others."""
+        return 0
+
+    @property
+    def entries_answered(self) -> int:
+        """How many responses of a bookie were about one entry of several that a request asks for; it only rises."""
+        return 0
+
     def ask_for_a_sign(self) -> None:  # noqa: B027 - most protocols have no such question
         """Ask what every bookie answers at once, where there is such a question."""
 

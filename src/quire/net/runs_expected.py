@@ -71,6 +71,8 @@ class RunsExpected:
                 self._step = min(2 * self._step, _STEP_MAX)
                 run.offset = offset
                 run.expected -= count
+                if run.queue is not None:
+                    run.queue.machine.accepted(count)
                 if not run.expected:
                     self._remove(run)
                     run.refuse(Answer.OK)
@@ -97,6 +99,11 @@ class RunsExpected:
             del self._odd[place]
         found[0].expected -= 1
         return found
+
+    def expect_again(self, asked: RunAsked, position: int) -> None:
+        """An entry whose response came is sent again."""
+        self._odd.setdefault(self._place_of(asked, position), []).append((asked, position))
+        asked.expected += 1
 
     def _spread(self) -> None:
         """From now on the entries of all runs that are on their way are waited for one by one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
-from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked, header_lac
 from quire.net.bookkeeper_codec import BookKeeperCodec
 from quire.net.channel import Channel
 from quire.net.channel_codec import AnswerSink, ChannelContext
@@ -19,6 +19,8 @@ from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
+_A_BATCH: Final = -3
+"""Stands where other reads have an entry id."""
 _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
@@ -55,33 +57,41 @@ class V2Codec(BookKeeperCodec):
     def frames_of(self, body: Buffer, key: bytes, *, recovery: bool) -> RunFrames:
         return self._encoder.adds_v2(body, key, recovery=recovery)
 
+    def frames_again(self, asked: RunAsked) -> bytes:
+        request = asked.request
+        return self.frames_of(request.body, request.ledger.key, recovery=request.recovery).data
+
     def begin_range(self, asked: RangeAsked) -> None:
-        count, size = asked.left
+        count, _ = asked.left
         if count <= 1 or not self._batches.usable():
             asked.start()
-            return
+        else:
+            self.ask_entries(asked, (_A_BATCH,))
+
+    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
+        if isinstance(asked, LacAsked):
+            flags, key = int(v2.V2Flag.DO_FENCING if asked.key else v2.V2Flag.NONE), asked.key
+        else:
+            assert isinstance(asked, RangeAsked)
+            if items[0] == _A_BATCH:
+                return self._batch(asked)
+            flags, key = _FENCING if asked.key else 0, asked.key
+            if asked.recovery:
+                flags |= v2.V2Flag.HIGH_PRIORITY
+        parts = []
+        for entry_id in items:
+            self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
+            parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, key))
+        return b"".join(parts)
+
+    def _batch(self, asked: RangeAsked) -> bytes:
+        count, size = asked.left
         number, self._next_batch = self._next_batch, self._next_batch + 1
         self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
         limit = min(size, self.sent_bytes_max)
         flags = _FENCING if asked.key else 0
-        self.give(
-            asked,
-            v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key),
-        )
-
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
-        flags = (_FENCING if asked.key else 0) | (v2.V2Flag.HIGH_PRIORITY if asked.recovery else 0)
-        parts = []
-        for entry_id in entry_ids:
-            self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
-            parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, asked.key))
-        self.give(asked, b"".join(parts))
-
-    def ask_last(self, asked: LacAsked, key: bytes) -> None:
-        self._expect(asked, v2.Op.READ, asked.ledger_id, bookkeeper.LAST_ENTRY)
-        flags = v2.V2Flag.DO_FENCING if key else v2.V2Flag.NONE
-        self.give(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
+        return v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key)
 
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
         fences = isinstance(request, ReadLac) and request.fence
@@ -149,9 +159,9 @@ class V2Codec(BookKeeperCodec):
         answer = v2.decode_answer(memoryview(data)[at : at + 4 + size])
         if isinstance(answer, v2.ReadAnswer):
             asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
-            if asked is not None:
-                lac = header_lac(answer.entry)
-                asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), answer.entry, lac)
+            said = bookkeeper.v2_answer(answer.code)
+            if asked is not None and self.item_answered(asked, answer.entry_id, said):
+                asked.got(answer.entry_id, said, answer.entry, header_lac(answer.entry))
         elif isinstance(answer, v2.BatchReadAnswer):
             self._batch_came(answer)
         elif isinstance(answer, v2.AddAnswer):
@@ -160,13 +170,15 @@ class V2Codec(BookKeeperCodec):
     def _add_answered(self, code: int, ledger_id: int, entry_id: int) -> None:
         found = self.runs.odd((ledger_id, entry_id))
         if found is not None:
-            found[0].got(entry_id, bookkeeper.v2_answer(code), b"", -1)
+            self.add_answered(*found, bookkeeper.v2_answer(code))
 
     def _batch_came(self, answer: v2.BatchReadAnswer) -> None:
         asked = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)
         if not isinstance(asked, RangeAsked) or asked.done:
             return
         said = bookkeeper.v2_answer(answer.code)
+        if not self.item_answered(asked, _A_BATCH, said):
+            return
         if said is not Answer.OK or not answer.entries:
             asked.batch_failed(said if said is not Answer.OK else Answer.NO_ENTRY)
             return

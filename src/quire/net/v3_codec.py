@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.shares import HeldInterval
-from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper_codec import BookKeeperCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
-from quire.wire import bookkeeper, v3
+from quire.wire import add_columns, bookkeeper, v3
 from quire.wire.entry import Buffer
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.requests import AskInfo, ListEntries, LongPoll, ReadLac, ReadRange, WriteLac
+from quire.wire.requests import AskInfo, ListEntries, LongPoll, ReadRange, WriteLac
 from quire.wire.responses import EntryListReply, InfoReply, ReadReply
+from quire.wire.run import RunView
 
 _OF_A_POLL: Final = -2
 """Stands where other requests have an entry id."""
 _AFTER_A_POLL_SECONDS: Final = 5.0
+_SLICE_MS: Final = 300
+"""A Java bookie may not wake a long poll when a LAC comes, only at the end of its time: so it is asked in short ones."""
 
 
 class V3Codec(BookKeeperCodec):
@@ -41,34 +45,38 @@ class V3Codec(BookKeeperCodec):
         self._last_run_txn = frames.txn_id
         return frames
 
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
-        ledger_id = asked.ledger_id
-        if not asked.key and not asked.recovery:
-            txn_id = self._encoder.next_txns(len(entry_ids))
-            self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(entry_ids, txn_id))
-            asked.expected += len(entry_ids)
-            self.give(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
-            return
-        flag = v3.FENCE_LEDGER if asked.key else None
-        priority = v3.HIGH_PRIORITY
+    def frames_again(self, asked: RunAsked) -> bytes:
+        request, run = asked.request, RunView.parse(asked.request.body)
+        recovery = request.recovery
+        priority = v3.HIGH_PRIORITY if recovery else 0
+        return add_columns.encode_v3(
+            asked.txn_id, run, request.ledger.key, recovery=recovery, priority=priority
+        )
+
+    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
+        ledger_id, priority = asked.ledger_id, v3.HIGH_PRIORITY
+        if isinstance(asked, LacAsked):
+            if not asked.key:
+                message = v3.request(pb.READ_LAC, self._expect(asked, bookkeeper.LAST_ENTRY))
+                message.readLacRequest.ledgerId = ledger_id
+                return v3.frame_of(message)
+            key, priority = asked.key, 0
+        else:
+            assert isinstance(asked, RangeAsked)
+            key = asked.key
+            if not key and not asked.recovery:
+                txn_id = self._encoder.next_txns(len(items))
+                self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(items, txn_id))
+                asked.expected += len(items)
+                return v3.encode_plain_reads(txn_id, ledger_id, items)
+        flag = v3.FENCE_LEDGER if key else None
         parts = [
             v3.encode_read(
-                self._expect(asked, entry_id),
-                ledger_id,
-                entry_id,
-                key=asked.key,
-                flag=flag,
-                priority=priority,
+                self._expect(asked, entry_id), ledger_id, entry_id, key=key, flag=flag, priority=priority
             )
-            for entry_id in entry_ids
+            for entry_id in items
         ]
-        self.give(asked, b"".join(parts))
-
-    def ask_last(self, asked: LacAsked, key: bytes) -> None:
-        txn_id = self._expect(asked, bookkeeper.LAST_ENTRY)
-        flag = v3.FENCE_LEDGER if key else None
-        last = bookkeeper.LAST_ENTRY
-        self.give(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
+        return b"".join(parts)
 
     def ask_otherwise(
         self,
@@ -76,21 +84,8 @@ class V3Codec(BookKeeperCodec):
         asked: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
         match request:
-            case ReadLac():
-                message = v3.request(pb.READ_LAC, self._expect(lac := asked(LacAsked), bookkeeper.LAST_ENTRY))
-                message.readLacRequest.ledgerId = lac.ledger_id
-                self.give(lac, v3.frame_of(message))
-            case LongPoll(ledger, previous, wait_ms=wait_ms):
-                poll = asked(_PollAsked)
-                frame = v3.encode_read(
-                    self._expect(poll, _OF_A_POLL),
-                    ledger.ledger_id,
-                    bookkeeper.LAST_ENTRY,
-                    flag=v3.ENTRY_PIGGYBACK,
-                    previous_lac=previous,
-                    timeout_ms=wait_ms,
-                )
-                self.give(poll, frame)
+            case LongPoll():
+                self._poll(asked(_PollAsked), request.wait_ms)
             case WriteLac(ledger, lac, body):
                 plain = asked(PlainAsked)
                 message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
@@ -112,6 +107,21 @@ class V3Codec(BookKeeperCodec):
             case _:
                 return False
         return True
+
+    def _poll(self, poll: PendingRequest, left_ms: int) -> None:
+        """Ask a bookie to wait for a part of the time that is left."""
+        assert isinstance(poll, _PollAsked)
+        poll.left_ms = left_ms
+        poll.since = asyncio.get_running_loop().time()
+        frame = v3.encode_read(
+            self._expect(poll, _OF_A_POLL),
+            poll.ledger_id,
+            bookkeeper.LAST_ENTRY,
+            flag=v3.ENTRY_PIGGYBACK,
+            previous_lac=poll.request.previous_lac,
+            timeout_ms=min(left_ms, _SLICE_MS),
+        )
+        self.give(poll, frame)
 
     def _expect(self, asked: PendingRequest, entry_id: int) -> int:
         txn_id = self._encoder.next_txns(1)
@@ -155,13 +165,14 @@ class V3Codec(BookKeeperCodec):
     def _add_answered(self, txn_id: int, status: int) -> None:
         found = self.runs.odd(txn_id)
         if found is not None:
-            run, position = found
-            run.got(run.ids[position], bookkeeper.v3_answer(status), b"", -1)
+            self.add_answered(*found, bookkeeper.v3_answer(status))
 
     def _answered(self, message: pb.Response, asked: PendingRequest, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))
         operation = message.header.operation
         if answer is Answer.UNAUTHORISED and self._is_unknown_here(message):
+            return
+        if not self.item_answered(asked, entry_id, answer):
             return
         if operation == pb.READ_ENTRY:
             read = message.readResponse
@@ -186,19 +197,22 @@ class V3Codec(BookKeeperCodec):
     def _woken(self, poll: _PollAsked, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
         """The end of a long poll: with news, the entry that came with it and those after it are the response."""
         request = poll.request
-        assert isinstance(request, LongPoll)
         first = request.first
         if answer is not Answer.OK:
             poll.refuse(answer, lac)
             return
-        if lac < first:  # the time is over
+        if lac < first:  # the time is over, or a slice of it that the bookie did wait
+            waited_ms = int(1000 * (asyncio.get_running_loop().time() - poll.since))
+            if waited_ms < poll.left_ms and 2 * waited_ms >= min(poll.left_ms, _SLICE_MS):
+                self._poll(poll, poll.left_ms - waited_ms)
+                return
             poll.finish(ReadReply(Answer.OK, vouched_through=first - 1, lac=lac))
             return
         wanted = ReadRange(request.ledger, first, min(request.last, lac), request.bytes_max)
         asked = RangeAsked(self, wanted, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)
         poll.done = True
         self.finished(poll)
-        self.note(asked)
+        self.begin(asked, self._reads)
         asked.start([read.body] if read.body and read.entryId == first else (), lac)
 
 
@@ -229,6 +243,13 @@ class _DiskAsked(PendingRequest):
 
 
 class _PollAsked(PendingRequest):
-    """A long poll; what it was for is read after it, as the range that it asks for."""
+    """A long poll; what it was for is read after it, as the range that it asks for.
 
-    __slots__ = ()
+    Attributes:
+        left_ms: how long the bookie might still wait when it was asked last.
+        since: when that was.
+    """
+
+    request: LongPoll
+    left_ms = 0
+    since = 0.0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quire.bookie.bookkeeper_v3 import V3Requests
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError, MisuseError, QuireError
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from support.small_cluster import small_cluster
+from support.waiting import until_async
 
 PROTOCOLS = ["v2", "v3"]
 WORLDS = [
@@ -129,3 +133,34 @@ def test_a_protocol_that_is_none() -> None:
     with pytest.raises(MisuseError, match="auto, auto-v2, v2, v3"):
         ClientConfig(protocol="v4")
     assert issubclass(LedgerFencedError, QuireError)
+
+
+def test_a_bookie_wakes_long_polls_only_at_the_end_of_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Java's do at times: so a tail that waits for a second asks in shorter slices."""
+    asked: list[int] = []
+
+    def lazy(self: V3Requests, request: pb.Request) -> None:
+        asked.append(request.readRequest.timeOut)
+        end = partial(self._end_poll, request, waited=True)
+        asyncio.get_running_loop().call_later(asked[-1] / 1000, end)
+
+    monkeypatch.setattr(V3Requests, "_long_poll", lazy)
+
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=3) as cluster:
+            client = await cluster.client(config_of("v3"))
+            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
+            await ledger.append(payload(0))
+            reader = await client.open_ledger(ledger.ledger_id, password=b"", recover=False)
+            tail = asyncio.create_task(collect(reader, 2))
+            await until_async(lambda: len(asked) > 6)
+            assert not tail.done()
+            await ledger.append(payload(1))
+            async with asyncio.timeout(60):
+                assert await tail == [payload(0), payload(1)]
+            assert 0 < max(asked) <= 300
+            await ledger.abandon()
+
+    asyncio.run(work())

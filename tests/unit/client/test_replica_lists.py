@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.bookie.bookkeeper_v3 import V3Requests
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.ledger_repair import LedgerRepair
@@ -66,3 +67,39 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
 )
 def test_a_bookie_is_asked_in_its_own_protocol(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
     asyncio.run(asyncio.wait_for(_listed(tmp_path, protocol, shape), 60))
+
+
+def test_a_bookie_that_answers_no_list_is_asked_for_one_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Java's with DbLedgerStorage: what it holds of every further ledger is read at once."""
+    asked: list[int] = []
+    monkeypatch.setattr(
+        V3Requests,
+        "_list",
+        lambda _, request: asked.append(request.getListOfEntriesOfLedgerRequest.ledgerId),
+    )
+
+    async def work() -> None:
+        async with small_cluster(tmp_path, 3) as cluster:
+            client = await cluster.client(ClientConfig(protocol="v3"))
+            for _ in range(4):
+                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+                await writer.append_many([b"entry %d" % number for number in range(COUNT)])
+                await writer.close()
+                record = await client.ledger_metadata(writer.ledger_id)
+                access = LedgerAccess.of(record)
+                for bookie in cluster.servers:
+                    told = await replica_list(client.bookies, bookie, record, access, timeout_ms=500)
+                    assert told.answer is Answer.OK
+                    assert not Replica(told, 1).lacks(0, 0, COUNT - 1)
+            assert len(asked) == 3
+            # One that answers nothing at all is not taken for one that has no lists.
+            gone = next(iter(cluster.servers))
+            client.bookies.without_lists.clear()
+            await cluster.stop_bookie(gone, clean=False)
+            told = await replica_list(client.bookies, gone, record, access, timeout_ms=500)
+            assert told.answer is Answer.UNREACHABLE
+            assert not client.bookies.without_lists
+
+    asyncio.run(work())

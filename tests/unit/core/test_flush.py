@@ -54,6 +54,18 @@ def test_a_bookie_that_acknowledges_nothing_is_given_up() -> None:
     assert machine.holes == (Hole(1, BookieId("b1"), 5, 9), Hole(0, BookieId("b0"), 5, 9))
 
 
+def test_a_bookie_that_answers_single_entries_is_waited_for() -> None:
+    """A large run on a bookie that takes few entries at a time: its acknowledgement comes after all of them."""
+    machine = FlushMachine(9, [copies(1, (0, 9))], 0, latest_ms=LATEST)
+    said(machine)
+    machine.moved(1, 900)
+    machine.timer_fired(1_000)
+    assert machine.status is FlushStatus.WAITING
+    machine.moved(0, 1_500)  # it owes nothing
+    machine.timer_fired(1_900)
+    assert BookieGivenUp(1, BookieId("b1")) in said(machine)
+
+
 def test_a_bookie_that_was_silent_before_the_end_is_given_up_at_once() -> None:
     machine = FlushMachine(9, [copies(1, (0, 4), (5, 9), since_ms=0)], 1_500, latest_ms=LATEST)
     assert said(machine) == [BookieGivenUp(1, BookieId("b1")), Flushed()]

@@ -210,6 +210,7 @@ FLUSHES = {FlushStatus.WAITING: lambda: flushed(), FlushStatus.DONE: lambda: flu
 FLUSH_INPUTS = {
     "acked": lambda m: m.acked(0, 0, 5),
     "failed": lambda m: m.failed(0, 5),
+    "moved": lambda m: m.moved(0, 5),
     "timer_fired": lambda m: m.timer_fired(9_000),
     "give_up": lambda m: m.give_up(5),
 }

@@ -1,0 +1,72 @@
+"""Entries that do not leave yet: the bookie has as many as it should have at one time, or has refused them as too busy.
+
+Source: `core/pacing.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from quire.core.pacing import PacingMachine
+
+
+class PacedQueue:
+    """What one connection sends of one kind: refused entries first, then the others, first in, first out.
+
+    An entry is a request, which counts in `waiting` how many of its entries are here, and a number that says which of
+    its entries it is.
+
+    Attributes:
+        machine: decides how many may leave.
+    """
+
+    __slots__ = ("_again", "_waiting", "machine")
+
+    def __init__(self) -> None:
+        self.machine = PacingMachine()
+        self._again: deque[tuple[Any, int]] = deque()
+        self._waiting: deque[tuple[Any, Sequence[int]]] = deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is here."""
+        return bool(self._waiting or self._again)
+
+    def put(self, asked: Any, items: Sequence[int]) -> None:
+        """Entries of a request wait until there is room for them."""
+        asked.waiting += len(items)
+        self._waiting.append((asked, items))
+
+    def put_again(self, asked: Any, item: int, now_ms: int) -> None:
+        """The bookie has refused an entry as too busy."""
+        self.machine.refused(now_ms)
+        asked.waiting += 1
+        self._again.append((asked, item))
+
+    def leave(self, now_ms: int) -> Iterator[tuple[Any, Sequence[int]]]:
+        """The entries that leave now, of one request each time. What is over by now is forgotten."""
+        while self.waits and (room := self.machine.may_leave(now_ms)):
+            asked, items = self._again_of_one(room) if self._again else self._waiting.popleft()
+            if asked.done:
+                continue
+            if len(items) > room:
+                self._waiting.appendleft((asked, items[room:]))
+                items = items[:room]
+            asked.waiting -= len(items)
+            self.machine.left(len(items))
+            yield asked, items
+
+    def _again_of_one(self, count: int) -> tuple[Any, list[int]]:
+        """The refused entries at the head that are of one request, so many at most."""
+        asked, item = self._again.popleft()
+        items = [item]
+        while self._again and self._again[0][0] is asked and len(items) < count:
+            items.append(self._again.popleft()[1])
+        return asked, items
+
+    def clear(self) -> None:
+        """Nothing leaves any more."""
+        self._again.clear()
+        self._waiting.clear()

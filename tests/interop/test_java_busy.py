@@ -1,0 +1,89 @@
+"""Many entries at once on Java bookies that take only so many: all are acknowledged, and every bookie has its copies.
+
+A bookie in its default settings refuses what finds 10,000 adds waiting for one of its threads, of all clients together;
+others are set to 1,000 and to 8, have another storage, or do not sync their journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import quire
+from support.java_peers import PATIENT, PATIENT_CLIENT, JavaPeers, own_peers
+from support.rounds import keep_figures, rounds
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
+
+LEDGER = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b"secret"}
+SETTINGS = {
+    "default": "",
+    "dbledgerstorage": "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
+    "dbStorage_writeCacheMaxSizeMb=32\ndbStorage_readAheadCacheMaxSizeMb=32\n",
+    "journal_unsynced": "journalSyncData=false\n",
+    "limit_1000": "maxPendingAddRequestsPerThread=1000\nmaxPendingReadRequestsPerThread=1000\n",
+    "limit_8": "maxPendingAddRequestsPerThread=8\nmaxPendingReadRequestsPerThread=8\n",
+}
+SIZES = {"60,000 of 100 B": (60_000, 100), "300,000 of 20 B": (300_000, 20), "400 of 64 KB": (400, 64 * 1024)}
+CLIENTS = (1, 3)
+PROTOCOLS = ("v2", "v3")
+
+
+def payloads(number: int, count: int, size: int) -> list[bytes]:
+    return [b"%d:%d:" % (number, entry) + b"x" * (size - 16) for entry in range(count)]
+
+
+async def one(uri: str, protocol: str, number: int, count: int, size: int) -> tuple[int, float]:
+    """A ledger whose entries are all appended at once and acknowledged, without a hole; and the seconds."""
+    config = replace(PATIENT_CLIENT, protocol=protocol, flush_ms=30_000)
+    async with quire.connect(uri + PATIENT, config) as client:
+        ledger = await client.create_ledger(**LEDGER)
+        began = time.monotonic()
+        await ledger.append_many(payloads(number, count, size))
+        await ledger.close()
+        seconds = time.monotonic() - began
+        assert ledger.last_add_confirmed == count - 1
+        assert not ledger.holes
+        assert len(ledger.metadata.fragments) == 1
+        return ledger.ledger_id, seconds
+
+
+async def all_at_once(uri: str, protocol: str, clients: int, count: int, size: int) -> float:
+    """The seconds of the slowest of these clients."""
+    each = count // clients
+    done = await asyncio.gather(*(one(uri, protocol, number, each, size) for number in range(clients)))
+    async with quire.connect(uri + PATIENT, replace(PATIENT_CLIENT, protocol=protocol)) as client:
+        for number, (ledger_id, _) in enumerate(done):
+            report = await client.verify_ledger(ledger_id, password=b"secret")
+            assert report.complete, report
+            reader = await client.open_ledger(ledger_id, password=b"secret")
+            found = [bytes(entry.payload) async for entry in reader.read()]
+            assert found == payloads(number, each, size)
+            await client.delete_ledger(ledger_id)
+    return max(seconds for _, seconds in done)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protocol: str) -> None:
+    seconds = asyncio.run(all_at_once(peers.uri, protocol, 1, 15_000, 100))
+    print(json.dumps({protocol: round(seconds, 2)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("settings", list(SETTINGS))
+def test_every_size_with_every_setting(settings: str, protocol: str, tmp_path: Path) -> None:
+    figures: dict[str, list[float]] = {}
+    with own_peers(tmp_path / "java", 3, SETTINGS[settings]) as peers:
+        for name, (count, size) in SIZES.items():
+            for clients in CLIENTS:
+                row = figures[f"{name}, {clients} client{'s' * (clients > 1)}"] = []
+                for _ in range(rounds(1, 5)):
+                    took = asyncio.run(all_at_once(peers.uri, protocol, clients, count, size))
+                    row.append(round(took, 1))
+    keep_figures(f"java_busy_{settings}_{protocol}", figures, seed=None)
