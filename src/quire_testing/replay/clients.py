@@ -116,7 +116,7 @@ class _Records(LedgerStore):
 
 
 class Program:
-    """A client. Subclasses are the writer and the recoverer.
+    """A client. Subclasses are the writer, the recoverer and the repairer.
 
     Args:
         number: 0 is the writer.
