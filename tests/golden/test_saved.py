@@ -26,7 +26,12 @@ def test_a_saved_failure_is_as_it_should_be(name):
     assert again.is_as_it_should, again.violations
 
 
-@pytest.mark.parametrize("name", ["walk-X2", "programs-X2", "programs-X31"])
+OF_REPAIR = ("X31", "X32", "X37", "X38", "repair-limbo-open")
+
+
+@pytest.mark.parametrize(
+    "name", ["walk-X2", "programs-X2", "programs-X31", *(f"check-{name}" for name in OF_REPAIR)]
+)
 def test_what_ships_breaks_nothing_on_the_same_way(name):
     lines = (SAVED / f"{name}.txt").read_text().splitlines()
     again = judge_again("\n".join(line for line in lines if not line.startswith("# mutant")))

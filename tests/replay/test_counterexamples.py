@@ -15,7 +15,7 @@ from quire_testing.explorer.mutants import REPLAYED
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.replay.check import WALKS, counterexample, from_transcript, random_walk
-from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.passing import ImpossibleStepError
 from quire_testing.replay.recording import DriverDiffersError
 from quire_testing.replay.replay import replay
 from quire_testing.replay.simulated import SimulatorStage

@@ -1,7 +1,7 @@
 """Real clients over real sockets write down what their machines are told; fresh machines, told the same, say the same.
 
 Writers are fenced by recoveries in the middle of their appends, bookies are killed and come back, ledgers are deleted,
-closed and left alone. What a machine said that nobody carried out would show as an input that it does not expect.
+closed, repaired and left alone. What a machine said that nobody carried out would show as an input that it does not expect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import replace
 import pytest
 
 from quire.client.config import ClientConfig
+from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import QuireError
+from quire.core.repair_effects import RepairOutcome
 from quire.core.writer import WriterMachine
 from quire_testing.replay.recording import DriverDiffersError, Recorder, check_log
 from support.rounds import rounds
@@ -80,6 +82,16 @@ class Run:
             await self.recovering.bookies.bookies()
         await self.cluster.start_bookie(name)
 
+    async def hole(self):
+        """A ledger is written and closed without one of its bookies, and repaired when that is back."""
+        writer = await self.writing.create_ledger(ensemble_size=5, write_quorum=3, ack_quorum=2)
+        name = await self.cluster.stop_bookie(next(iter(self.cluster.servers)), clean=False)
+        await asyncio.gather(*(writer.append_nowait(b"x") for _ in range(10)))
+        await writer.close()
+        await self.cluster.start_bookie(name)
+        ended = await LedgerRepair(writer.ledger_id, self.recovering.context).run()
+        assert ended.outcome is RepairOutcome.WHOLE
+
 
 def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
     recorder = Recorder.shipped()
@@ -93,6 +105,7 @@ def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
             run = Run(cluster, *clients, chance)
             for _ in range(rounds(8, 200)):
                 await asyncio.gather(*(run.ledger() for _ in range(10)), run.outage())
+            await run.hole()
 
     asyncio.run(go())
     inputs = Counter(told.name for log in recorder.logs for told in log.told)
@@ -108,6 +121,7 @@ def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
         "read_answered",
     } <= inputs.keys()
     assert {"close", "recover", "adds_answered", "replacements_chosen"} <= inputs.keys()
+    assert {"record_read", "listed", "copied", "swapped"} <= inputs.keys()
 
 
 def test_a_record_of_something_else_is_noticed():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from quire.core.after_loss import AfterLoss, once_read
-from quire.core.answers import Answer
+from quire.core.answers import NEGATIVES, Answer
 from quire.core.bookie_ledger import (
     BookieLedgerMachine,
     BookieReady,
@@ -353,7 +353,7 @@ class BookieDriver:
             return ReplicaList(self._after(state).of_stranger(searching=state.looking))
         machine = self.machine(state)
         answer = machine.may_read(KEY, 0)
-        if answer is not Answer.OK:
+        if answer is not Answer.OK and answer not in NEGATIVES:
             return ReplicaList(answer)
         size = self.configuration.ensemble
         striped = self.configuration.write_quorum < size
@@ -366,6 +366,15 @@ class BookieDriver:
         )
         doubt = machine.facts.doubt
         return ReplicaList(Answer.OK, held, machine.facts.limbo, doubt.lsn if doubt else 0)
+
+    def readable(self, state: BookieState, first: int, last: int) -> int | None:
+        """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
+        if state.gone:
+            return None
+        ((_, (_, answer, payload)),) = self.look(state, (0, ("read", 0, first, last, False), True), Answer.OK)
+        if answer is Answer.OK:
+            return sum(1 << int(entry) for entry in payload[0])
+        return 0 if answer in NEGATIVES else None
 
     def clear_limbo(self, state: BookieState, lsn: int) -> tuple[BookieState, Answer]:
         """A client ends the doubt that it saw before it filled the bookie."""

@@ -48,7 +48,7 @@ OF_MACHINES: Final[dict[str, Mutant[Configuration]]] = {
 """Those that walks and whole programs are made with: fixes of writers, recoverers, repairers and bookies."""
 
 REPLAYED: Final[dict[str, Mutant[Configuration]]] = {
-    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS)
+    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS, *REPAIR_MUTANTS)
 }
 """Those whose counterexamples client and bookie programs play."""
 

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -237,14 +237,17 @@ class WorldParts:
 
     def _judged(self, new: list[int], number: int) -> int:
         """A repairer after its step; if it has ended, it is judged by the disks as they are then."""
-        ended, c = self.clients.parts[number], self.configuration
+        ended = self.clients.parts[number]
         if not ended.result:
             return number
-        bookies = [self.bookies.parts[each] for each in new[: self.n]]
+        return self.clients.number(self.judged(ended, [self.bookies.parts[each] for each in new[: self.n]]))
+
+    def judged(self, ended: Client, bookies: Sequence[BookieState]) -> Client:
+        """A repairer that has just ended, judged by the disks."""
+        c = self.configuration
         held = [bookie.held for bookie in bookies]
         readable = [bookie.held & ~bookie.damaged for bookie in bookies]
-        sound = not (c.crashes or c.damages or c.deletions)
-        return self.clients.number(judged(ended, held, readable, sound=sound))
+        return judged(ended, held, readable, sound=not (c.crashes or c.damages or c.deletions))
 
     def _tidy(self, new: list[int], client: int, place: int) -> None:
         """Forget replies that can change nothing any more, and who waits for them."""

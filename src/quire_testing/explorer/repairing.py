@@ -16,8 +16,9 @@ from typing import Final
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import CopyRange, RepairStatus
-from quire.core.replica import ReplicaList
+from quire.core.replica import Replica, ReplicaList
 from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
@@ -119,14 +120,15 @@ class Repairs:
         )
 
     def _reads_piece(self, state: State, client: int, who: Client, piece: CopyRange) -> list[Move]:
-        """The sources give what they can of a piece."""
+        """The sources give what they can of a piece; what one has listed and does not give is rotten, or gone from there."""
         wanted, readable = bits_of([piece.entries]), 0
         rotten: dict[int, int] = {}
         for source in sorted(map(bookie_number, piece.sources)):
             bookie = self._world.bookies.parts[state[source]]
-            if not bookie.gone:
-                readable |= wanted & bookie.held & ~bookie.damaged
-                rotten[source] = wanted & bookie.held & bookie.damaged
+            answer = self._world.bookie_driver.readable(bookie, piece.entries.first, piece.entries.last)
+            if answer is not None:
+                readable |= wanted & answer
+                rotten[source] = wanted & ~answer & _listed(who.machine.plan.lists[bookie_name(source)])
         command = f"reads {entries_text(wanted)} for {piece.bookie}: {entries_text(readable)}"
         work = partial(self._world.repair_driver.read, who, piece, readable, rotten)
         return self._steps(state, client, command, "copy", (piece, *rotten.items()), work)
@@ -173,6 +175,13 @@ class Repairs:
                 fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
             )
         return after
+
+
+def _listed(replica: Replica) -> int:
+    """Entries, as bits, that a bookie's list has."""
+    return bits_of(
+        EntryRange(each.first, each.last, each.period, each.residues) for each in replica.told.held
+    )
 
 
 def _came(old: LedgerMetadata, new: LedgerMetadata) -> list[tuple[int, int]]:

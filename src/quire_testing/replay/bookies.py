@@ -98,6 +98,7 @@ class Bookie:
     Attributes:
         fault: what it did against an invariant.
         waiting: LSNs of the records that the explorer's bookie has waiting for its disk, oldest first.
+        gone: it is lost for ever: what it was then.
     """
 
     def __init__(
@@ -122,7 +123,9 @@ class Bookie:
         self.fault: tuple[str, str] | None = None
         self.waiting: list[int] = []
         self.losses = 0
+        self.gone: BookieState | None = None
         self._owed = 0
+        self._damaged = 0
         self._answered_fence = False
         self.start(served=False)
 
@@ -221,6 +224,11 @@ class Bookie:
         if not wiped and self._answered_fence and not (machine is not None and machine.facts.fenced):
             self.fault = self.fault or ("I9", "a bookie that answered a fencing request lost its fence")
 
+    def lose(self) -> None:
+        """It goes for ever. What it held is kept for those who judge; it takes nothing that is sent to it from now on."""
+        self.waiting = []
+        self.gone = self.view()._replace(looking=False, gone=True)
+
     # --- after a loss ------------------------------------------------------------------------------------------------
 
     def look_for_lost(self) -> None:
@@ -245,9 +253,8 @@ class Bookie:
 
     def doubt_lsn(self) -> int:
         """What INFO tells of the ledger's doubt."""
-        info = self.server.ledgers.info(LEDGER)
-        assert info is not None
-        return int(info["doubt_lsn"])
+        info = self.server.ledgers.info(LEDGER) or {}
+        return int(info.get("doubt_lsn") or 0)
 
     def copies(self, entry_id: int) -> list[bytes]:
         """The runs of it that hold an entry."""
@@ -280,6 +287,7 @@ class Bookie:
 
     def rot(self, entry_id: int) -> None:
         """An entry can no longer be read."""
+        self._damaged |= 1 << entry_id
         for body in self.server.storage.read(LEDGER, entry_id, entry_id, 1).runs:
             self.files.damage(bytes(body))
 
@@ -301,6 +309,8 @@ class Bookie:
 
     def view(self) -> BookieState:
         """Its state as the explorer's."""
+        if self.gone is not None:
+            return self.gone
         machine, server = self.machine, self.server
         lost = BookieState(
             fault=self.fault,
@@ -328,6 +338,7 @@ class Bookie:
             facts=facts,
             fence=machine.fence.name,
             held=self._held(),
+            damaged=self._damaged,
             disk=Disk(facts=facts if durable else None),
         )
 

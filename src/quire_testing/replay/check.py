@@ -17,7 +17,7 @@ from quire_testing.explorer.invariants import Watch
 from quire_testing.explorer.ledger_mutants import SPARE
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, OF_LOGS, REPLAYED, AnyMutant
-from quire_testing.explorer.story import transcript
+from quire_testing.explorer.story import led, transcript
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
@@ -50,6 +50,14 @@ WALKS: Final = (
     Configuration(4, 3, 3, 2, entries=3, timeouts=1, away=1),
     Configuration(3, 3, 3, 2, entries=3, timeouts=4, waits=True),
     Configuration(3, 2, 2, 2, entries=2, timeouts=2, lost_swaps=1, absent=True, waits=True),
+    Configuration(4, 3, 3, 2, entries=2, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 2, 2, 2, recoverers=0, lost_swaps=1, losses=1, repairers=2, closed=True),
+    Configuration(3, 2, 2, 2, recoverers=0, deletions=1, losses=1, repairers=2, closed=True),
+    Configuration(4, 3, 3, 2, crashes=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
+    Configuration(3, 2, 2, 2, entries=2, losses=1, repairers=1, changed=True),
+    Configuration(3, 2, 2, 2, entries=2, repairers=1, changed=True, gone=True),
+    Configuration(3, 2, 2, 2, entries=2, crashes=1, journal=False, named=True, repairers=1, changed=True),
 )
 """Worlds in which random walks are taken."""
 WALK_STEPS_MAX: Final = 90
@@ -98,7 +106,9 @@ def counterexample(name: str) -> Counterexample:
     world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
     watch = Watch(world, [mutant.violated])
     canonical = None if mutant.names_slots else Symmetry(world)
-    return Counterexample(mutant, world, explore(world, watch, watch.deadlock, canonical=canonical))
+    begin = led(world, mutant.begin)
+    result = explore(world, watch, watch.deadlock, canonical=canonical, begin=begin)
+    return Counterexample(mutant, world, result)
 
 
 def from_transcript(name: str, text: str) -> Counterexample:

@@ -26,7 +26,6 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
 from quire.core.transcript import effect_line
-from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
@@ -117,7 +116,7 @@ class _Records(LedgerStore):
 
 
 class Program:
-    """A client. Subclasses are the writer and the recoverer.
+    """A client. Subclasses are the writer, the recoverer and the repairer.
 
     Args:
         number: 0 is the writer.
@@ -132,6 +131,7 @@ class Program:
     Attributes:
         client: the explorer's picture of it now.
         ahead: steps that it has taken already (a broken connection fails all its requests at once).
+        without_input: steps since the last time of which its machine knows nothing.
     """
 
     def __init__(
@@ -152,6 +152,7 @@ class Program:
         self.ledgers = _Records(store)
         self.client: Client
         self.ahead: list[Outcome] = []
+        self.without_input: list[Outcome] = []
         self._seen = 0
         self.bookies = _Bookies(BookieRegistry(store), CLUSTER)
         self.bookies.spares = []
@@ -170,6 +171,11 @@ class Program:
         """Do something in the program."""
         return perform(self.stage, self.loop, what)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether something that it asked for, apart from requests on their way, waits for the schedule."""
+        return bool(self.store.questions)
+
     # --- the connections -----------------------------------------------------------------------------------------------
 
     def line(self, bookie: str) -> Line | None:
@@ -186,9 +192,10 @@ class Program:
         """A response arrives."""
         self.act(lambda: line.client.feed(said.frame))
 
-    def lose(self, line: Line) -> None:
-        """It learns that a connection is over."""
+    def lose(self, line: Line, bookie: str) -> None:
+        """It learns that a connection to a bookie is over, and does not wait before it tries another."""
         self.act(line.client.lose)
+        self.bookies._peers[BookieId(bookie)].retry_at = 0
 
     def give_up(self, bookie: str, wanted: Callable[[int, Any], bool]) -> None:
         """The time of a request is over: its deadline is put into the past, and the connection's sweep finds it.
@@ -212,7 +219,7 @@ class Program:
 
     def steps(self) -> list[Outcome]:
         """The machine's inputs since the last time, as steps of the explorer's client."""
-        found: list[Outcome] = []
+        found, self.without_input = self.without_input, []
         told = self._told()
         self._seen += len(told)
         while told:
@@ -230,16 +237,12 @@ class Program:
 
     def _outcome(self, group: list[RecordedInput]) -> Outcome:
         before = self.client.machine
-        running = Running(
-            _plain(group[-1].after), [], [], [], self.client.told, self.driver.ensemble_of(before)
-        )
+        after = self._plain(group[-1].after)
+        running = Running(after, [], [], [], self.client.told, self.driver.ensemble_of(before))
         choices = [dict(told.args[0]) for told in group[1:] if told.args]
         for told in group:
             for effect in told.said:
-                shown = effect
-                if isinstance(effect, e.SetTimer):
-                    ends = effect.at_ms == group[-1].after.waits.quorum_until_ms
-                    shown = e.SetTimer(TOO_LATE_MS if ends else NOW_MS)
+                shown = self._shown(effect, group[-1].after)
                 running.said.append(effect_line(shown, running.ensemble))
                 if isinstance(effect, e.ChooseReplacements | e.FindReplacements):
                     chosen = choices.pop(0) if choices else {}
@@ -256,14 +259,31 @@ class Program:
             running.fault = running.fault or fault_of(failed)
         return self._judged(group[0], self.driver._outcome(self.client, running))
 
+    def _shown(self, effect: Any, after: Any) -> Any:  # noqa: ARG002 - the writer looks at it
+        """An effect as the explorer's client has it, with the machine after it."""
+        return effect
+
+    def _plain(self, machine: Any) -> Any:
+        """A copy of a machine as the explorer's client has it."""
+        return clone(machine)
+
     def _judged(self, told: RecordedInput, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
         return outcome
 
 
-def _plain(machine: Any) -> Any:
-    """A machine without the times that the explorer has no clock for."""
-    machine = clone(machine)
-    if isinstance(machine, WriterMachine):
+class Writer(Program):
+    """The ledger's writer."""
+
+    _futures: Sequence[asyncio.Future[int]] = ()
+
+    def _shown(self, effect: Any, after: Any) -> Any:
+        if not isinstance(effect, e.SetTimer):
+            return effect
+        return e.SetTimer(TOO_LATE_MS if effect.at_ms == after.waits.quorum_until_ms else NOW_MS)
+
+    def _plain(self, machine: Any) -> Any:
+        """Without the times that the explorer has no clock for."""
+        machine = super()._plain(machine)
         waits = machine.waits
         waits.retry_ms = 0
         if waits.timer_at_ms is not None:
@@ -274,13 +294,7 @@ def _plain(machine: Any) -> Any:
             waits.read_at_ms = NOW_MS
         if waits.quorum_until_ms is not None:
             waits.quorum_until_ms = TOO_LATE_MS
-    return machine
-
-
-class Writer(Program):
-    """The ledger's writer."""
-
-    _futures: Sequence[asyncio.Future[int]] = ()
+        return machine
 
     def open(
         self, record: LedgerMetadata, version: int, clock: StepClock, absent: Sequence[int] = ()
@@ -304,7 +318,7 @@ class Writer(Program):
             )
         )
         log = self.recorder.logs[-1]
-        self.client = self.driver.new(_plain(log.made()))  # type: ignore[attr-defined]
+        self.client = self.driver.new(self._plain(log.made()))  # type: ignore[attr-defined]
 
     def append(self) -> None:
         """Its caller appends one entry."""
@@ -313,7 +327,7 @@ class Writer(Program):
     def close(self) -> None:
         """Its caller closes."""
         task = self.act(lambda: self.loop.create_task(self.writer.close()))
-        task.add_done_callback(_heard)
+        task.add_done_callback(not_heard)
 
     def strike(self, after_ms: int) -> None:
         """The time of its timer has come: so much has passed."""
@@ -378,10 +392,10 @@ class Recoverer(Program):
             self.client = Client((), machine, verdict=self.client.verdict, fault=self.client.fault)
             return self.loop.create_task(self.recovery.run())
 
-        self.act(start).add_done_callback(_heard)
+        self.act(start).add_done_callback(not_heard)
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def not_heard(task: asyncio.Task[Any]) -> None:
     """What a program's caller does with an error is no part of a replay."""
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

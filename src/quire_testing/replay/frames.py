@@ -11,6 +11,9 @@ from quire.wire.native import Flag, Kind
 from quire.wire.run import RunView
 from quire_testing.explorer.messages import Reply, Request, reply_text, request_text
 
+LISTS = frozenset({"known", "info", "list_entries"})
+"""What a list of a bookie's entries consists of: whether key and token fit, the doubt, the entries."""
+
 
 class Sent(NamedTuple):
     """A request on its way: its frame, its number, and what it asks."""
@@ -44,12 +47,15 @@ def request_of(frame: bytes) -> Sent:
     request: Request
     if asked.kind is Kind.ADD:
         run = RunView.parse(asked.body)
-        if asked.flags & Flag.RECOVERY:
+        if asked.flags & Flag.BACKGROUND:
+            bits = sum(1 << entry_id for entry_id in run.ids())
+            request = ("copy", 0, run.first, run.last, bits, (), asked.lac)
+        elif asked.flags & Flag.RECOVERY:
             request = ("put", 0, 0, run.first, run.last, run.period, run.residues, asked.lac)
         else:
             request = ("add", 0, 0, run.first, run.last, asked.lac)
     elif asked.kind is Kind.READ_LAC:
-        request = ("fence", 0)
+        request = ("fence", 0) if asked.flags & Flag.FENCE else ("known",)
     elif asked.kind is Kind.READ:
         first, last, *_ = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
         request = ("read" if asked.flags & Flag.RECOVERY else "look", 0, first, last)

@@ -42,7 +42,7 @@ from quire_testing.replay.log_ledgers import (
     step_ledger,
 )
 from quire_testing.replay.log_truncations import LogTruncation
-from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.passing import ImpossibleStepError
 from quire_testing.replay.stage import ScriptedNetwork, Stage, perform
 from quire_testing.replay.store import Question
 

@@ -26,7 +26,7 @@ from quire_testing.explorer.switches import Switches
 from quire_testing.replay.log_handles import KeptLog, LogHandle, lines_of
 from quire_testing.replay.log_play import LogPlay
 from quire_testing.replay.log_truncations import LogTruncation
-from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.passing import ImpossibleStepError
 from quire_testing.replay.recording import DriverDiffersError
 from quire_testing.replay.replay import Played
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage

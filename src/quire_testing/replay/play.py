@@ -11,9 +11,8 @@ Source: docs/testing-coverage.md, "Replay: the programs go where the explorer go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import NotEnoughBookiesError
@@ -29,27 +28,25 @@ from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.doubts import CLEARER
 from quire_testing.explorer.parts import Ask, Label, State, Store
+from quire_testing.explorer.repairers import LIMITS
 from quire_testing.explorer.switches import Switches
 from quire_testing.explorer.world import World
 from quire_testing.kit.stepped import StepClock
+from quire_testing.replay.beginning import begins_late
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import LOOK_MS, SILENT_MS, WAIT_MS, Program, Recoverer, ThenFirst, Writer
-from quire_testing.replay.frames import Said, Sent, plain
+from quire_testing.replay.frames import LISTS, Said, Sent, plain
 from quire_testing.replay.network import Line, Network
+from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.recording import DriverDiffersError, Recorder
+from quire_testing.replay.repairers import Repairer, RepairSteps
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.store import Question, ScriptedStore
 from quire_testing.replay.world import ProgramWorld
 
 Path: TypeAlias = Sequence[tuple[Label | None, State]]
-UNSEEN = frozenset({"look", "lac", "info"})
+UNSEEN = frozenset({"look", "lac", "clear_limbo"}) | LISTS
 """Requests that are no steps of the explorer."""
-RECONNECT_MS = 2_500
-"""Longer than a client waits before it tries a lost connection again."""
-
-
-class ImpossibleStepError(Exception):
-    """The programs cannot do this step now."""
 
 
 class Play:
@@ -78,6 +75,7 @@ class Play:
         self._filled: LedgerMetadata | None = None
         self._may_end = False
         self.network = Network()
+        self.passing = Passing(self.network)
         self.stage = stage(self.network)
         self.clock = StepClock()
         self.space = MemorySpace(CLUSTER)
@@ -102,7 +100,8 @@ class Play:
         assert isinstance(writer, Writer)
         self.writer = writer
         writer.client = world.writer_driver.nobody()
-        if not configuration.away:
+        self.repairs = RepairSteps(self)
+        if not (configuration.away or configuration.closed or configuration.changed):
             self._created(record_of(configuration), ())
         for program in self.programs:
             program.store.scripted = True
@@ -145,14 +144,19 @@ class Play:
             [],
             keeps=True,
             window=world.configuration.window,
+            repair=switches.repair,
+            limits=LIMITS,
         )
-        kind = Recoverer if number else Writer
-        driver: Any = world.recovery_driver if number else world.writer_driver
+        driver = world.driver_of(number)
+        repairs = number > world.configuration.recoverers
+        kind = Repairer if repairs else Recoverer if number else Writer
         store = ScriptedStore(self.space, blind=switches.blind_closes and not number)
         program: Program = kind(
             number, name, self.stage, self.network, store, driver, recorder, world.configuration.bookies
         )
-        if number:
+        if isinstance(program, Repairer):
+            program.judge = lambda ended: world.judged(ended, [each.view() for each in self.bookies])
+        elif number:
             program.client = world.recovery_driver.new()
         return program
 
@@ -215,17 +219,23 @@ class Play:
     def _client(self, program: Program, command: str) -> None:
         words = command.split()
         heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
+        given_up = re.fullmatch(r"gives up (.*) at (b\d+)", command)
         broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
-        if broken:
+        if isinstance(program, Repairer) and self.repairs.do(program, command):
+            pass
+        elif broken:
             self._breaks(program, broken[1])
         elif heard:
             self._hears(program, heard[1], heard[2])
+        elif given_up:
+            line = self._line(program, given_up[2])
+            program.give_up(given_up[2], lambda number, _: line.text_of(number) == given_up[1])
         elif words[0] == "hears" and words[1] == "nothing":
             self._hears_nothing(program)
         elif words[0] == "hears":
-            program.store.answer(_first(program.store.questions, lambda q: q.landed is not None))
+            program.store.answer(first(program.store.questions, lambda q: q.landed is not None))
         elif words[0] == "reads":
-            program.store.answer(_first(program.store.questions, lambda q: q.op is None))
+            program.store.answer(first(program.store.questions, lambda q: q.op is None))
         elif isinstance(program, Writer):
             self._writer(program, command)
         elif isinstance(program, Recoverer):
@@ -238,6 +248,8 @@ class Play:
         without = command.removeprefix("creates the ledger without ")
         if without != command:
             self._creates([BookieId(name) for name in without.split()])
+        elif begins_late(self, command):
+            pass
         elif command == "append 1":
             writer.append()
         elif command == "close":
@@ -249,21 +261,17 @@ class Play:
             if not writer.ahead:
                 raise ImpossibleStepError(command)
         elif back:
-            self._is_back(writer, back[1])
+            self.passing.is_back(writer, back[1], self.bookies)
         elif lost:
             writer.lost(lost[1])
         else:
             raise ImpossibleStepError(command)
 
     def _recoverer(self, recoverer: Recoverer, command: str) -> None:
-        gone = re.fullmatch(r"gives up (.*) at (b\d+)", command)
         if command.startswith("starts with"):
             recoverer.begin(LEDGER)
-        elif gone:
-            line = self._line(recoverer, gone[2])
-            recoverer.give_up(gone[2], lambda number, _: line.text_of(number) == gone[1])
-        elif "the length of" in command:
-            self._measures(recoverer)
+        elif "the length of" in command:  # whichever bookie is asked
+            self.passing.answer(recoverer, ("look",), self.bookies)
         else:
             raise ImpossibleStepError(command)
 
@@ -280,7 +288,7 @@ class Play:
                 raise ImpossibleStepError(text)
             return
         answers = self._line(program, bookie).answers
-        wanted = _first(answers, lambda said: said.text == text and program.awaits(bookie, said.number))
+        wanted = first(answers, lambda said: said.text == text and program.awaits(bookie, said.number))
         while True:  # whatever is in front of it changes nothing any more, or the comparison will show it
             said = answers.pop(0)
             program.hear(self._line(program, bookie), said)
@@ -288,7 +296,7 @@ class Play:
                 return
 
     def _hears_nothing(self, program: Program) -> None:
-        question = _first(program.store.questions, lambda q: q.op is not None and q.heeded)
+        question = first(program.store.questions, lambda q: q.op is not None and q.heeded)
         if isinstance(program, Writer):
             self.stage.advance(SILENT_MS)  # its own time-out
             if question.landed is not None and question in program.store.questions:
@@ -301,38 +309,7 @@ class Play:
     def _breaks(self, program: Program, bookie: str) -> None:
         line = self._line(program, bookie)
         line.cut = True
-        program.lose(line)
-        self.stage.advance(RECONNECT_MS)
-
-    def _is_back(self, writer: Writer, name: str) -> None:
-        """The bookie answers the writer's probe, and no other does in time."""
-        for other in self.bookies:
-            asked = writer.line(other.name)
-            if other.name != name and asked is not None and _probes(writer, other.name, asked):
-                writer.give_up(other.name, partial(_is_probe, asked))
-        bookie = self.bookies[int(name[1:])]
-        line = self._line(writer, name)
-        self._passes(writer, bookie, line, _first(_probes(writer, name, line), lambda _: True))
-
-    def _measures(self, program: Program) -> None:
-        """The read of the last entry goes through at once, whichever bookie is asked."""
-        while True:
-            reads = [
-                (bookie, line, sent)
-                for bookie in self.bookies
-                for line in self.network.all_lines(program.number + 1, bookie.name)
-                for sent in line.requests
-                if sent.request[0] == "look"
-            ]
-            if not reads:
-                return
-            self._passes(program, *reads[0])
-
-    def _passes(self, program: Program, bookie: Bookie, line: Line, sent: Sent) -> None:
-        """A request of which the explorer knows nothing is answered at once."""
-        line.requests.remove(sent)
-        bookie.take(line.bookie.feed, sent, at_once=False)
-        program.hear(line, line.answers.pop())
+        program.lose(line, bookie)
 
     # --- bookies -------------------------------------------------------------------------------------------------------
 
@@ -342,12 +319,16 @@ class Play:
         taken = re.fullmatch(r"takes (.*) from (.*)", command)
         rotten = re.fullmatch(r"entry (\d+) rots", command)
         old = self._answers(bookie)
+        if taken and bookie.gone:
+            return self._refuses(bookie, taken[1], self.programs[self.world.names.index(taken[2])])
         if taken:
             self._takes(bookie, taken[1], self.programs[self.world.names.index(taken[2])], at_once=at_once)
         elif command == "syncs":
             bookie.sync()
         elif command == "crashes and starts again":
             self._crashes(bookie, after)
+        elif command == "is lost for ever":
+            self._loses(bookie)
         elif command == "looks through the records":
             bookie.look_for_lost()
         elif command.startswith("hears that the record"):
@@ -399,28 +380,46 @@ class Play:
         ]
 
     def _takes(self, bookie: Bookie, text: str, program: Program, *, at_once: bool) -> None:
+        line, sent, _ = self._arriving(bookie, text, program)
+        bookie.take(line.bookie.feed, sent, at_once=at_once)
+
+    def _arriving(self, bookie: Bookie, text: str, program: Program) -> tuple[Line, Sent, bool]:
+        """The connection and the request that reaches a bookie next, and whether others follow there."""
         for line in self.network.all_lines(program.number + 1, bookie.name):
             asked = [sent for sent in line.requests if sent.request[0] not in UNSEEN]
             if asked and asked[0].text == text:
                 line.requests.remove(asked[0])
-                bookie.take(line.bookie.feed, asked[0], at_once=at_once)
-                return
+                return line, asked[0], len(asked) > 1
         msg = f"{bookie.name} is sent no {text} by {program.name}"
         raise ImpossibleStepError(msg)
 
-    def _crashes(self, bookie: Bookie, after: State) -> None:
-        for program in self.programs:
+    def _refuses(self, bookie: Bookie, text: str, program: Program) -> list[str]:
+        """A request reaches a bookie that is gone: with the last one of a connection the client learns that."""
+        if not self._arriving(bookie, text, program)[2]:
+            self._cuts_off(bookie, [program])
+        return [f"-> {program.name} {Answer.UNREACHABLE.name} to {text}"]
+
+    def _loses(self, bookie: Bookie) -> None:
+        """A bookie goes for ever: connections to it can be made, and nothing that is sent there arrives."""
+        bookie.lose()
+        self._cuts_off(bookie, self.programs)
+
+    def _cuts_off(self, bookie: Bookie, programs: Iterable[Program]) -> None:
+        """Connections to a bookie break; what is under way on them is lost."""
+        for program in programs:
             failed = f"hears {Answer.UNREACHABLE.name}"  # now, and heard of in a step of its own
             mine = (each for each in self.coming if each.actor == program.name)
-            for label in [each for each in mine if each.command.startswith(failed)][:1]:
+            for label in [each for each in mine if each.command.startswith(failed) and _chooses(each)][:1]:
                 self._choose(label)
             for line in self.network.all_lines(program.number + 1, bookie.name):
                 line.cut = True
                 line.requests.clear()
-                program.lose(line)
+                program.lose(line, bookie.name)
+
+    def _crashes(self, bookie: Bookie, after: State) -> None:
         configuration = self.world.configuration
+        self._cuts_off(bookie, self.programs)
         bookie.crash(wiped=not configuration.journal, named=configuration.named)
-        self.stage.advance(RECONNECT_MS)
         if self.script._syncs_at_once(after):
             for other in self.bookies:
                 other.waiting = []
@@ -430,7 +429,8 @@ class Play:
         self.space.apply((Delete(ledger_key(LEDGER)),))
         self.store = Store(None, self.store.version + 1, self.store.closes, self.store.fault)
         for number, bookie in enumerate(self.bookies):
-            if self.script.bookies.parts[before[number]].facts is not None and bookie.machine is not None:
+            known = self.script.bookies.parts[before[number]].facts is not None
+            if known and bookie.machine is not None and not bookie.gone:
                 bookie.delete()
                 bookie.finish()
         return []
@@ -452,10 +452,13 @@ class Play:
         heeded = self._answered(program, after) > self._answered(program, before)
 
         candidates = [question for question in program.store.questions if wanted(question)]
-        question = _first(candidates, lambda question: question.heeded == heeded or len(candidates) == 1)
+        question = first(candidates, lambda question: question.heeded == heeded or len(candidates) == 1)
         assert isinstance(question.op, Put)
         ask = Ask("swap", question.record, question.op.version)
-        self.store, answer = self.world.swapped(self.store, ask, by_writer=not program.number)
+        old = self.store
+        self.store, answer = self.world.swapped(old, ask, by_writer=not program.number)
+        if answer == "written" and isinstance(program, Repairer):
+            self.store = self.world.repairs.judged_swap(self.state(before), old, self.store)
         program.act(lambda: program.store.land(question))
         landed = question.landed
         happened = "written" if not isinstance(landed, VersionConflictError) else "conflict"
@@ -482,17 +485,5 @@ class Play:
         )
 
 
-def _probes(writer: Writer, bookie: str, line: Line) -> list[Sent]:
-    """What the writer asked an absent bookie now; an earlier probe that was given up may still be on its way."""
-    return [s for s in line.requests if s.request == ("info",) and writer.awaits(bookie, s.number)]
-
-
-def _is_probe(line: Line, number: int, _: object) -> bool:
-    return line.text_of(number) == "info"
-
-
-def _first(found: Sequence[Any], wanted: Callable[[Any], bool]) -> Any:
-    if chosen := [each for each in found if wanted(each)]:
-        return chosen[0]
-    msg = f"none of {len(found)} is what the step is about"
-    raise ImpossibleStepError(msg)
+def _chooses(label: Label) -> bool:
+    return any(line.startswith("   chosen ") for line in label.said)

@@ -21,6 +21,8 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_handle import LOG
 from quire.core.log_trimming import TRIM
 from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
+from quire.core.repair_effects import LIMITS, REPAIR_TABLE, RepairLimits
+from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire.core.writer import WriterMachine
@@ -29,6 +31,7 @@ from quire_testing.explorer.snapshot import clone, slots_of
 
 WRITER_INPUTS = tuple(WRITER_TABLE.rows)
 RECOVERY_INPUTS = tuple(RECOVERY_TABLE.rows)
+REPAIR_INPUTS = tuple(REPAIR_TABLE.rows)
 LOG_INPUTS = tuple(
     name for name in LOG.rows if name != "head_seen"
 )  # nobody tells it in the explorer's world
@@ -148,10 +151,11 @@ class Recorder:
 
     Attributes:
         rules: their judgements.
-        writer, recovery: the classes they are made from.
+        writer, recovery, repair: the classes they are made from.
         logs: one for each machine made, in order.
         keeps: whether copies of the machines are kept.
         window: entries that a round of recovery reads asks for; None: as it ships.
+        limits: of repairs.
     """
 
     rules: Rules
@@ -160,6 +164,8 @@ class Recorder:
     logs: list[InputLog]
     keeps: bool = False
     window: int | None = None
+    repair: type[RepairMachine] = RepairMachine
+    limits: RepairLimits = LIMITS
 
     @classmethod
     def shipped(cls) -> Recorder:
@@ -169,7 +175,7 @@ class Recorder:
     @property
     def machines(self) -> Machines:
         """What a client is handed."""
-        return Machines(self._writer, self._recovery)
+        return Machines(self._writer, self._recovery, self._repair)
 
     def _writer(self, record: LedgerMetadata, version: int, limits: WriterLimits) -> WriterMachine:
         def made(kind: type[WriterMachine] = self.writer) -> WriterMachine:
@@ -187,6 +193,14 @@ class Recorder:
 
         machine: RecoveryMachine = made(recording(self.recovery, RECOVERY_INPUTS))
         self._write_down(machine, self.recovery, made)
+        return machine
+
+    def _repair(self, *bookies: Any, **more: Any) -> RepairMachine:
+        def made(kind: type[RepairMachine] = self.repair) -> RepairMachine:
+            return kind(*bookies, **more, rules=self.rules, limits=self.limits)
+
+        machine: RepairMachine = made(recording(self.repair, REPAIR_INPUTS))
+        self._write_down(machine, self.repair, made)
         return machine
 
     def _write_down(self, machine: Any, kind: type[Any], made: Callable[[], Any]) -> None:

@@ -20,7 +20,8 @@ from quire_testing.explorer.switches import Switches
 from quire_testing.explorer.world import World
 from quire_testing.replay.clients import Program, Writer
 from quire_testing.replay.frames import plain
-from quire_testing.replay.play import ImpossibleStepError, Play
+from quire_testing.replay.passing import ImpossibleStepError
+from quire_testing.replay.play import Play
 from quire_testing.replay.recording import DriverDiffersError
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 
@@ -64,7 +65,7 @@ class Comparison:
             program.ahead += found
             if program.name == label.actor and label.kind != "break":
                 self._client(program, label)
-            elif found and label.kind not in ("break", "crash"):
+            elif found and label.kind not in ("break", "crash", "loss") and not self._is_gone(label):
                 msg = f"{label.actor}: {label.command}: {program.name} went on too: {[each.said for each in found]}"
                 raise DriverDiffersError(msg)
         if label.actor not in self._play.world.names and label.actor != "owner":
@@ -74,6 +75,10 @@ class Comparison:
                 msg = f"{label.actor}: {label.command}: expected {missing}, said {list(said)}"
                 raise DriverDiffersError(msg)
         self._states(label, after)
+
+    def _is_gone(self, label: Label) -> bool:
+        """Whether this is a step of a bookie that is gone: clients learn that then."""
+        return any(bookie.gone and bookie.name == label.actor for bookie in self._play.bookies)
 
     def _client(self, program: Program, label: Label) -> None:
         for place, outcome in enumerate(program.ahead):
@@ -175,7 +180,8 @@ def replay(
             if played.violation is None:
                 played.violation, played.at = watch(play.state(after)), number
         # What ships may have sent what the mutant has not, so that the way ends for the mutant only.
-        goes_on = bool(World.successors(script, before)) or (not strict and play.network.carries)
+        waits = play.network.carries or any(program.is_asking for program in play.programs)
+        goes_on = bool(World.successors(script, before)) or (not strict and waits)
         if played.violation is None and not goes_on:
             played.violation = watch.deadlock(play.state(before))
     finally:

@@ -177,9 +177,8 @@ def _walked(
 
 
 def is_replayed(configuration: Configuration) -> bool:
-    """Whether programs can be led through this world: not through one with readers or repairers, or that begins late."""
-    c = configuration
-    return not (c.readers or c.repairers or c.losses or c.closed or c.changed)
+    """Whether programs can be led through this world: not through one with readers."""
+    return not configuration.readers
 
 
 def _programs_again(
@@ -192,7 +191,7 @@ def _programs_again(
     elif not isinstance(world, World) or (
         isinstance(configuration, Configuration) and not is_replayed(configuration)
     ):
-        return []  # a replay has no readers, repairers, collectors and directories; the explorer has asked about theirs
+        return []  # a replay has no readers, collectors and directories; the explorer has asked about theirs
     else:
         played = replay(world, path, switches, strict=False)
     violation = played.violation

@@ -8,6 +8,9 @@ A subset, so a way through it is a way through the explorer's world too:
   answers that were on their way have arrived before.
 - A writer that looks for bookies finds what there is before anything else happens.
 - Spares are given to slots in the order of the slots, as long as there are any; one that was just seen is not overlooked.
+- What was sent to a bookie that is gone fails together; the sources of a repair's piece do not fall silent, since the
+  same repair would ask them no more; a limbo ends when that is on the disk; and nothing rots, since a bookie lists what
+  has rotted only until that is read.
 - A recoverer cannot write back an entry of which it has no copy (one that was never written shows as a phantom first).
 """
 
@@ -92,6 +95,8 @@ class ProgramWorld(World):
             for place in range(self.at_link, self.at_ask)
             if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[place]].replies)
         ]
+        if gone := [move for move in moves if self._follows_to_gone(state, move[0])]:
+            return gone
         if failing:
             return [move for move in moves if (move[0].actor, move[0].other) in failing]
         found = [move for move in moves if move[0].kind == "found"]
@@ -112,6 +117,14 @@ class ProgramWorld(World):
         end = before.end
         return all(entry_id in here or end._positive[entry_id - end._window_first] for entry_id in new)
 
+    def _follows_to_gone(self, state: State, label: Label) -> bool:
+        """Whether a request reaches a bookie that has refused one already, since it is gone."""
+        if not label.command.startswith("takes ") or label.other not in self.names or label.actor == "store":
+            return False
+        bookie = bookie_number(BookieId(label.actor))
+        refused = self._replies(state, self.names.index(label.other), bookie)
+        return self.bookies.parts[state[bookie]].gone and bool(refused)
+
     def _hearing(self, place: int) -> tuple[str, str]:
         client, bookie = divmod(place - self.at_link, self.n)
         return self.names[client], f"b{bookie}"
@@ -120,6 +133,15 @@ class ProgramWorld(World):
         """A connection breaks when its responses have arrived; a bookie dies when all of them have."""
         if label.kind == "found" and self.configuration.absent and "   chosen none" in label.said:
             return False  # a spare that was just seen is not overlooked
+        if label.command.startswith("gives up the sources of "):
+            return False
+        if label.kind == "damage":
+            return not self.configuration.repairers
+        if label.kind == "clear":
+            return self._syncs_at_once(state)
+        if label.kind == "loss":
+            bookie = bookie_number(BookieId(label.actor))
+            return not any(self._replies(state, client, bookie) for client in range(self.count))
         if label.kind == "break":
             client = self.names.index(label.actor)
             bookie = int(label.command.split()[3][1:])

@@ -120,6 +120,31 @@ def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(tmp_pat
     run(_refilled(tmp_path))
 
 
+async def _another_gone(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 5) as cluster:
+        client = await cluster.client()
+        ledger = await written(client, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        first, second, _ = (await client.ledger_metadata(ledger)).fragments[0].ensemble
+        for bookie in (first, second):
+            await cluster.stop_bookie(bookie, clean=False)
+        spares = sorted({*cluster.servers} - named(await client.ledger_metadata(ledger)))
+
+        async def may_send(bookie: BookieId, size: int) -> bool:
+            repair.bookies_changed([first, second], spares)
+            return True
+
+        repair = LedgerRepair(ledger, client.context, gone=[first], candidates=spares[:1], may_send=may_send)
+        ended = await repair.run()
+        assert ended.outcome is RepairOutcome.WHOLE
+        assert {old for _, old, _ in ended.report.replaced} == {first, second}
+        assert not {first, second} & named(await client.ledger_metadata(ledger))
+        assert (await client.verify_ledger(ledger)).complete
+
+
+def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_same_repair(tmp_path: Path) -> None:
+    run(_another_gone(tmp_path))
+
+
 async def _no_other(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await cluster.client()
