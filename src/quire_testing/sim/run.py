@@ -97,7 +97,7 @@ def simulate(
         settings: other than the seed's own.
     """
     settings = settings or settings_of(seed, MIXES[mix])
-    with _undisturbed():
+    with undisturbed():
         world = World(seed, settings, parts, dropped)
         try:
             _run(world)
@@ -124,7 +124,7 @@ def simulate(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """No collector at moments of its own, no log on stderr."""
     collecting = gc.isenabled()
     gc.disable()
