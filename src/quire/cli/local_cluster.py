@@ -227,7 +227,10 @@ class LocalCluster:
                 bookie.process.kill()
                 bookie.process.wait()
             self._forget(bookie)
-            if bookie.process.returncode:
+            early = (
+                bookie is self.recovery and bookie.process.returncode == -signal.SIGTERM
+            )  # it had not begun
+            if bookie.process.returncode and not early:
                 unclean.append(bookie)
         return unclean
 
