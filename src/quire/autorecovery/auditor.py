@@ -36,6 +36,7 @@ from quire.core.errors import AlreadyExistsError, CorruptMetadataError, Metadata
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.repair_marks import AwayCount
+from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore, Stored
@@ -59,6 +60,7 @@ class Auditor:
         name: how people and other candidates know it.
         limits: ticks and pauses.
         duties: what whoever leads does hourly besides, such as the collection of what crashes left of logs.
+        rules: the judgements; production passes the one true set.
 
     Attributes:
         report: of the last audit; None before the first.
@@ -72,8 +74,9 @@ class Auditor:
         *,
         limits: AuditLimits = LIMITS,
         duties: Sequence[Callable[[], Awaitable[object]]] = (),
+        rules: Rules = RULES,
     ) -> None:
-        self._client, self._marks, self._limits = client, marks, limits
+        self._client, self._marks, self._limits, self._rules = client, marks, limits, rules
         self._election = Election(client.store, ELECTION, name)
         self._duties = duties
         self._wake = asyncio.Event()
@@ -109,7 +112,7 @@ class Auditor:
             lambda: self._marks.watch_settings()[1],
             self._marks.watch_away,
         )
-        machine = AuditMachine(self._limits)
+        machine = AuditMachine(self._limits, self._rules)
         _LOG.info("this process audits the cluster now")
         beside = asyncio.create_task(self._do_duties(), name="duties beside the audit")
         try:

@@ -18,6 +18,7 @@ from quire.core.audit_effects import AuditLimits
 from quire.core.open_tails import GRACE, GraceLimits
 from quire.core.repair_queue import LIMITS as QUEUE_LIMITS
 from quire.core.repair_queue import QueueLimits
+from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 
 
@@ -32,6 +33,7 @@ class AutoRecovery:
         audit: ticks and pauses of audits.
         queue: attempts, pauses and room of the worker.
         grace: how long an open ledger is left to its writer.
+        rules: the judgements; production passes the one true set.
 
     Raises:
         AlreadyExistsError: another process has this name.
@@ -47,12 +49,13 @@ class AutoRecovery:
         audit: AuditLimits = AUDIT_LIMITS,
         queue: QueueLimits = QUEUE_LIMITS,
         grace: GraceLimits = GRACE,
+        rules: Rules = RULES,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.chance.getrandbits(32):08x}"
         self.marks = RepairStore(client.store, client.clock, self.name)
-        self.auditor = Auditor(client, self.marks, self.name, limits=audit, duties=duties)
+        self.auditor = Auditor(client, self.marks, self.name, limits=audit, duties=duties, rules=rules)
         self.worker = RepairWorker(
-            client, self.marks, self.name, bytes_per_s=bytes_per_s, limits=queue, grace=grace
+            client, self.marks, self.name, bytes_per_s=bytes_per_s, limits=queue, grace=grace, rules=rules
         )
 
     async def run(self) -> None:

@@ -36,6 +36,7 @@ from quire.core.repair_queue import (
     StopRepair,
     is_whole,
 )
+from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration
 
@@ -55,6 +56,7 @@ class RepairWorker:
         bytes_per_s: how fast copies are sent; None: as fast as bookies take them.
         limits: attempts, pauses and room.
         grace: how long an open ledger is left to its writer.
+        rules: the judgements; production passes the one true set.
 
     Attributes:
         queue: what is marked, and what becomes of it.
@@ -70,13 +72,14 @@ class RepairWorker:
         bytes_per_s: int | None = None,
         limits: QueueLimits = LIMITS,
         grace: GraceLimits = GRACE,
+        rules: Rules = RULES,
     ) -> None:
         self._client, self._marks = client, marks
         self._marked = MarkedLedgers(marks, client.ledger_store)
         self._targets = RepairTargets(client, CopyRate(client.clock, bytes_per_s))
-        self.queue = RepairQueue(client.chance.getrandbits(30), limits)
+        self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
         self.state = RepairWorkerState(name)
-        self._tails, self._tick_ms = OpenTails(grace), 1000 * grace.tick_s
+        self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s
         self._wake = asyncio.Event()
         self._listing_wanted, self._list_at_ms = True, 0
         self._registered: dict[BookieId, bool] = {}

@@ -87,7 +87,7 @@ class Workload:
                 self._program(f"writer{number}", self.writer, self._box())
             for number, client in enumerate(("reader1", "reader2", "reader1")):
                 self._program(client, self.tail, self.boxes[number])
-        elif name == "repair":
+        elif name in {"repair", "autorecovery"}:
             for number in (1, 2):
                 self._program(f"writer{number}", self.writer, self._box())
                 self._program(f"repairer{number}", self.repairer)
@@ -314,7 +314,10 @@ class Workload:
     async def repairer(self, process: SimClient) -> None:
         """Repair all ledgers, again and again, while they are written and some time after."""
         client = await self._client(process)
-        await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
+        if self.settings.mix.workload == "autorecovery":
+            await self.repairs.by_itself(process.name, client)
+        else:
+            await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
 
     # --- logs ------------------------------------------------------------------------------------------------------
 
