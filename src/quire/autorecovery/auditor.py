@@ -182,9 +182,10 @@ class Auditor:
     # --- what the store says --------------------------------------------------------------------------------------
 
     async def _bookies(self) -> ClusterBookies:
-        """Who is there. While nobody is away and no watch says that something changed, what was read last stands."""
-        if self._view is not None and not self._stale and not self._view.away:
-            return self._view
+        """Who is there. While no watch says that something changed and no time is counted, what was read last stands."""
+        view = self._view
+        if view and not self._stale and all(each.seconds >= view.delay_s for each in view.away.values()):
+            return view
         self._stale = False
         registered = await self._client.bookies.bookies()
         cookies = await self._client.bookies.members()
