@@ -137,7 +137,9 @@ class RecoveringCluster:
         async def write() -> int:
             async with await self.client.create_ledger(**shape) as writer:
                 for number in range(count):
-                    writer.append_nowait(b"%06d" % number + bytes(size - 6))
+                    last = writer.append_nowait(b"%06d" % number + bytes(size - 6))
+                    if number % 200 == 199:
+                        await last
             return int(writer.ledger_id)
 
         return self.run(write())

@@ -165,11 +165,20 @@ class RepairWorker:
         if came := registered.keys() - before:
             self.queue.bookies_came(came)
         if registered != before:
-            for ledger_id, repair in list(self._repairs.items()):
-                if (one := self._marked.listed.get(ledger_id)) is not None:
-                    repair.bookies_changed(self._gone(one), await self._targets.candidates(ledger_id))
+            await self._bookies_moved()
         if now_ms >= self._look_at_ms:
             await self._tell(held, now_ms)
+
+    async def _bookies_moved(self) -> None:
+        """What is on its way is copied, and the rest of each repair is chosen anew."""
+        for ledger_id, repair in list(self._repairs.items()):
+            marks = self._marked.listed.get(ledger_id)
+            try:
+                candidates = await self._targets.candidates(ledger_id)
+            except QuireError:
+                candidates = self._client.bookies.writable()
+            if marks is not None and self._repairs.get(ledger_id) is repair:
+                repair.bookies_changed(self._gone(marks), candidates)
 
     async def _tell(self, held: Registration, now_ms: int) -> None:
         """Say what was done, where that is more than at the last look."""

@@ -19,6 +19,7 @@ from quire.core.errors import AlreadyExistsError, QuireError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
+from quire.core.repair_effects import LIMITS
 from quire.core.repair_marks import MarkReason, RepairMark, WaitsFor
 from quire.core.repair_queue import MarkStatus
 from quire.metadata.keys import missing_key
@@ -125,6 +126,22 @@ def test_a_bookie_that_comes_back_after_the_delay_ends_what_its_absence_began() 
         cluster.restart("b0")
         assert cluster.until(lambda: cluster.marked() == {}, 10) <= 10
         assert cluster.copied == 0
+
+
+def test_a_bookie_that_comes_back_ends_the_copying_at_the_next_window() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written(20_000, 50)
+        cluster.recover(bytes_per_s=200_000)
+        cluster.wait(15)
+        gone = sorted(cluster.named(ledger))[0]
+        cluster.bookie(gone).kill()
+        cluster.until(lambda: cluster.copied > 0, 30)
+        cluster.restart(gone)
+        cluster.until(lambda: cluster.marked() == {}, 30)
+        pieces, entry_bytes = LIMITS.pieces_max * LIMITS.piece_entries, 50 + 100
+        assert 0 < cluster.copied <= pieces * entry_bytes
+        assert gone in cluster.named(ledger)
+        assert cluster.all_whole([ledger])
 
 
 def test_in_a_cluster_of_three_living_writers_go_on_and_a_fourth_bookie_ends_the_waiting() -> None:
