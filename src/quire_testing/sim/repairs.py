@@ -51,7 +51,11 @@ class RepairPrograms:
             operation.ok()
 
     async def again(self, name: str, client: QuireClient, over: Callable[[], bool]) -> None:
-        """Repair all ledgers now and then, and some time after `over`."""
+        """Repair all ledgers now and then, and some time after `over`; or have a daemon do it."""
+        if self._world.settings.mix.workload == "autorecovery":
+            self.start(name, client)
+            await asyncio.sleep(DAEMON_SECONDS)
+            return
         chance = self._world.chance(name)
         for _ in range(REPAIRS):
             await asyncio.sleep(chance.random() ** 2)
@@ -59,11 +63,6 @@ class RepairPrograms:
                 await self.run(name, client)
             if over() and chance.random() < 0.3:
                 return
-
-    async def by_itself(self, name: str, client: QuireClient) -> None:
-        """Run auto-recovery in a process, to the end of the world; return after some time."""
-        self.start(name, client)
-        await asyncio.sleep(DAEMON_SECONDS)
 
     def start(self, name: str, client: QuireClient) -> AutoRecovery:
         """Begin to audit and to repair."""

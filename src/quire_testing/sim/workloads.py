@@ -314,10 +314,7 @@ class Workload:
     async def repairer(self, process: SimClient) -> None:
         """Repair all ledgers, again and again, while they are written and some time after."""
         client = await self._client(process)
-        if self.settings.mix.workload == "autorecovery":
-            await self.repairs.by_itself(process.name, client)
-        else:
-            await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
+        await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
 
     # --- logs ------------------------------------------------------------------------------------------------------
 
