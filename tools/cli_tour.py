@@ -34,6 +34,7 @@ Ids, times, rates and free space stand for those of your machine. Where `^C` sta
 """
 
 FIXED = (
+    (r"[\w.-]+-\d+-[0-9a-f]{8}\b", "this-machine-4711-5e9a7b1d"),
     (r"(bookie-\d)\.[0-9a-z]{5}\b", r"\1.k3x9q"),
     (
         r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b",

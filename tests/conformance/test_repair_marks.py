@@ -8,8 +8,8 @@ from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MarkReason, RepairMark
-from quire.metadata.keys import away_key, ledger_of, missing_key, repairs_key
+from quire.core.repair_marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
+from quire.metadata.keys import away_key, ledger_of, missing_key, repairs_key, worker_key
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore
 from quire.metadata.store import VersionConflictError
 from quire.wire.underreplication import MissingBookies
@@ -82,6 +82,11 @@ def test_quires_marks_are_merged_and_one_that_cannot_be_read_is_named_and_kept(d
             assert (await a.get(repairs_key(6))).value == b"another program's"
             await a.create("repairs/x", b"")  # no ledger's
             assert [ledger_id for ledger_id, _ in await ours.marks_page(limit=3)] == [5, 6]
+            await ours.note_attempts(5, RepairAttempts(1, WaitsFor.BOOKIE, "full"))
+            noted = (await theirs.marks(5)).mark
+            assert (len(noted.marks), noted.attempts.why, noted.attempts.tried_by) == (2, "full", "auditor")
+            await theirs.mark(5, [hole(40, 49)])
+            assert (await ours.marks(5)).mark.attempts == noted.attempts
             assert await ours.remove_marks(5, await ours.marks(5))
             assert await ours.marks(5) is None
 
@@ -101,6 +106,20 @@ def test_a_lock_is_held_by_one_and_ends_with_its_owner(driver):
             await a.close()
             assert await theirs.locks() == {}
             await theirs.lock(7)
+
+    run(scenario())
+
+
+def test_workers_are_there_once_and_tell_what_they_did(driver):
+    async def scenario():
+        async with clients(driver, 2) as (a, b):
+            ours, theirs = marks_of(a), marks_of(b)
+            held = await ours.register_worker(RepairWorkerState("one"))
+            with pytest.raises(AlreadyExistsError):
+                await theirs.register_worker(RepairWorkerState("one"))
+            await ours.update_worker(held, RepairWorkerState("one", 3, 400, 5))
+            await a.register(worker_key("other"), b"another program's")
+            assert await theirs.workers() == [RepairWorkerState("one", 3, 400, 5), RepairWorkerState("other")]
 
     run(scenario())
 

@@ -454,20 +454,6 @@ def test_4668_admin_recovery_and_collector(fault: bool) -> None:
 
 # --- rooms that are not built yet -----------------------------------------------------------------------------------
 
-test_3316_replicated_for_ever = waiting(
-    ref="issues/3316",
-    title="A ledger that was deleted is re-replicated for ever",
-    happened="A ledger marked under-replicated was deleted or lost; the worker takes it up, fails and takes it up again, without end.",
-    room="auto-recovery (auditor and re-replication)",
-    path="src/quire/autorecovery/worker.py",
-)
-test_1197_healthy_ledgers_marked = waiting(
-    ref="issues/1197",
-    title="Every periodic check marks thousands of healthy ledgers",
-    happened="After each periodic check thousands of ledgers were listed under-replicated; most went away again, some stayed.",
-    room="auto-recovery (auditor and re-replication)",
-    path="src/quire/autorecovery/worker.py",
-)
 test_1046_text = waiting(
     ref="issues/1046",
     title="(its text is not at hand)",

@@ -17,11 +17,21 @@ from quire.core.repair_marks import (
     AwayCount,
     LedgerRepairs,
     MarkReason,
+    RepairAttempts,
     RepairMark,
+    RepairWorkerState,
+    WaitsFor,
     merged,
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.repair_records import decode_away, decode_repairs, encode_away, encode_repairs
+from quire.wire.repair_records import (
+    decode_away,
+    decode_repairs,
+    decode_worker,
+    encode_away,
+    encode_repairs,
+    encode_worker,
+)
 from quire.wire.underreplication import (
     MissingBookies,
     decode_delay,
@@ -100,10 +110,27 @@ def test_a_mark_with_more_bookies_names_all_once(known, more):
 # --- Quire's -----------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(MARKS, max_size=5), UNKNOWN)
-def test_marks_come_back_with_the_fields_of_later_versions(marks, unknown):
-    repairs = LedgerRepairs(tuple(marks), unknown)
+ATTEMPTS = st.builds(
+    RepairAttempts,
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(WaitsFor),
+    st.text(max_size=9),
+    st.just("w"),
+    NUMBERS,
+    UNKNOWN,
+)
+
+
+@given(st.lists(MARKS, max_size=5), UNKNOWN, st.none() | ATTEMPTS)
+def test_marks_and_attempts_come_back_with_the_fields_of_later_versions(marks, unknown, attempts):
+    repairs = LedgerRepairs(tuple(marks), unknown, attempts)
     assert decode_repairs(encode_repairs(repairs, 7), 7) == repairs
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_what_a_worker_tells_comes_back(ledgers, size, rate):
+    state = RepairWorkerState("w", ledgers, size, rate)
+    assert decode_worker(encode_worker(state), "w") == state
 
 
 @given(st.integers(0, 2**63 - 1), UNKNOWN)
@@ -117,7 +144,8 @@ def test_what_is_no_record_of_quires_is_named():
     other_reason = pb.LedgerRepairs(format_version=1, ledger_id=7, marks=[pb.RepairMark(reason=9)])
     no_range = pb.LedgerRepairs(format_version=1, ledger_id=7, marks=[pb.RepairMark(reason=1)])
     many = pb.LedgerRepairs(format_version=1, ledger_id=7, marks=[pb.RepairMark(reason=1)] * (MARKS_MAX + 1))
-    bad = [other_reason, no_range, many, pb.LedgerRepairs(format_version=2, ledger_id=7)]
+    waits = pb.LedgerRepairs(format_version=1, ledger_id=7, attempts=pb.RepairAttempts(waits=9))
+    bad = [waits, other_reason, no_range, many, pb.LedgerRepairs(format_version=2, ledger_id=7)]
     for data in (b"\xff", b"", *(each.SerializeToString() for each in bad)):
         with pytest.raises(CorruptMetadataError, match="ledger 7"):
             decode_repairs(data, 7)
@@ -127,6 +155,8 @@ def test_what_is_no_record_of_quires_is_named():
         decode_away(encode_away(AwayCount(BookieId("b:1"), 1)), "c:1")
     with pytest.raises(CorruptMetadataError, match="b:1"):
         decode_away(b"\xff", "b:1")
+    with pytest.raises(CorruptMetadataError, match="worker w"):
+        decode_worker(b"\xff", "w")
     mark = RepairMark(MarkReason.HOLE, BookieId("b"), EntryRange(3, 2), 1, "", 1)
     with pytest.raises(MisuseError, match=r"3\.\.2"):
         encode_repairs(LedgerRepairs((mark,)), 7)

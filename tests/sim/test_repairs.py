@@ -5,13 +5,15 @@ Source: docs/protocol/repair.md; docs/simulation.md, "The world".
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from quire.core.rules import RULES, Rules
 from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.sim.campaign import campaign
+from quire_testing.sim.programs import Parts
 from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.run import simulate
 from quire_testing.sim.walk_campaign import some_walks
@@ -64,6 +66,50 @@ def test_after_a_loss_every_decided_entry_is_on_its_whole_write_set() -> None:
         },
         seed=f"0 to {seeds - 1}",
     )
+
+
+BY_ITSELF = (
+    "auto-recovery recovers an open ledger",
+    "auto-recovery repairs a ledger",
+    "fault: session_lost",
+    "fault: clock_jump",
+)
+
+
+@pytest.mark.timeout(7200)
+def test_daemons_put_back_what_is_lost_by_themselves() -> None:
+    """AR1: no open ledger is recovered while no bookie could take a slot. F5: what is marked is repaired in the end."""
+    seeds = rounds(30, 10_000)
+    tally = campaign(0, seeds, mixes=("autorecovery",), jobs=2)
+    assert not tally.failures, tally.failures[:5]
+    if FULL:
+        assert not [situation for situation in BY_ITSELF if not tally.seen[situation]]
+    keep_figures(
+        "simulated_autorecovery",
+        {
+            "runs": tally.schedules,
+            "violations": 0,
+            "seen": {name: tally.seen[name] for name in sorted(tally.seen) if "auto" in name},
+            "cpu_seconds": round(tally.cpu_seconds),
+        },
+        seed=f"0 to {seeds - 1}",
+    )
+
+
+NEVER = replace(RULES, copy_is_due=lambda **_: False)
+AT_ONCE = replace(RULES, may_recover_open=lambda *, names_gone, **_: names_gone)
+
+
+@pytest.mark.parametrize(
+    ("rules", "violated"),
+    [(NEVER, "lack copies"), (AT_ONCE, "AR1")],
+    ids=["no copy is ever due", "X39, grace without a spare"],
+)
+def test_a_daemon_with_a_rule_taken_out_is_found(rules: Rules, violated: str) -> None:
+    seeds = range(40)
+    parts = Parts(rules=rules)
+    found = (simulate(seed, "autorecovery", parts=parts, judging=False).violations for seed in seeds)
+    assert any(violated in violation for violations in found for violation in violations)
 
 
 def test_without_a_repair_copies_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

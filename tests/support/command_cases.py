@@ -10,7 +10,7 @@ from quire.cli.local_cluster import LocalCluster
 from support.commands import every_command
 
 DOCUMENTED = {0, 1, 2, 3, 4, 5, 130}
-SERVERS = {("up",), ("bookie",)}
+SERVERS = {("up",), ("bookie",), ("autorecovery",)}
 """Ctrl-C is how they are ended: 0."""
 
 LINES: dict[tuple[str, ...], str] = {

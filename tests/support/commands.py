@@ -24,7 +24,7 @@ def every_command() -> dict[tuple[str, ...], Any]:
             words = (*before, name)
             if hasattr(command, "commands"):
                 walk(command, words)
-            else:
+            if not hasattr(command, "commands") or command.invoke_without_command:
                 found[words] = command
 
     walk(root(), ())

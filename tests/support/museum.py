@@ -41,6 +41,8 @@ PROPERTIES = {
     "starts": "a bookie starts, whatever a crash left",
     "readable": "an acknowledged entry is readable, or said to be unknown, and never denied",
     "kept": "what lives is not deleted",
+    "healthy": "a ledger that lacks nothing is not marked for repair",
+    "bounded": "what cannot be repaired is not tried without end",
     "bytes": "the bytes that are read are the bytes that were acknowledged",
     "refused": "a request that cannot be meant is refused at the door",
 }

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.forget import forget
 from quire.cli.options import (
     ClusterOption,
     CollectOption,
@@ -20,7 +21,12 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output
+from quire.core.errors import MisuseError
 
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Where its segments and its identity lie [required].", show_default=False),
+]
 ListenOption = Annotated[str, typer.Option(help="host:port to listen on; port 0 takes any free one.")]
 AdvertiseOption = Annotated[
     str | None,
@@ -56,8 +62,14 @@ AdoptOption = Annotated[
 ]
 
 
+app = typer.Typer()
+app.command("forget")(forget)
+
+
+@app.callback(invoke_without_command=True)
 def bookie(
-    directory: Annotated[Path, typer.Option("--dir", help="Where its segments and its identity lie.")],
+    context: typer.Context,
+    directory: DirOption = None,
     cluster: ClusterOption = None,
     listen: ListenOption = "127.0.0.1:3181",
     advertise: AdvertiseOption = None,
@@ -78,6 +90,10 @@ def bookie(
     as_json: JsonOption = False,
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
+    if context.invoked_subcommand is not None:
+        return
+    if directory is None:
+        raise MisuseError("Missing option --dir: it says where the bookie's segments and its identity lie.")
     from quire.bookie.config import BookieConfig
     from quire.cli.serve import Ready, serve, set_up_logging, storage_for
     from quire.env.real import RealFiles, require_linux

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quire.cli import autorecovery
 from quire.cli.attention import kinds_of, lines_of
 from quire.cli.bookie_rows import bookie_rows, shown
 from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
 
 app = typer.Typer(
-    help="The cluster as a whole: status, health, bookies, debt, repair, orphans, accept-store, upgrade."
+    help="The cluster as a whole: status, health, bookies, debt, repair, repairs, autorecovery, lost-delay, orphans, "
+    "accept-store, upgrade."
 )
 app.command("upgrade")(upgrade)
 app.command("debt")(debt)
 app.command("repair")(repair_cluster)
+app.command("repairs")(autorecovery.repairs)
+app.add_typer(autorecovery.app, name="autorecovery")
+app.command("lost-delay")(autorecovery.lost_delay)
 app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: one process per bookie, started, watched, killed, restarted, stopped.
+"""A whole cluster on this machine: a process for each bookie and one for auto-recovery, started, watched, killed, stopped.
 
 Holds no event loop and imports neither the client nor the bookie: the parent process stays small.
 
@@ -36,6 +36,8 @@ HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 DEFAULT_BOOKIES: Final = 3
+RECOVERY: Final = "autorecovery"
+"""The name of the process that audits and repairs."""
 LAST_LINES: Final = 12
 """So many last lines of a dead bookie's log are shown."""
 
@@ -110,6 +112,7 @@ class LocalCluster:
         security: the file that says what bookies ask of clients.
         frame_bytes_max: the longest frame that they take; None: the defaults.
         segment_bytes: the size of their segments; None: what suits the disk.
+        recovers: run auto-recovery beside them.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class LocalCluster:
         security: Path | None = None,
         frame_bytes_max: int | None = None,
         segment_bytes: int | None = None,
+        recovers: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self.frame_bytes_max = frame_bytes_max
@@ -145,6 +149,8 @@ class LocalCluster:
         if port is not None:
             for number, bookie in enumerate(self.bookies):
                 bookie.port, bookie.chosen_port = port + number, True
+        log = self.directory / f"{RECOVERY}.log"
+        self.recovery = LocalBookie(RECOVERY, self.directory, log) if recovers else None
         self._selector = selectors.DefaultSelector()
         self._lock: Any = None
         self.moved: list[str] = []
@@ -185,23 +191,34 @@ class LocalCluster:
                 self._launch(bookie)
             self._await_ready(self.bookies[1:])
             self._remember()
+            if self.recovery is not None:
+                self._run(self.recovery, ["-m", "quire.cli.recovering", "--cluster", self.uri])
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> list[LocalBookie]:
-        """Stop every bookie cleanly; one that does not end in time is killed.
+        """Stop every process cleanly; one that does not end in time is killed.
 
         Returns:
-            The bookies that did not stop cleanly.
+            The processes that did not stop cleanly.
         """
-        for bookie in self.bookies:
+        # Whoever repairs goes first: else it sees all bookies leave.
+        recovery = [] if self.recovery is None else [self.recovery]
+        unclean = self._stop(recovery) + self._stop(self.bookies)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        return unclean
+
+    def _stop(self, processes: list[LocalBookie]) -> list[LocalBookie]:
+        for bookie in processes:
             if bookie.running and bookie.process:
                 bookie.process.send_signal(signal.SIGCONT)
                 bookie.process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         unclean = []
-        for bookie in self.bookies:
+        for bookie in processes:
             if bookie.process is None:
                 continue
             try:
@@ -210,11 +227,11 @@ class LocalCluster:
                 bookie.process.kill()
                 bookie.process.wait()
             self._forget(bookie)
-            if bookie.process.returncode:
+            early = (
+                bookie is self.recovery and bookie.process.returncode == -signal.SIGTERM
+            )  # it had not begun
+            if bookie.process.returncode and not early:
                 unclean.append(bookie)
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
         return unclean
 
     def kill(self, index: int) -> LocalBookie:
@@ -335,15 +352,7 @@ class LocalCluster:
 
     def _launch(self, bookie: LocalBookie) -> None:
         RealFiles().make_directory(bookie.directory)
-        command = [
-            sys.executable,
-            "-m",
-            "quire.cli.serve",
-            "--dir",
-            str(bookie.directory),
-            "--cluster",
-            self.uri,
-        ]
+        command = ["-m", "quire.cli.serve", "--dir", str(bookie.directory), "--cluster", self.uri]
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
         if self.security is not None:
             command += ["--security", str(self.security.absolute())]
@@ -351,11 +360,19 @@ class LocalCluster:
             command += ["--frame-bytes-max", str(self.frame_bytes_max)]
         if self.segment_bytes is not None:
             command += ["--segment-bytes", str(self.segment_bytes)]
+        self._run(bookie, command)
+
+    def _run(self, bookie: LocalBookie, command: list[str]) -> None:
+        """Start one process, whose end closes its standard output."""
         bookie.first_line = b""
         with open_private(bookie.log, "ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.
             bookie.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                process_group=0,
             )
         self._selector.register(bookie.process.stdout, selectors.EVENT_READ, bookie)  # type: ignore[arg-type]
 
@@ -369,6 +386,8 @@ class LocalCluster:
                 raise BookieStartError(text, path=str(self.directory))
             for key, _ in events:
                 bookie: LocalBookie = key.data
+                if bookie is self.recovery:
+                    continue  # it says nothing; `wait` finds its end
                 data = os.read(key.fd, 65536)
                 bookie.first_line += data
                 if b"\n" not in bookie.first_line and data:
@@ -450,7 +469,7 @@ def is_a_bookies(folder: Path) -> bool:
 
 def _is_ours(name: str) -> bool:
     """Whether a name in a cluster's directory is one that `quire up` makes there."""
-    return name == "lock" or name.startswith(("bookie-", "bookies.", METADATA_FILE))
+    return name in {"lock", f"{RECOVERY}.log"} or name.startswith(("bookie-", "bookies.", METADATA_FILE))
 
 
 def _is_free(port: int) -> bool:

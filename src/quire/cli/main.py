@@ -20,6 +20,7 @@ from quire.cli import (
     top,
     up,
 )
+from quire.cli.autorecovery import autorecovery
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
 from quire.cli.options import BEFORE_SUBCOMMAND
@@ -77,7 +78,8 @@ def root(
 
 app.command("up")(up.up)
 app.command("demo")(demo)
-app.command("bookie")(bookie.bookie)
+app.add_typer(bookie.app, name="bookie")
+app.command("autorecovery")(autorecovery)
 app.command("top")(top.top)
 testing.add_commands(app)
 app.add_typer(ledger.app, name="ledger")

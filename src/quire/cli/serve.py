@@ -77,8 +77,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if until_eof:
-        # A pipe from the parent: it ends when the parent dies, however it dies.
-        loop.add_reader(sys.stdin.fileno(), _read_until_eof, loop, stop)
+        stop_at_end_of_input(loop, stop)
     asked = BookieSecurity() if security is None else BookieSecurity.load(security)
     close_directory(config.directory)
     store = await open_store(cluster, create=create)
@@ -140,6 +139,11 @@ def port_in_use(host: str, port: int) -> str:
         f"Port {port} on {host} is in use by another program; choose another with --listen {host}:PORT "
         f"(`quire up`: --port PORT), or port 0 for any free one."
     )
+
+
+def stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set an event when standard input ends: a pipe from the parent ends when that dies, however it dies."""
+    loop.add_reader(sys.stdin.fileno(), _read_until_eof, loop, stop)
 
 
 def _read_until_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -33,6 +33,13 @@ OtherClusterOption = Annotated[
     ),
 ]
 
+RecoversOption = Annotated[
+    bool,
+    typer.Option(
+        "--autorecovery/--no-autorecovery", help="Repair what lost bookies take with them, by itself."
+    ),
+]
+
 
 def up(
     directory: DirOption = Path("quire-data"),
@@ -50,6 +57,7 @@ def up(
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
     segment_bytes: SegmentOption = None,
+    recovers: RecoversOption = True,
     console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,6 +76,7 @@ def up(
             security=security,
             frame_bytes_max=frame_bytes_max,
             segment_bytes=segment_bytes,
+            recovers=recovers,
         )
         try:
             local.start()
@@ -111,6 +120,10 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
 
 
 def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
+    if bookie is local.recovery:
+        text = f"Auto-recovery {bookie.how_it_ended()}; its log: {bookie.log}. `quire autorecovery` runs it again."
+        out.note(text)
+        return
     words = ["quire", "bookie", "--dir", str(bookie.directory), "--cluster", local.uri]
     words += ["--listen", bookie.address, "--name", bookie.name]
     if local.security is not None:

@@ -97,6 +97,7 @@ class LedgerRepair:
         self._result: asyncio.Future[RepairEnded] = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._machine: RepairMachine | None = None
+        self._access: LedgerAccess | None = None
         self._record: LedgerMetadata | None = None
         self._read_before: tuple[LedgerMetadata, LedgerNotes, int] | None = None
         self._copier: RangeCopier | None = None
@@ -109,6 +110,18 @@ class LedgerRepair:
         """What was sent to bookies so far."""
         return 0 if self._copier is None else self._copier.bytes
 
+    def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
+        """Other bookies are gone, or may take slots: what is on its way is copied, and nothing more for the old choice.
+
+        Args:
+            gone: bookies that are gone for good.
+            candidates: bookies that may take a slot, the best first.
+        """
+        self._gone, self._candidates = gone, candidates
+        if self._machine is not None and self._access is not None:
+            self._machine.bookies_changed(gone, candidates)
+            self._perform(self._machine, self._access)
+
     async def run(self) -> RepairEnded:
         """Repair.
 
@@ -120,7 +133,7 @@ class LedgerRepair:
         """
         record, notes, version = await self._context.ledgers.read_with_notes(self.ledger_id)
         self._record, self._read_before = record, (record, notes, version)
-        access = access_of(record, self._password)
+        access = self._access = access_of(record, self._password)
         self._copier = RangeCopier(
             self._context.bookies,
             access,

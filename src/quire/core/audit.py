@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from quire.core.audit_effects import (
     LIMITS,
@@ -36,7 +35,7 @@ from quire.core.audit_effects import (
 )
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set_masks
+from quire.core.quorum import fewest_copies
 from quire.core.rules import RULES, Rules
 from quire.core.seconds_seen import SecondsSeen
 from quire.core.state_table import StateTable
@@ -57,7 +56,6 @@ AUDIT_TABLE = StateTable(
 )
 """What an auditor's inputs do."""
 UNREADABLE_MAX = 100
-_masks = lru_cache(maxsize=64)(write_set_masks)
 
 
 @dataclass(slots=True)
@@ -322,8 +320,7 @@ class AuditMachine:
             if not here:
                 continue
             absent = sum(1 << slot for slot in here)
-            masks = _masks(len(ensemble), record.write_quorum)
-            copies = min((mask & ~absent).bit_count() for mask in masks)
+            copies = fewest_copies(len(ensemble), record.write_quorum, absent)
             due = [bookie for bookie in here.values() if self._is_due(bookie, copies, record.ack_quorum)]
             bookies |= dict.fromkeys(due)
             if due:

@@ -68,15 +68,31 @@ class OpenTails:
 
         That is as long as a bookie of its last ensemble was gone while the same other one could have taken the slot.
         """
-        ensemble = record.last_fragment.ensemble
-        gone_s = max((self._gone_s[bookie] for bookie in ensemble if bookie in self._gone_s), default=None)
-        spare_s = max((s for bookie, s in self._writable_s.items() if bookie not in ensemble), default=0)
+        seen_s = self._seen_s(record)
         return record.state is not LedgerState.CLOSED and self._rules.may_recover_open(
-            names_gone=gone_s is not None,
-            spare_s=min(gone_s or 0, spare_s),
+            names_gone=seen_s is not None,
+            spare_s=seen_s or 0,
             grace_s=self._limits.grace_s,
             idle_wait_s=self._limits.idle_wait_s,
         )
+
+    def wait_s(self, record: LedgerMetadata) -> int | None:
+        """How many more seconds its writer has, if all stays as it is; None: for ever, since it could do nothing.
+
+        Only for when to look again: `may_recover` decides.
+        """
+        seen_s = self._seen_s(record)
+        ensemble = record.last_fragment.ensemble
+        if seen_s is None or all(bookie in ensemble for bookie in self._writable_s):
+            return None
+        return max(0, max(self._limits.grace_s, 2 * self._limits.idle_wait_s) - seen_s)
+
+    def _seen_s(self, record: LedgerMetadata) -> int | None:
+        """How long a bookie of the last ensemble was gone while one spare was there; None: none is gone."""
+        ensemble = record.last_fragment.ensemble
+        gone_s = max((self._gone_s[bookie] for bookie in ensemble if bookie in self._gone_s), default=None)
+        spare_s = max((s for bookie, s in self._writable_s.items() if bookie not in ensemble), default=0)
+        return None if gone_s is None else min(gone_s, spare_s)
 
 
 def _lengthened(

@@ -55,6 +55,12 @@ def write_set_mask(entry_id: int, ensemble_size: int, write_quorum: int) -> int:
     return sum(1 << slot for slot in write_set(entry_id, ensemble_size, write_quorum))
 
 
+@lru_cache(maxsize=4096)
+def fewest_copies(ensemble_size: int, write_quorum: int, absent: int) -> int:
+    """How many copies the write set has that has the fewest, when these slots (a mask) have none."""
+    return min((mask & ~absent).bit_count() for mask in write_set_masks(ensemble_size, write_quorum))
+
+
 @lru_cache(maxsize=256)
 def write_set_masks(ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     """Every write set that an ensemble has, as masks of slots: one where E = Qw, else E, by entry id mod E."""

@@ -57,12 +57,65 @@ class RepairMark:
     unknown: bytes = b""
 
 
+class WaitsFor(Enum):
+    """What a marked ledger waits for after an attempt to repair it. The values are those of the record."""
+
+    ATTEMPT = 1
+    """Another attempt, after a pause."""
+    WRITER = 2
+    """Its writer, or a bookie that could take the place of the one that is gone: it is open."""
+    GONE_BOOKIE = 3
+    """A bookie that is gone: only such have some of the entries."""
+    NOTHING = 4
+    """Entries are lost: no bookie has them."""
+    BOOKIE = 5
+    """A bookie that comes, or a change of the marks: no attempt succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAttempts:
+    """What the last attempt of a worker left; for people.
+
+    Attributes:
+        count: how many attempts ended so since the last bookie came.
+        waits: what the ledger waits for now.
+        why: what stood in the way.
+        tried_by: the worker.
+        tried_ms: wall time.
+        unknown: fields of later versions.
+    """
+
+    count: int
+    waits: WaitsFor
+    why: str
+    tried_by: str = ""
+    tried_ms: int = 0
+    unknown: bytes = b""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRepairs:
-    """All of Quire's marks of one ledger. `unknown`: fields of later versions."""
+    """Quire's marks of one ledger, and what the last attempt left. `unknown`: fields of later versions."""
 
     marks: tuple[RepairMark, ...]
     unknown: bytes = b""
+    attempts: RepairAttempts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWorkerState:
+    """What a worker tells of itself while it lives.
+
+    Attributes:
+        name: how people know it.
+        ledgers, bytes: what it has repaired and copied since it began.
+        bytes_per_s: how fast it copied lately.
+    """
+
+    name: str
+    ledgers: int = 0
+    bytes: int = 0
+    bytes_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ STREAM_NAMES: Final = "stream-names/"
 LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 REPAIRS: Final = "repairs/"
 AWAY: Final = "away/"
+WORKERS: Final = "repair-workers/"
 UNDERREPLICATION: Final = "underreplication/"
 MISSING: Final = f"{UNDERREPLICATION}ledgers/"
 LOCKS: Final = f"{UNDERREPLICATION}locks/"
@@ -82,6 +83,11 @@ def repairs_key(ledger_id: int) -> str:
 def away_key(bookie_id: str) -> str:
     """Of the time that a bookie has been away."""
     return check_key(AWAY + check_bookie_id(bookie_id))
+
+
+def worker_key(name: str) -> str:
+    """Of the registration of a worker that repairs."""
+    return check_key(WORKERS + name)
 
 
 def missing_key(ledger_id: int) -> str:
@@ -171,6 +177,10 @@ KEYS: Final = Names(
         f"{AWAY}<bookie>": (
             "how long a bookie has been away",
             FieldUse("the auditor", "auditors", "2", IGNORES),
+        ),
+        f"{WORKERS}<name>": (
+            "a registration: a worker that repairs, and what it has done",
+            FieldUse("the worker", "operators' commands", "2", IGNORES),
         ),
         f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
         f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),

@@ -17,7 +17,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.repair_marks import AwayCount, LedgerRepairs, RepairMark, merged
+from quire.core.repair_marks import (
+    AwayCount,
+    LedgerRepairs,
+    RepairAttempts,
+    RepairMark,
+    RepairWorkerState,
+    merged,
+)
 from quire.env.interfaces import Clock
 from quire.metadata.keys import (
     AWAY,
@@ -26,11 +33,13 @@ from quire.metadata.keys import (
     LOST_DELAY,
     MISSING,
     REPAIRS,
+    WORKERS,
     away_key,
     ledger_of,
     lock_key,
     missing_key,
     repairs_key,
+    worker_key,
 )
 from quire.metadata.paging import every_key
 from quire.metadata.store import (
@@ -44,7 +53,14 @@ from quire.metadata.store import (
     Watch,
 )
 from quire.metadata.tombstones import look
-from quire.wire.repair_records import decode_away, decode_repairs, encode_away, encode_repairs
+from quire.wire.repair_records import (
+    decode_away,
+    decode_repairs,
+    decode_worker,
+    encode_away,
+    encode_repairs,
+    encode_worker,
+)
 from quire.wire.underreplication import (
     SECONDS_MAX,
     MissingBookies,
@@ -144,10 +160,21 @@ class RepairStore:
             known = found or LedgerRepairs(())
             return replace(known, marks=merged(known.marks, more))
 
-        def encode(repairs: LedgerRepairs) -> bytes:
-            return encode_repairs(repairs, ledger_id)
+        return await self._change_marks(ledger_id, change)
 
-        return await self._merge(repairs_key(ledger_id), ledger_id, decode_repairs, encode, change)
+    async def note_attempts(self, ledger_id: int, attempts: RepairAttempts) -> int:
+        """Store what an attempt to repair a ledger left, beside its marks, for people.
+
+        Returns:
+            The version of the ledger's marks.
+
+        Raises:
+            CorruptMetadataError, StoreBusyError, StoreAwayError, MetadataUnknownError: as `mark_missing`.
+        """
+        noted = replace(attempts, tried_by=self._name, tried_ms=self._clock.wall_ms())
+        return await self._change_marks(
+            ledger_id, lambda found: replace(found or LedgerRepairs(()), attempts=noted)
+        )
 
     async def marks(self, ledger_id: int) -> Stored[LedgerRepairs] | None:
         """Quire's marks of a ledger; None if there are none."""
@@ -168,6 +195,14 @@ class RepairStore:
         """Changes of marks: BookKeeper's, and Quire's."""
         return self._store.watch(MISSING), self._store.watch(REPAIRS)
 
+    def watch_settings(self) -> tuple[Watch, Watch]:
+        """Changes of the settings: whether auto-recovery is on, and the delay."""
+        return self._store.watch(DISABLE), self._store.watch(LOST_DELAY)
+
+    def watch_away(self) -> Watch:
+        """Changes of the time that bookies have been away."""
+        return self._store.watch(AWAY)
+
     # --- who repairs -------------------------------------------------------------------------------------------------
 
     async def lock(self, ledger_id: int) -> Registration:
@@ -187,6 +222,34 @@ class RepairStore:
                 found[LedgerId(ledger_id)] = ""
                 with suppress(CorruptMetadataError):
                     found[LedgerId(ledger_id)] = decode_holder(value.value, key)
+        return found
+
+    async def register_worker(self, state: RepairWorkerState) -> Registration:
+        """Say that a worker is there.
+
+        Raises:
+            AlreadyExistsError: another one of this name is.
+        """
+        return await self._store.register(worker_key(state.name), encode_worker(state))
+
+    async def update_worker(self, held: Registration, state: RepairWorkerState) -> None:
+        """Say what a worker has done.
+
+        Raises:
+            KeyMissingError: its registration is lost or closed.
+            MetadataUnknownError: the outcome is unknown.
+        """
+        await held.update(encode_worker(state))
+
+    async def workers(self) -> list[RepairWorkerState]:
+        """The workers that are there, by name; of one that cannot be read the name is known."""
+        found: list[RepairWorkerState] = []
+        async for key, value in every_key(self._store, WORKERS):
+            name = key.removeprefix(WORKERS)
+            try:
+                found.append(decode_worker(value.value, name))
+            except CorruptMetadataError:
+                found.append(RepairWorkerState(name))
         return found
 
     # --- the time that bookies have been away ------------------------------------------------------------------------
@@ -268,6 +331,14 @@ class RepairStore:
         raise StoreBusyError(f"{LOST_DELAY} was changed {ATTEMPTS_MAX} times while it was set; try again")
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _change_marks(
+        self, ledger_id: int, change: Callable[[LedgerRepairs | None], LedgerRepairs]
+    ) -> int:
+        def encode(repairs: LedgerRepairs) -> bytes:
+            return encode_repairs(repairs, ledger_id)
+
+        return await self._merge(repairs_key(ledger_id), ledger_id, decode_repairs, encode, change)
 
     async def _merge(
         self,

@@ -12,7 +12,16 @@ from typing import Final
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MARKS_MAX, AwayCount, LedgerRepairs, MarkReason, RepairMark
+from quire.core.repair_marks import (
+    MARKS_MAX,
+    AwayCount,
+    LedgerRepairs,
+    MarkReason,
+    RepairAttempts,
+    RepairMark,
+    RepairWorkerState,
+    WaitsFor,
+)
 from quire.wire.layout import IGNORES, FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import (
@@ -29,8 +38,12 @@ from quire.wire.records import (
 FORMAT_VERSION: Final = 1
 REPAIRS_BYTES_MAX: Final = 64 * 1024
 AWAY_BYTES_MAX: Final = 4096
+WORKER_BYTES_MAX: Final = 4096
 NAME_LENGTH_MAX: Final = 256
 """Characters of the name of a client; a longer one is cut."""
+COUNT_MAX: Final = 2**32 - 1
+WHY_LENGTH_MAX: Final = 1024
+"""Characters of the reason that an attempt gives; a longer one is cut."""
 
 
 def encode_repairs(repairs: LedgerRepairs, ledger_id: int) -> bytes:
@@ -47,6 +60,7 @@ def encode_repairs(repairs: LedgerRepairs, ledger_id: int) -> bytes:
         format_version=FORMAT_VERSION,
         ledger_id=check_number(ledger_id, "the ledger's id", where, ID_MAX),
         marks=[_message(mark, where) for mark in repairs.marks],
+        attempts=None if repairs.attempts is None else _attempts_message(repairs.attempts, where),
     )
     return serialized(message, repairs.unknown, where, REPAIRS_BYTES_MAX)
 
@@ -64,7 +78,37 @@ def decode_repairs(data: bytes, ledger_id: int) -> LedgerRepairs:
         raise corrupt(where, f"they are of ledger {message.ledger_id}")
     if len(message.marks) > MARKS_MAX:
         raise corrupt(where, f"they are {len(message.marks)}, more than {MARKS_MAX}")
-    return LedgerRepairs(tuple(_mark(each, where) for each in message.marks), unknown_of(message))
+    attempts = _attempts(message.attempts, where) if message.HasField("attempts") else None
+    return LedgerRepairs(tuple(_mark(each, where) for each in message.marks), unknown_of(message), attempts)
+
+
+def encode_worker(worker: RepairWorkerState) -> bytes:
+    """The value of the registration `repair-workers/<name>`.
+
+    Raises:
+        MisuseError: a number is out of bounds.
+    """
+    where = _of_worker(worker.name)
+    message = pb.RepairWorker(
+        format_version=FORMAT_VERSION,
+        name=_cut(worker.name, NAME_LENGTH_MAX),
+        ledgers=check_number(worker.ledgers, "the number of ledgers", where),
+        bytes=check_number(worker.bytes, "the number of bytes", where),
+        bytes_per_s=check_number(worker.bytes_per_s, "the rate", where),
+    )
+    return serialized(message, b"", where, WORKER_BYTES_MAX)
+
+
+def decode_worker(data: bytes, name: str) -> RepairWorkerState:
+    """What a worker tells of itself.
+
+    Raises:
+        CorruptMetadataError: not such a record, or of a later version.
+    """
+    where = _of_worker(name)
+    message = parse(pb.RepairWorker, data, where, WORKER_BYTES_MAX)
+    check_version(message.format_version, FORMAT_VERSION, where)
+    return RepairWorkerState(message.name, message.ledgers, message.bytes, message.bytes_per_s)
 
 
 def encode_away(away: AwayCount) -> bytes:
@@ -78,7 +122,7 @@ def encode_away(away: AwayCount) -> bytes:
         format_version=FORMAT_VERSION,
         bookie=away.bookie,
         seconds=check_number(away.seconds, "the number of seconds", where, U63_MAX),
-        counted_by=_name(away.counted_by),
+        counted_by=_cut(away.counted_by, NAME_LENGTH_MAX),
     )
     return serialized(message, away.unknown, where, AWAY_BYTES_MAX)
 
@@ -111,7 +155,7 @@ def _message(mark: RepairMark, where: str) -> pb.RepairMark:
             first=entries.first, last=entries.last, period=entries.period, residues=entries.residues
         ),
         record_version=check_number(mark.record_version, "the record's version", where),
-        seen_by=_name(mark.seen_by),
+        seen_by=_cut(mark.seen_by, NAME_LENGTH_MAX),
         seen_ms=check_number(mark.seen_ms, "the time", where),
     )
     return with_unknown(message, mark.unknown)
@@ -142,12 +186,37 @@ def _mark(message: pb.RepairMark, where: str) -> RepairMark:
     )
 
 
-def _name(name: str) -> str:
-    return name[:NAME_LENGTH_MAX].encode(errors="replace").decode()
+def _attempts_message(attempts: RepairAttempts, where: str) -> pb.RepairAttempts:
+    message = pb.RepairAttempts(
+        count=check_number(attempts.count, "the number of attempts", where, COUNT_MAX),
+        waits=attempts.waits.value,
+        why=_cut(attempts.why, WHY_LENGTH_MAX),
+        tried_by=_cut(attempts.tried_by, NAME_LENGTH_MAX),
+        tried_ms=check_number(attempts.tried_ms, "the time", where),
+    )
+    return with_unknown(message, attempts.unknown)
+
+
+def _attempts(message: pb.RepairAttempts, where: str) -> RepairAttempts:
+    try:
+        waits = WaitsFor(message.waits)
+    except ValueError:
+        raise corrupt(where, f"they wait for {message.waits}, which this program does not know") from None
+    return RepairAttempts(
+        message.count, waits, message.why, message.tried_by, max(0, message.tried_ms), unknown_of(message)
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    return text[:length].encode(errors="replace").decode()
 
 
 def _of_ledger(ledger_id: int) -> str:
     return f"the marks of repair of ledger {ledger_id}"
+
+
+def _of_worker(name: str) -> str:
+    return f"the registration of repair worker {name}"
 
 
 def _of_bookie(bookie: str) -> str:
@@ -155,12 +224,23 @@ def _of_bookie(bookie: str) -> str:
 
 
 _MARKER: Final = FieldUse("whoever sees it; auditors", "workers", "2", IGNORES)
+_WORKER: Final = FieldUse("the worker", "operators' commands", "2", IGNORES)
 _AUDITOR: Final = FieldUse("the auditor", "auditors", "2", IGNORES)
 
 REPAIRS_FIELDS: Final = Message(
     "Marks of repair of a ledger",
     pb.LedgerRepairs.DESCRIPTOR,
-    dict.fromkeys(("format_version", "ledger_id", "marks"), _MARKER),
+    dict.fromkeys(("format_version", "ledger_id", "marks"), _MARKER) | {"attempts": _WORKER},
+)
+ATTEMPTS_FIELDS: Final = Message(
+    "What attempts to repair a ledger left",
+    pb.RepairAttempts.DESCRIPTOR,
+    dict.fromkeys(("count", "waits", "why", "tried_by", "tried_ms"), _WORKER),
+)
+WORKER_FIELDS: Final = Message(
+    "A repair worker's registration",
+    pb.RepairWorker.DESCRIPTOR,
+    dict.fromkeys(("format_version", "name", "ledgers", "bytes", "bytes_per_s"), _WORKER),
 )
 MARK_FIELDS: Final = Message(
     "One mark of repair",

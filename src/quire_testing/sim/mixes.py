@@ -201,6 +201,26 @@ MIXES: Final = {
             6,
             lost=30,
         ),
+        Mix(
+            "autorecovery",
+            "two daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump, an owner deletes",
+            "autorecovery",
+            ((4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (3, 3, 3, 2), (4, 2, 2, 2), (5, 4, 3, 2)),
+            16,
+            ("writer1", "writer2", "repairer1", "repairer2", "owner"),
+            {
+                Kind.POWER: 3,
+                Kind.KILL: 3,
+                Kind.PAUSE: 3,
+                Kind.CUT: 2,
+                Kind.STORE_CUT: 3,
+                Kind.SESSION_LOST: 3,
+                Kind.CLOCK_JUMP: 2,
+                Kind.KILL_CLIENT: 2,
+            },
+            6,
+            lost=30,
+        ),
     )
 }
 
@@ -279,7 +299,7 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
     _swarm(settings, chance, names)
     if mix.name == "hunt":
         _hunt(settings, chance, names)
-    if mix.workload == "repair":
+    if mix.workload in {"repair", "autorecovery"}:
         when = min(int(5 * MS * (1.0 - chance.random()) ** -1.0), 4000 * MS)
         settings.faults.append(Fault(Phase.BEGIN, when, Kind.LOST, chance.choice(names)))
     return settings

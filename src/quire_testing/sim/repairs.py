@@ -8,14 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from quire.autorecovery.daemon import AutoRecovery
 from quire.autorecovery.repair import ClusterRepair
+from quire.client.client import RecoveryReport
+from quire.core.audit_effects import AuditLimits
 from quire.core.errors import QuireError
+from quire.core.open_tails import GraceLimits
+from quire.core.repair_queue import QueueLimits
 from quire.log.client import QuireClient
 from quire_testing.sim.responses import answer
 from quire_testing.sim.world import World
 
+LOST_DELAY_S: Final = 2
+AUDITS: Final = AuditLimits(tick_s=1, again_s=4, pause_s_max=4)
+ATTEMPTS: Final = QueueLimits(pause_ms=200, pause_ms_max=2000)
+GRACE: Final = GraceLimits(grace_s=4, idle_wait_s=1, tick_s=1)
+"""As production's, at a faster pace."""
+DAEMON_SECONDS: Final = 12
+"""So long the run waits for what daemons do, before everything heals."""
 REPAIRS: Final = 12
 """As often a repairer looks at all ledgers, at most."""
 
@@ -39,7 +51,11 @@ class RepairPrograms:
             operation.ok()
 
     async def again(self, name: str, client: QuireClient, over: Callable[[], bool]) -> None:
-        """Repair all ledgers now and then, and some time after `over`."""
+        """Repair all ledgers now and then, and some time after `over`; or have a daemon do it."""
+        if self._world.settings.mix.workload == "autorecovery":
+            self.start(name, client)
+            await asyncio.sleep(DAEMON_SECONDS)
+            return
         chance = self._world.chance(name)
         for _ in range(REPAIRS):
             await asyncio.sleep(chance.random() ** 2)
@@ -47,6 +63,50 @@ class RepairPrograms:
                 await self.run(name, client)
             if over() and chance.random() < 0.3:
                 return
+
+    def start(self, name: str, client: QuireClient) -> AutoRecovery:
+        """Begin to audit and to repair."""
+        recover = client.recover_ledger
+
+        async def watched(ledger_id: int, password: bytes = b"", **named: Any) -> RecoveryReport:
+            record, there = self._world.record(ledger_id), client.bookies.writable()
+            if record is not None and not set(there) - {*record.last_fragment.ensemble}:
+                self._world.broken(
+                    f"AR1: ledger {ledger_id} is recovered, and no bookie could take a slot of it"
+                )
+            self._world.saw("auto-recovery recovers an open ledger")
+            return await recover(ledger_id, password, **named)
+
+        client.recover_ledger = watched  # type: ignore[method-assign]
+        rules = self._world.around.parts.rules
+        daemon = AutoRecovery(client, name, audit=AUDITS, queue=ATTEMPTS, grace=GRACE, rules=rules)
+        asyncio.get_running_loop().create_task(self._daemon(daemon), name=name)
+        return daemon
+
+    async def _daemon(self, daemon: AutoRecovery) -> None:
+        while True:
+            with contextlib.suppress(QuireError):
+                await daemon.marks.set_lost_delay_s(LOST_DELAY_S)
+                await daemon.run()
+            self._world.saw("auto-recovery starts again")
+            await asyncio.sleep(0.5)
+
+    async def left(self, daemon: AutoRecovery, client: QuireClient) -> str:
+        """The ledgers that daemons have not finished: decided fragments name a bookie that is lost, or there are marks."""
+        daemon.worker.queue.check()
+        lost = {
+            one.server.bookie_id
+            for one in self._world.bookies.values()
+            if one.lost and one.server is not None
+        }
+        left = {int(ledger_id) for ledger_id, _ in await daemon.marks.missing_page()}
+        async for ledger_id in client.ledgers():
+            record = self._world.record(ledger_id)
+            if record is not None and any(lost & {*fragment.ensemble} for fragment in record.fragments):
+                left.add(int(ledger_id))
+        if daemon.worker.queue.counts.repaired:
+            self._world.saw("auto-recovery repairs a ledger")
+        return " ".join(map(str, sorted(left)))
 
     async def run(self, name: str, client: QuireClient) -> str:
         """Repair all ledgers, without the bookies that are lost by now.

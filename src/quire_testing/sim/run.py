@@ -11,9 +11,10 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from quire.core.answers import Answer
@@ -33,9 +34,11 @@ from quire_testing.sim.workloads import LOG_CONFIG, LOG_NAME, Workload
 from quire_testing.sim.world import World
 
 WORKLOAD_NS = 20 * SECOND
-SETTLE_NS = 30 * SECOND
+SETTLE_NS = 60 * SECOND
 EVENTS_MAX = 400_000
 TRIES = 12
+DAEMON_TRIES = 120
+"""Who repairs by itself waits for the delay, and for its writer's time."""
 LEAD_SECONDS = 15
 READ_BYTES = 1 << 20
 REACH_MS = 1000
@@ -97,7 +100,7 @@ def simulate(
         settings: other than the seed's own.
     """
     settings = settings or settings_of(seed, MIXES[mix])
-    with _undisturbed():
+    with undisturbed():
         world = World(seed, settings, parts, dropped)
         try:
             _run(world)
@@ -124,7 +127,7 @@ def simulate(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """No collector at moments of its own, no log on stderr."""
     collecting = gc.isenabled()
     gc.disable()
@@ -191,14 +194,17 @@ class _End:
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
         if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
-        if world.settings.mix.workload in {"log", "cancelled", "repair"}:
+        if world.settings.mix.workload in {"log", "cancelled", "repair", "autorecovery"}:
             ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
         if Kind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
         if world.settings.mix.workload == "repair":
-            await self._repair_all()
+            await self._repair_all(partial(self.workload.repairs.run, self.process.name, client))
+        if world.settings.mix.workload == "autorecovery" and len(world.bookies) > world.settings.shape[1]:
+            daemon = self.workload.repairs.start(self.process.name, client)
+            await self._repair_all(partial(self.workload.repairs.left, daemon, client), DAEMON_TRIES)
 
     async def _ledgers(self, client: QuireClient) -> list[int]:
         """All ledgers there are, those too whose creator died before it knew; the store's response may be late even now, and the caller asks again."""
@@ -264,21 +270,26 @@ class _End:
             for first in range(len(last))
         )
 
-    async def _repair_all(self) -> None:
-        """A last repair: then every entry of a closed ledger is on Qw bookies, and none of them is lost."""
-        world, client = self.world, self.process.client
-        assert client is not None
+    async def _repair_all(self, repair: Callable[[], Awaitable[str]], tries: int = TRIES) -> None:
+        """A last repair: then no closed ledger names a bookie that is lost.
+
+        Args:
+            repair: repairs, or waits for those who do; returns the ledgers that lack something still.
+            tries: so often.
+        """
+        world = self.world
         left = "nothing was looked at"
-        for _ in range(TRIES):
+        for _ in range(tries):
             with contextlib.suppress(QuireError):
-                left = await self.workload.repairs.run(self.process.name, client)
+                left = await repair()
             if not set(left.split()) - set(map(str, self._undecided)):
                 break
             await asyncio.sleep(0.3)
         else:
             self._stuck(f"ledgers {left} lack copies although everything is healed")
             return
-        world.history.note(self.process.name, "quiescent", guaranteed=True)
+        if tries == TRIES:  # what daemons do not mark, as what bookies that were away lack, stays missing
+            world.history.note(self.process.name, "quiescent", guaranteed=True)
         lost = {one.server.bookie_id for one in world.bookies.values() if one.lost and one.server is not None}
         for box in self.workload.boxes:
             record = world.record(box.ledger_id)

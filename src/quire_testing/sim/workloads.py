@@ -87,7 +87,7 @@ class Workload:
                 self._program(f"writer{number}", self.writer, self._box())
             for number, client in enumerate(("reader1", "reader2", "reader1")):
                 self._program(client, self.tail, self.boxes[number])
-        elif name == "repair":
+        elif name in {"repair", "autorecovery"}:
             for number in (1, 2):
                 self._program(f"writer{number}", self.writer, self._box())
                 self._program(f"repairer{number}", self.repairer)

@@ -42,7 +42,7 @@ def test_each_example_is_a_command_line_that_parses(line: str) -> None:
 def parse(command: Any, words: list[str]) -> None:
     context = command.make_context(words[0], words[1:])
     rest = [*context._protected_args, *context.args]
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and rest:
         name, command, rest = command.resolve_command(context, rest)
         context = command.make_context(name, list(rest), parent=context)
         rest = [*getattr(context, "_protected_args", ()), *context.args]

@@ -24,7 +24,7 @@ from support.zygote import Zygote, zygote
 PATIENCE_S = 2.0
 """A command at a terminal that has not ended by itself by then gets Ctrl-C, in whatever state it is."""
 
-WAITING = {("up",), ("bookie",), ("top",), ("log", "tail")}
+WAITING = {("up",), ("bookie",), ("autorecovery",), ("top",), ("log", "tail")}
 """These go on without input too."""
 
 TYPING = {("log", "append"), ("ledger", "append")}

@@ -15,6 +15,7 @@ from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.record_swap import SWAP_TABLE, RecordSwap
 from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
 from quire.core.repair_effects import REPAIR_TABLE
+from quire.core.repair_queue import MARK_TABLE, MarkedLedger, SeenMark
 from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
@@ -33,6 +34,7 @@ MADE = {
     RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
     AuditMachine: (AUDIT_TABLE, "status", AuditMachine),
     Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
+    MarkedLedger: (MARK_TABLE, "status", lambda: MarkedLedger(SeenMark(1, (), 2, 0))),
     RepairMachine: (REPAIR_TABLE, "status", lambda: RepairMachine([], [])),
 }
 REFUSED = [

@@ -226,15 +226,45 @@ class RepairMark(_message.Message):
     seen_ms: int
     def __init__(self, reason: _Optional[int] = ..., bookie: _Optional[str] = ..., entries: _Optional[_Union[EntryRange, _Mapping]] = ..., record_version: _Optional[int] = ..., seen_by: _Optional[str] = ..., seen_ms: _Optional[int] = ...) -> None: ...
 
+class RepairAttempts(_message.Message):
+    __slots__ = ("count", "waits", "why", "tried_by", "tried_ms")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    TRIED_BY_FIELD_NUMBER: _ClassVar[int]
+    TRIED_MS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    waits: int
+    why: str
+    tried_by: str
+    tried_ms: int
+    def __init__(self, count: _Optional[int] = ..., waits: _Optional[int] = ..., why: _Optional[str] = ..., tried_by: _Optional[str] = ..., tried_ms: _Optional[int] = ...) -> None: ...
+
 class LedgerRepairs(_message.Message):
-    __slots__ = ("format_version", "ledger_id", "marks")
+    __slots__ = ("format_version", "ledger_id", "marks", "attempts")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     ledger_id: int
     marks: _containers.RepeatedCompositeFieldContainer[RepairMark]
-    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[RepairMark, _Mapping]]] = ...) -> None: ...
+    attempts: RepairAttempts
+    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[RepairMark, _Mapping]]] = ..., attempts: _Optional[_Union[RepairAttempts, _Mapping]] = ...) -> None: ...
+
+class RepairWorker(_message.Message):
+    __slots__ = ("format_version", "name", "ledgers", "bytes", "bytes_per_s")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    format_version: int
+    name: str
+    ledgers: int
+    bytes: int
+    bytes_per_s: int
+    def __init__(self, format_version: _Optional[int] = ..., name: _Optional[str] = ..., ledgers: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Away(_message.Message):
     __slots__ = ("format_version", "bookie", "seconds", "counted_by")

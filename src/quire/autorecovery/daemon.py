@@ -1,0 +1,76 @@
+"""Auto-recovery as one process runs it: a candidate for the auditor, and a worker.
+
+Source: docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from quire.autorecovery.auditor import Auditor
+from quire.autorecovery.worker import RepairWorker
+from quire.client.client import Client
+from quire.core.audit_effects import LIMITS as AUDIT_LIMITS
+from quire.core.audit_effects import AuditLimits
+from quire.core.open_tails import GRACE, GraceLimits
+from quire.core.repair_queue import LIMITS as QUEUE_LIMITS
+from quire.core.repair_queue import QueueLimits
+from quire.core.rules import RULES, Rules
+from quire.metadata.repairs import RepairStore
+
+
+class AutoRecovery:
+    """A candidate for the auditor and a worker over one client.
+
+    Args:
+        client: the cluster.
+        name: how others know this process; None: its host and id, with some random digits.
+        bytes_per_s: how fast it copies; None: as fast as bookies take it.
+        duties: what the auditor does hourly besides.
+        audit: ticks and pauses of audits.
+        queue: attempts, pauses and room of the worker.
+        grace: how long an open ledger is left to its writer.
+        rules: the judgements; production passes the one true set.
+
+    Raises:
+        AlreadyExistsError: another process has this name.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str | None = None,
+        *,
+        bytes_per_s: int | None = None,
+        duties: Sequence[Callable[[], Awaitable[object]]] = (),
+        audit: AuditLimits = AUDIT_LIMITS,
+        queue: QueueLimits = QUEUE_LIMITS,
+        grace: GraceLimits = GRACE,
+        rules: Rules = RULES,
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.chance.getrandbits(32):08x}"
+        self.marks = RepairStore(client.store, client.clock, self.name)
+        self.auditor = Auditor(client, self.marks, self.name, limits=audit, duties=duties, rules=rules)
+        self.worker = RepairWorker(
+            client, self.marks, self.name, bytes_per_s=bytes_per_s, limits=queue, grace=grace, rules=rules
+        )
+
+    async def run(self) -> None:
+        """Audit and repair until cancelled.
+
+        Raises:
+            AlreadyExistsError: another process has this name.
+        """
+        tasks = [
+            asyncio.create_task(self.worker.run(), name="repair worker"),
+            asyncio.create_task(self.auditor.run(), name="auditor"),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,208 @@
+"""The marked ledgers of a cluster as one worker has listed them: what their marks say, and by which versions they go.
+
+A mark is removed by the version that was listed, so that what was marked since stays, and is listed next time. Marks that
+cannot be read are named in the log once, and kept.
+
+Source: docs/protocol/repair-queue.md; docs/formats/metadata.md, "Marks of repair".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from crc32c import crc32c
+
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.repair_marks import LedgerRepairs
+from quire.core.repair_queue import SeenMark, seen_mark
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.repairs import RepairStore, Stored
+from quire.metadata.store import LIST_LIMIT
+from quire.wire.repair_records import encode_repairs
+from quire.wire.underreplication import MissingBookies
+
+READS_MAX: Final = 64
+"""So many records are read side by side."""
+M = TypeVar("M")
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMarks:
+    """The marks of one ledger as they were listed.
+
+    Attributes:
+        missing: BookKeeper's, without what it says.
+        own: Quire's, or what an earlier attempt left, without what it says.
+        said: a number that is another one when the marks say something else; 0: they say nothing.
+        bookies: the bookies that they name.
+    """
+
+    missing: Stored[MissingBookies] | None
+    own: Stored[LedgerRepairs] | None
+    said: int
+    bookies: tuple[BookieId, ...]
+
+    @property
+    def revisions(self) -> tuple[int, int]:
+        """Of both marks in the store; 0 where there is none."""
+        return self.missing.revision if self.missing else 0, self.own.revision if self.own else 0
+
+
+class MarkedLedgers:
+    """What one worker has listed.
+
+    Args:
+        marks: the cluster's marks.
+        ledgers: the records, which say how urgent a mark is.
+
+    Attributes:
+        listed: the marks of each ledger that has some.
+        enabled: whether auto-recovery was switched on at the last listing.
+    """
+
+    def __init__(self, marks: RepairStore, ledgers: LedgerStore) -> None:
+        self._marks, self._ledgers = marks, ledgers
+        self.listed: dict[int, ListedMarks] = {}
+        self.enabled = False
+        self._found: dict[int, ListedMarks] = {}
+        self._new: list[int] = []
+        # Marks that were removed: a listing that was on its way shows them still.
+        self._removed: dict[int, tuple[int, int]] = {}
+        self._flaws: dict[tuple[int, bool], int] = {}
+
+    async def refresh(
+        self, offer: Callable[[int, SeenMark], None], go_on: Callable[[], Awaitable[None]]
+    ) -> list[int]:
+        """List all marks, and read the records of ledgers whose marks are new or say something else.
+
+        Args:
+            offer: is called with each of these.
+            go_on: is awaited after some of them.
+
+        Returns:
+            The ledgers that have no marks any more.
+
+        Raises:
+            QuireError: the metadata store does not respond; what was offered stands.
+        """
+        removed_before = list(self._removed)
+        self.enabled = await self._marks.is_enabled()
+        self._found, self._new = {}, []
+        own = {ledger_id: stored async for ledger_id, stored in every_mark(self._marks.marks_page)}
+        async for ledger_id, missing in every_mark(self._marks.missing_page):
+            self._take(ledger_id, missing, own.pop(ledger_id, None))
+            if len(self._new) >= LIST_LIMIT:
+                await self._offer(offer, go_on)
+        for ledger_id, stored in own.items():
+            self._take(ledger_id, None, stored)
+        await self._offer(offer, go_on)
+        gone = [each for each in self.listed if each not in self._found]
+        self.listed = self._found
+        for each in removed_before:
+            self._removed.pop(each, None)
+        for each, marks in list(self.listed.items()):
+            if not marks.said and marks.missing is None and marks.own is not None:
+                await self.remove(each)  # what attempts left of a mark that another program removed
+        return gone
+
+    async def remove(self, ledger_id: int) -> bool:
+        """Remove the marks of a ledger as they were listed; False if they were changed since, or may not be removed."""
+        marks = self.listed.pop(ledger_id, None) or self._found.get(ledger_id)
+        self._found.pop(ledger_id, None)
+        if marks is None:
+            return True
+        done = True
+        try:
+            if marks.missing is not None:
+                done = await self._marks.remove_missing(ledger_id, marks.missing)
+            if marks.own is not None:
+                done = await self._marks.remove_marks(ledger_id, marks.own) and done
+        except QuireError as error:
+            _LOG.warning("the marks of ledger %d cannot be removed: %s", ledger_id, error)
+            return False
+        self._removed[ledger_id] = marks.revisions
+        return done
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _take(
+        self,
+        ledger_id: int,
+        missing: Stored[MissingBookies] | None,
+        own: Stored[LedgerRepairs] | None,
+    ) -> None:
+        """Take in what was listed of one ledger."""
+        marks = ListedMarks(
+            None if missing is None or missing.mark is None else replace(missing, mark=None),
+            None if own is None or own.mark is None else replace(own, mark=None),
+            *self._said(ledger_id, missing, own),
+        )
+        if self._removed.get(ledger_id) == marks.revisions:
+            return
+        before = self.listed.get(ledger_id)
+        self._found[ledger_id] = self.listed[ledger_id] = marks
+        if marks.said and (before is None or before.said != marks.said):
+            self._new.append(ledger_id)
+
+    def _said(
+        self, ledger_id: int, missing: Stored[MissingBookies] | None, own: Stored[LedgerRepairs] | None
+    ) -> tuple[int, tuple[BookieId, ...]]:
+        """A number for what marks say, and the bookies that they name; what cannot be read says nothing."""
+        text, bookies = b"", dict[BookieId, None]()
+        for stored in (missing, own):
+            if stored is not None and stored.flaw is not None:
+                self._name(ledger_id, stored, stored is missing)
+        if missing is not None and missing.mark is not None:
+            text += b"%d " % missing.revision
+            bookies |= dict.fromkeys(missing.mark.bookies)
+        if own is not None and own.mark is not None and own.mark.marks:
+            text += encode_repairs(LedgerRepairs(own.mark.marks), ledger_id)
+            bookies |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.bookie)
+        return (crc32c(text) | 1 << 32) if text else 0, tuple(bookies)
+
+    def _name(self, ledger_id: int, stored: Stored[Any], is_bookkeepers: bool) -> None:
+        """Say that a mark cannot be read, once."""
+        where = ledger_id, is_bookkeepers
+        if self._flaws.get(where) != stored.revision:
+            self._flaws[where] = stored.revision
+            _LOG.warning("a mark is kept as it is, and not acted on: %s", stored.flaw)
+
+    async def _offer(
+        self, offer: Callable[[int, SeenMark], None], go_on: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Hand on the ledgers whose marks are new, each with how urgent it is."""
+        new, self._new = self._new, []
+        for start in range(0, len(new), READS_MAX):
+            some = new[start : start + READS_MAX]
+            records = await asyncio.gather(*map(self._record, some))
+            for ledger_id, record in zip(some, records, strict=True):
+                if (marks := self._found.get(ledger_id)) is not None:
+                    offer(ledger_id, seen_mark(marks.said, record, marks.bookies))
+            await go_on()
+
+    async def _record(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._ledgers.read(ledger_id))[0]
+        except (NoSuchLedgerError, CorruptMetadataError):
+            return None  # its repair finds out which, and says so
+
+
+async def every_mark(
+    page_of: Callable[[int | None], Awaitable[Sequence[tuple[LedgerId, Stored[M]]]]],
+) -> AsyncIterator[tuple[LedgerId, Stored[M]]]:
+    """The marks of one kind, page by page."""
+    after: int | None = None
+    while True:
+        page = await page_of(after)
+        for each in page:
+            yield each
+        if len(page) < LIST_LIMIT:
+            return
+        after = page[-1][0]

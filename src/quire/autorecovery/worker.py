@@ -1,0 +1,342 @@
+"""Repairs the ledgers of a cluster that are marked, one lock at a time each; `core/repair_queue.py` decides which and when.
+
+A mark is advice: the repair itself asks the bookies before anything is copied. A lock only keeps two workers from copying
+the same; that a record stays right rests on its compare-and-swap.
+
+Source: docs/protocol/repair-queue.md; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+from quire.autorecovery.following import AGAIN_S, following
+from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
+from quire.autorecovery.targets import RepairTargets
+from quire.client.client import Client
+from quire.client.copy_rate import CopyRate
+from quire.client.ledger_repair import LedgerRepair
+from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
+from quire.core.ids import BookieId
+from quire.core.open_tails import GRACE, GraceLimits, OpenTails
+from quire.core.repair_effects import RepairEnded, RepairReport
+from quire.core.repair_marks import RepairWorkerState
+from quire.core.repair_queue import (
+    LIMITS,
+    BeginRepair,
+    NoteAttempts,
+    QueueLimits,
+    RemoveMarks,
+    RepairQueue,
+    StopRepair,
+    is_whole,
+)
+from quire.core.rules import RULES, Rules
+from quire.metadata.repairs import RepairStore
+from quire.metadata.store import Registration
+
+LIST_PAUSE_MS: Final = 100
+LIST_SHARE: Final = 10
+"""Marks are listed again after so many times the time that it took."""
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RepairWorker:
+    """One worker. There may be any number of them; each has its own connections and its own rate.
+
+    Args:
+        client: the cluster.
+        marks: its marks.
+        name: how people, locks and other workers know it.
+        bytes_per_s: how fast copies are sent; None: as fast as bookies take them.
+        limits: attempts, pauses and room.
+        grace: how long an open ledger is left to its writer.
+        rules: the judgements; production passes the one true set.
+
+    Attributes:
+        queue: what is marked, and what becomes of it.
+        state: what it tells of itself.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        marks: RepairStore,
+        name: str,
+        *,
+        bytes_per_s: int | None = None,
+        limits: QueueLimits = LIMITS,
+        grace: GraceLimits = GRACE,
+        rules: Rules = RULES,
+    ) -> None:
+        self._client, self._marks = client, marks
+        self._marked = MarkedLedgers(marks, client.ledger_store)
+        self._targets = RepairTargets(client, CopyRate(client.clock, bytes_per_s))
+        self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
+        self.state = RepairWorkerState(name)
+        self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s
+        self._wake = asyncio.Event()
+        self._listing_wanted, self._list_at_ms = True, 0
+        self._registered: dict[BookieId, bool] = {}
+        self._known: dict[BookieId, None] = {}
+        self._look_at_ms = 0
+        self._attempts: dict[int, asyncio.Task[None]] = {}
+        self._repairs: dict[int, LedgerRepair] = {}
+        self._copied = 0
+
+    @property
+    def bytes_copied(self) -> int:
+        """What was sent to bookies so far."""
+        return self._copied + sum(repair.bytes_copied for repair in self._repairs.values())
+
+    async def run(self) -> None:
+        """Repair what is marked, until cancelled.
+
+        Raises:
+            AlreadyExistsError: another worker has this name.
+        """
+        held = await self._marks.register_worker(self.state)
+        self._client.bookies.follow(self)
+        watches = (
+            lambda: self._marks.watch()[0],
+            lambda: self._marks.watch()[1],
+            lambda: self._marks.watch_settings()[0],
+        )
+        try:
+            with following(watches, self._marks_changed):
+                while True:
+                    await self._turn(held)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), self._pause_s())
+        finally:
+            self._client.bookies.unfollow(self)
+            attempts = list(self._attempts.values())
+            for task in attempts:
+                task.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
+            with contextlib.suppress(QuireError):
+                await held.close()
+
+    def bookies_changed(self) -> None:
+        """Other bookies take entries."""
+        self._wake.set()
+
+    def _marks_changed(self) -> None:
+        self._listing_wanted = True
+        self._wake.set()
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+
+    async def _turn(self, held: Registration) -> None:
+        self._wake.clear()
+        await self._look(held)
+        if self._listing_wanted and self._now_ms() >= self._list_at_ms:
+            await self._list()
+        await self._go_on()
+
+    def _pause_s(self) -> float:
+        """Until something is due."""
+        due = [self._look_at_ms]
+        due += [self._list_at_ms] if self._listing_wanted else []
+        due += [] if self.queue.due_ms is None else [self.queue.due_ms]
+        return max(0, min(due) - self._now_ms()) / 1000
+
+    async def _go_on(self) -> None:
+        # With no bookie registered it is the metadata store that was away: nobody is taken for gone.
+        self.queue.switched(on=self._marked.enabled and bool(self._registered))
+        self.queue.tick(self._now_ms())
+        await self._perform()
+
+    async def _look(self, held: Registration) -> None:
+        """Which bookies are there."""
+        bookies, now_ms = self._client.bookies, self._now_ms()
+        registered = dict.fromkeys(bookies.writable(), True) | dict.fromkeys(bookies.read_only(), False)
+        before, self._registered = self._registered, registered
+        if registered == before and now_ms < self._look_at_ms:
+            return
+        self._known |= dict.fromkeys(registered)
+        self._known |= dict.fromkeys(bookie for one in self._marked.listed.values() for bookie in one.bookies)
+        self._tails.looked(registered, self._known, now_ms)
+        if came := registered.keys() - before:
+            self.queue.bookies_came(came)
+        if registered != before:
+            await self._bookies_moved()
+        if now_ms >= self._look_at_ms:
+            await self._tell(held, now_ms)
+
+    async def _bookies_moved(self) -> None:
+        """What is on its way is copied, and the rest of each repair is chosen anew."""
+        for ledger_id, repair in list(self._repairs.items()):
+            marks = self._marked.listed.get(ledger_id)
+            try:
+                candidates = await self._targets.candidates(ledger_id)
+            except QuireError:
+                candidates = self._client.bookies.writable()
+            if marks is not None and self._repairs.get(ledger_id) is repair:
+                repair.bookies_changed(self._gone(marks), candidates)
+
+    async def _tell(self, held: Registration, now_ms: int) -> None:
+        """Say what was done, where that is more than at the last look."""
+        ledgers, size = self.queue.counts.repaired, self.bytes_copied
+        elapsed_ms = self._tick_ms + now_ms - self._look_at_ms
+        rate = 1000 * (size - self.state.bytes) // max(1, elapsed_ms)
+        told = replace(self.state, ledgers=ledgers, bytes=size, bytes_per_s=rate)
+        self._look_at_ms = now_ms + self._tick_ms
+        if told != self.state:
+            self.state = told
+            with contextlib.suppress(QuireError):
+                await self._marks.update_worker(held, told)
+
+    async def _list(self) -> None:
+        """Read all marks; not again before some time is over, which grows with how many there are."""
+        began_ms, self._listing_wanted = self._now_ms(), False
+        try:
+            gone = await self._marked.refresh(self.queue.marked, self._go_on)
+        except QuireError as error:
+            _LOG.warning("marks of repair cannot be listed: %s", error)
+            self._listing_wanted, self._list_at_ms = True, self._now_ms() + int(1000 * AGAIN_S)
+            return
+        for ledger_id in gone:
+            self.queue.unmarked(ledger_id)
+        self._list_at_ms = self._now_ms() + max(LIST_PAUSE_MS, LIST_SHARE * (self._now_ms() - began_ms))
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    async def _perform(self) -> None:
+        while out := self.queue.out:
+            self.queue.out = []
+            for effect in out:
+                if isinstance(effect, BeginRepair):
+                    self._begin(effect.ledger_id)
+                elif isinstance(effect, StopRepair) and effect.ledger_id in self._attempts:
+                    self._attempts[effect.ledger_id].cancel()
+            for effect in out:
+                if isinstance(effect, RemoveMarks):
+                    await self._remove(effect.ledger_id)
+                elif isinstance(effect, NoteAttempts):
+                    await self._note(effect)
+
+    def _begin(self, ledger_id: int) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._attempts.pop(ledger_id, None)
+            if task.cancelled():
+                self.queue.released(ledger_id, self._now_ms())
+            self._wake.set()
+
+        task = asyncio.create_task(self._attempt(ledger_id), name=f"repair ledger {ledger_id}")
+        self._attempts[ledger_id] = task
+        task.add_done_callback(ended)
+
+    async def _remove(self, ledger_id: int) -> None:
+        if not await self._marked.remove(ledger_id):
+            self._listing_wanted = True
+
+    async def _note(self, effect: NoteAttempts) -> None:
+        _LOG.info("ledger %d: %s", effect.ledger_id, effect.attempts.why)
+        try:
+            await self._marks.note_attempts(effect.ledger_id, effect.attempts)
+        except QuireError as error:
+            _LOG.warning("what the repair of ledger %d left is not stored: %s", effect.ledger_id, error)
+
+    # --- one attempt ----------------------------------------------------------------------------------------------
+
+    async def _attempt(self, ledger_id: int) -> None:
+        """Lock a ledger and repair it; the lock is held until its marks are removed."""
+        try:
+            lock = await self._marks.lock(ledger_id)
+        except QuireError as error:
+            if not isinstance(error, AlreadyExistsError):
+                _LOG.warning("ledger %d cannot be locked: %s", ledger_id, error)
+            self.queue.released(ledger_id, self._now_ms())
+            await self._perform()
+            return
+        work = asyncio.create_task(self._repair(ledger_id))
+        lost = asyncio.create_task(lock.lost.wait())
+        try:
+            await asyncio.wait({work, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            else:
+                _LOG.warning("the lock of ledger %d is lost: its repair stops", ledger_id)
+                self.queue.released(ledger_id, self._now_ms())
+            await self._perform()
+        finally:
+            for task in (work, lost):
+                task.cancel()
+            await asyncio.gather(work, lost, return_exceptions=True)
+            with contextlib.suppress(QuireError):
+                await lock.close()
+
+    async def _repair(self, ledger_id: int) -> None:
+        """Repair a ledger, and recover it first where its writer had its time; tell the queue what came of it."""
+        report: RepairReport | None = None
+        wait_s: int | None = None
+        try:
+            ended = await self._run(ledger_id)
+            if ended.report.undecided:
+                record, _ = await self._client.ledger_store.read(ledger_id)
+                wait_s = self._tails.wait_s(record)
+                if self._tails.may_recover(record):
+                    _LOG.info(
+                        "ledger %d is recovered: a bookie of it is gone, and its writer had its time",
+                        ledger_id,
+                    )
+                    await self._client.recover_ledger(ledger_id, record.password)
+                    ended = await self._run(ledger_id)
+        except NoSuchLedgerError:
+            self.queue.whole(ledger_id)
+            return
+        except QuireError as error:
+            why = error.message
+        else:
+            if is_whole(ended.outcome, ended.report):
+                self.queue.whole(ledger_id)
+                return
+            report, why = ended.report, "; ".join(_sentences(ended.report))
+        wait_ms = None if wait_s is None else 1000 * (wait_s + 1)
+        self.queue.ended(ledger_id, report, why, wait_ms, self._now_ms())
+
+    async def _run(self, ledger_id: int) -> RepairEnded:
+        repair = LedgerRepair(
+            ledger_id,
+            self._client.context,
+            gone=self._gone(self._marked.listed.get(ledger_id)),
+            candidates=await self._targets.candidates(ledger_id),
+            may_send=self._targets.may_send,
+        )
+        self._repairs[ledger_id] = repair
+        try:
+            return await repair.run()
+        finally:
+            del self._repairs[ledger_id]
+            self._copied += repair.bytes_copied
+
+    def _gone(self, marks: ListedMarks | None) -> Collection[BookieId]:
+        """The bookies that marks name and that are not registered."""
+        return [bookie for bookie in (marks.bookies if marks else ()) if bookie not in self._registered]
+
+    def _now_ms(self) -> int:
+        return self._client.clock.now_ms()
+
+
+def _sentences(report: RepairReport) -> Iterable[str]:
+    """What a repair left."""
+    yield from (f"{bookie}: {why}" for bookie, why in report.left.items())
+    if report.stopped:
+        yield f"the repair stopped early: {report.stopped}"
+    if report.undecided:
+        yield f"{', '.join(report.undecided)} is gone, and the ledger is open: its writer may replace it"
+    for what, ranges in (
+        ("only bookies have that are gone", report.gone_only),
+        ("no bookie has", report.lost),
+        ("is not known to be anywhere, since a bookie did not respond", report.unheard),
+    ):
+        if ranges:
+            named = ", ".join(f"{each.first}..{each.last}" for each in ranges[:3])
+            more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
+            yield f"entries {named}{more}: {what}"
