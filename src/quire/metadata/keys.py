@@ -108,7 +108,6 @@ def _digits(number: int) -> str:
     return f"{number:0{_DIGITS}d}"
 
 
-_LATER: Final = FieldUse("nobody yet", "nobody yet", "2", IGNORES)
 _SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's", "2", IGNORES)
 _OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's", "2", IGNORES)
 KEYS: Final = Names(
@@ -172,7 +171,13 @@ KEYS: Final = Names(
             "how long a bookie has been away",
             FieldUse("the auditor", "auditors", "2", IGNORES),
         ),
-        f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
-        f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),
+        f"{STREAMS}<19 digits>": (
+            "a stream's record",
+            FieldUse("the stream's writer, take-overs", "clients of streams, bookies", "2", IGNORES),
+        ),
+        f"{STREAM_NAMES}<name>": (
+            "a stream's id",
+            FieldUse("who creates or deletes the stream", "clients of streams", "2", IGNORES),
+        ),
     },
 )
