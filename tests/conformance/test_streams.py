@@ -75,7 +75,7 @@ def test_a_stream_and_its_name_are_made_changed_and_deleted_together(driver):
             assert [each for each, _ in await theirs.page(stream_id)] == [ID_MAX]
             await ours.delete("orders")
             with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
-                await theirs.write(begun.opened(-1), later)
+                await theirs.write(begun.opened(-1, begun.fragments), later)
             assert await theirs.names() == ["payments"]
             made, _ = await LedgerStore(b).read_tombstone(stream_id)
             assert (made.token, made.record_version) == (5, later)
@@ -161,8 +161,8 @@ def test_a_lost_response_is_settled_by_the_owner():
         later = await streams.write(begun, version)
         assert later == (await streams.read(1))[1]
         store.lost = 1
-        await streams.write(begun.opened(-1), later)
-        assert (await streams.read(1))[0] == replace(begun.opened(-1), creation_token=0)
+        await streams.write(begun.opened(-1, begun.fragments), later)
+        assert (await streams.read(1))[0] == replace(begun.opened(-1, begun.fragments), creation_token=0)
 
     run(scenario())
 

@@ -171,7 +171,7 @@ CODECS = {
         NOTES, lambda notes: encode_notes(notes, 7), decode_notes, lambda _: 7, lambda _: 8, pb.LedgerNotes
     ),
     "stream": Codec(
-        streams(), encode_stream, decode_stream, lambda record: record.stream_id, lambda i: i ^ 1, pb.Stream
+        streams(), encode_stream, decode_stream, lambda record: record.ledger_id, lambda i: i ^ 1, pb.Stream
     ),
 }
 EACH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -351,6 +351,35 @@ class RecoveryFailed:
     bookies: tuple[BookieId, ...]
 
 
+# --- take-over --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The record is OPEN in this take-over's term: its client writes from `last_entry` + 1 on.
+
+    Attributes:
+        record: as it is stored; its last range is this term's.
+        version: of that record.
+        last_entry: the last entry that is there, `NO_ENTRY` if none is.
+        length: payload bytes up to it.
+        absent: slots of the last fragment whose bookies failed, and for which none was found.
+    """
+
+    record: LedgerMetadata
+    version: int
+    last_entry: int
+    length: int
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverSuperseded:
+    """Another client has taken the stream over since, in this term; None: a bookie refused this one as too low."""
+
+    term: int | None
+
+
 ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
 LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
 RecoveryEffect: TypeAlias = (
@@ -366,3 +395,4 @@ RecoveryEffect: TypeAlias = (
     | WaitForAnswers
     | RecoveryFailed
 )
+TakeOverEffect: TypeAlias = RecoveryEffect | TakenOver | TakeOverSuperseded

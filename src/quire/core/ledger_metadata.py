@@ -297,7 +297,7 @@ class LedgerMetadata:
         Raises:
             MisuseError: it is no stream, or closed.
 
-        Source: unbounded ledgers: "it increments the ledger term both in metadata and across the bookies of the last
+        Source: Vanlightly's unbounded ledgers: "it increments the ledger term both in metadata and across the bookies of the last
         fragment".
         """
         if self.terms is None:
@@ -322,7 +322,7 @@ class LedgerMetadata:
         Raises:
             MisuseError: no take-over is under way.
 
-        Source: unbounded ledgers, "Terms are also entry identifiers": "The metadata would need to include the entry
+        Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers": "The metadata would need to include the entry
         range of each term".
         """
         if self.terms is None or self.state is not LedgerState.IN_RECOVERY:

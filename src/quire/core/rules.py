@@ -3,7 +3,7 @@
 Machines are handed a `Rules` and call its fields; production hands them `RULES`, the one true set. A check run
 replaces exactly one field (`dataclasses.replace`) to take exactly one fix out.
 
-Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs.
+Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs; Vanlightly's unbounded ledgers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.boot import BootState
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.terms import reach_of
 
 
 class CloseOutcome(Enum):
@@ -26,6 +27,7 @@ class CloseOutcome(Enum):
     RETRY = "retry"
     SUCCESS = "success"
     FENCED = "fenced"
+    SUPERSEDED = "superseded"
     CONFLICT = "conflict"
 
 
@@ -117,13 +119,15 @@ def acks_to_unset(changed_slots: int) -> int:
     return changed_slots
 
 
-def writer_may_change(record: LedgerMetadata) -> bool:
-    """Only OPEN: "if the state of the ledger is no longer OPEN, we send an error to the client"."""
-    return record.state is LedgerState.OPEN
+def writer_may_change(record: LedgerMetadata, term: int) -> bool:
+    """Only OPEN: "if the state of the ledger is no longer OPEN, we send an error to the client"; and in its own term."""
+    return record.state is LedgerState.OPEN and record.term == term
 
 
-def close_outcome(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
+def close_outcome(record: LedgerMetadata, last_confirmed: int, term: int) -> CloseOutcome:
     """The table of "Closing a ledger as a writer" for a record reread after a lost CAS."""
+    if record.term != term and record.state is not LedgerState.CLOSED:
+        return CloseOutcome.SUPERSEDED
     if record.state is LedgerState.OPEN:
         return CloseOutcome.RETRY
     if record.state is LedgerState.IN_RECOVERY:
@@ -202,6 +206,27 @@ def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]: 
 def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
     """The end is what was read forward to, not the LAC that was reported."""
     return last_recovered
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def next_term(term: int) -> int:
+    """The term "is incremented each time a client decides it should take over": every take-over has a term of its own."""
+    return term + 1
+
+
+def is_own_take_over(record: LedgerMetadata, term: int, owner: int) -> bool:
+    """A record is one's own take-over's only if it names its owner: another client may have asked for the same term."""
+    return record.terms is not None and record.term == term and record.terms.owner == owner
+
+
+def may_use_lac(lac_term: int, record: LedgerMetadata) -> bool:
+    """A LAC is used only with a record whose ranges reach the term of the writer that sent it.
+
+    The record's own term is not enough: between the two compare-and-swaps of a take-over it is ahead of the ranges.
+    """
+    return lac_term <= reach_of(record.ranges)
 
 
 # --- bookie -------------------------------------------------------------------------------------------------------
@@ -473,8 +498,8 @@ class Rules:
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
     acks_to_unset: Callable[[int], int] = acks_to_unset
-    writer_may_change: Callable[[LedgerMetadata], bool] = writer_may_change
-    close_outcome: Callable[[LedgerMetadata, int], CloseOutcome] = close_outcome
+    writer_may_change: Callable[[LedgerMetadata, int], bool] = writer_may_change
+    close_outcome: Callable[[LedgerMetadata, int, int], CloseOutcome] = close_outcome
     covers: Callable[[int, int, int, int], bool] = covers
     counts_as_known: Callable[[Answer], bool] = counts_as_known
     counts_as_negative: Callable[[Answer], bool] = counts_as_negative
@@ -488,6 +513,9 @@ class Rules:
     recovery_waits_for_its_adds: Callable[[], bool] = recovery_waits_for_its_adds
     write_back_set: Callable[[Sequence[int], int], Sequence[int]] = write_back_set
     recovery_end: Callable[[int, int], int] = recovery_end
+    next_term: Callable[[int], int] = next_term
+    is_own_take_over: Callable[[LedgerMetadata, int, int], bool] = is_own_take_over
+    may_use_lac: Callable[[int, LedgerMetadata], bool] = may_use_lac
     add_allowed: Callable[..., bool] = add_allowed
     acknowledges_once_persisted: Callable[[], bool] = acknowledges_once_persisted
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence

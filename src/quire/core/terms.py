@@ -3,7 +3,7 @@
 A term is one writer's turn. An entry of a stream is named by its id and by the term that first wrote it, its origin
 term; the ranges say which term's entry an id stands for. Ordinary ledgers have no terms: in their requests a term is 0.
 
-Source: unbounded ledgers, "Terms are also entry identifiers"; docs/formats/stream.md.
+Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers"; docs/formats/stream.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TermRange(NamedTuple):
 def origin_of(entry_id: int, ranges: Sequence[TermRange]) -> Term:
     """The term that an entry of this id was first written in; `NO_TERM` without ranges, or before the first.
 
-    Source: unbounded ledgers, "Terms are also entry identifiers": "the client can include the correct term when
+    Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers": "the client can include the correct term when
     performing a read of a given entry".
     """
     index = bisect_right(ranges, entry_id, key=lambda each: each.first_entry)

@@ -3,7 +3,7 @@
 Streams and ledgers share one id space, and an id is one or the other. Streams do not stand among BookKeeper's records:
 Java's auditor ends its audit at a record that it cannot read, and a Java client's recovery would close a stream.
 
-Source: docs/formats/stream.md; unbounded ledgers, "Protocol changes for unbounded ledgers".
+Source: docs/formats/stream.md; Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers".
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from quire.core.ledger_metadata import (
     new_ledger,
     new_stream,
 )
-from quire.core.terms import TermRange, Terms, last_of_range, origin_of, reach_of
+from quire.core.terms import TermRange, Terms, last_of_range, origin_of, reach_of, resolve
 from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.stream_metadata import (
@@ -68,8 +68,8 @@ CLOSED = {"state": LedgerState.CLOSED}
         ({"fragments": ()}, "no fragment"),
         ({"fragments": (fragment(1, "a", "b"),)}, "first fragment starts at 1"),
         ({"fragments": (fragment(0, "a", "b"), fragment(0, "a", "b"))}, "fragment 0 does not come after 0"),
-        ({"fragments": (fragment(0, "a"),)}, "not 2 bookies"),
-        ({"fragments": (fragment(0, "a", "a"),)}, "not 2 bookies"),
+        ({"fragments": (fragment(0, "a"),)}, "1 bookies, not 2"),
+        ({"fragments": (fragment(0, "a", "a"),)}, "names a bookie twice"),
         ({"fragments": (fragment(0, "a", "b"), fragment(2**63, "a", "b"))}, "last fragment"),
         ({"ranges": ()}, "no range"),
         ({"ranges": (TermRange(0, 0),)}, "first range is of term 0"),
@@ -106,6 +106,14 @@ def test_every_entry_has_the_term_that_wrote_it():
     assert origin_of(5, ()) == 0
 
 
+def test_what_a_superseded_term_wrote_is_kept_below_the_next_ones_first_entry():
+    ranges = (TermRange(1, 0), TermRange(3, 4), TermRange(4, 4), TermRange(7, 9))
+    assert [resolve(entry, 1, ranges) for entry in (0, 3, 4)] == [True, True, False]
+    assert resolve(4, 3, ranges) is False
+    assert [resolve(entry, 4, ranges) for entry in (4, 8, 9)] == [True, True, False]
+    assert resolve(9, 7, ranges) is None
+
+
 def test_a_take_over_is_announced_and_opens_its_range():
     stream = new_stream(
         new_ledger(
@@ -122,7 +130,7 @@ def test_a_take_over_is_announced_and_opens_its_range():
         LedgerState.IN_RECOVERY,
     )
     again = begun.taken_over(3, 78)
-    opened = again.opened(4, {3: ("a", "c")})
+    opened = again.opened(4, (*again.fragments, fragment(3, "a", "c")))
     assert opened.state is LedgerState.OPEN
     assert opened.ranges == ((1, 0), (3, 5))
     assert [each.first_entry for each in opened.fragments] == [0, 3]
@@ -131,7 +139,7 @@ def test_a_take_over_is_announced_and_opens_its_range():
     with pytest.raises(MisuseError, match="stream 7 is closed at entry 6"):
         closed.taken_over(4, 1)
     with pytest.raises(MisuseError, match="cannot be opened"):
-        opened.opened(9)
+        opened.opened(9, opened.fragments)
 
 
 def test_a_stream_is_no_ledger_and_a_ledger_is_no_stream():
