@@ -136,6 +136,11 @@ class ClientConnection(FrameProtocol, Asker):
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
+    @property
+    def terms(self) -> bool:
+        """Whether the client announced that its requests may have terms."""
+        return False
+
     def has_requests(self) -> bool:
         """Whether requests wait that have come whole."""
         return bool(self.requests or self._again)
@@ -384,10 +389,11 @@ class ClientConnection(FrameProtocol, Asker):
         """Serve the next requests, so many at most, as long as they look like short adds; returns how many."""
         requests, server, count = self.requests, self._server, 0
         add_run, admitted, holds = self._ledgers.add, server.admitted, server.vigil.holding
+        terms = self.terms
         while count < count_max and requests and isinstance(frame := requests[0], bytes):
             requests.popleft()
             count += 1
-            add = None if holds else plain_add(frame)
+            add = None if holds else plain_add(frame, terms=terms)
             if add is None:
                 self.serve_frame(memoryview(frame))
             elif (answer := add_run(add, add, self, add)) is Answer.OK:
@@ -418,6 +424,7 @@ class ClientConnection(FrameProtocol, Asker):
         server.settled(sum(len(add.body) for add in stored))
         followed = self._ledgers.followers.followed
         said = (
-            (add.number, add.ledger_id, native.FOLLOWED if add.ledger_id in followed else 0) for add in stored
+            (add.number, add.ledger_id, add.term, native.FOLLOWED if add.ledger_id in followed else 0)
+            for add in stored
         )
         self._out.append(native.encode_added(said, server.storage.durable_lsn))

@@ -1,4 +1,4 @@
-"""Reads of ledgers' records by a bookie: one a ledger at a time, however many wait for it, and few at a time.
+"""Reads of the records of ledgers and streams by a bookie: one a ledger at a time, however many wait for it, and few at a time.
 
 Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
 that the bookie knows of. Listeners get every record, whichever request asked for it.
@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from quire.core.errors import QuireError
-from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.metadata.store import StoreAwayError
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class RecordReads:
         reads: how many there were.
     """
 
-    def __init__(self, records: LedgerStore) -> None:
+    def __init__(self, records: BothRecords) -> None:
         self._records = records
         self._asked: dict[int, list[Tell]] = {}
         self._waiting: deque[tuple[int, float]] = deque()
@@ -94,8 +93,7 @@ class RecordReads:
         self.reads += 1
         try:
             async with asyncio.timeout_at(until):
-                record, _ = await self._records.read(LedgerId(ledger_id))
-                return record
+                return await self._records.read(ledger_id)
         except QuireError as error:
             return error
         except Exception as error:

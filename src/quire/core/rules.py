@@ -45,11 +45,18 @@ class AddOutcome(Enum):
 
 
 class Introduction(NamedTuple):
-    """What a bookie that does not know a ledger takes from its record. `key`: empty where the record holds none."""
+    """What a bookie that does not know a ledger takes from its record.
+
+    `key`: empty where the record holds none. `term`: 0 for a ledger, a stream's; None where the record cannot be read.
+    """
 
     key: bytes
     token: int
+    term: int | None = 0
 
+
+TERM_JUMP_MAX = 1 << 32
+"""A bookie takes no term further above its own: each take-over adds 1."""
 
 # --- adds -------------------------------------------------------------------------------------------------------
 
@@ -252,16 +259,44 @@ def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
     return known if recovery else max(known, header_lac)
 
 
+def term_answer(known: int, term: int, *, named: bool) -> Answer:
+    """A bookie refuses a lower term than its own (another writer has taken over), and one that cannot be.
+
+    `named`: the bookie knows what has this id, so without a term it is an ordinary ledger and takes none.
+    """
+    if term < known:
+        return Answer.INVALID_TERM
+    possible = term - known <= TERM_JUMP_MAX and not (named and term and not known)
+    return Answer.OK if possible else Answer.BAD_REQUEST
+
+
+def read_takes_term() -> bool:
+    """A fencing read raises the bookie's term before it is answered; a bookie with a higher one refuses it."""
+    return True
+
+
+def doubt_hides_term() -> bool:
+    """After a loss a bookie's term may be too low: it takes the record's before it accepts a request of a stream."""
+    return True
+
+
 def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
     """A bookie that may have lost the entry responds "unknown"."""
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
-def first_word(introduction: Introduction, key: bytes, token: int) -> Answer:
-    """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare."""
+def first_word(introduction: Introduction, key: bytes, token: int, term: int = 0) -> Answer:
+    """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare.
+
+    A stream's must have a term, not below its record's; a ledger's has none.
+    """
     if introduction.key and key != introduction.key:
         return Answer.UNAUTHORISED
-    return Answer.WRONG_TOKEN if token and introduction.token not in {0, token} else Answer.OK
+    if token and introduction.token not in {0, token}:
+        return Answer.WRONG_TOKEN
+    if introduction.term is None:  # it is unknown what it is: a ledger goes on, a stream's term must be known
+        return Answer.UNKNOWN if term else Answer.OK
+    return term_answer(introduction.term, term, named=True)
 
 
 def without_record(*, trusted: bool) -> Answer:
@@ -300,9 +335,10 @@ def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  #
 def record_settles_fence(record: LedgerMetadata, bookie: BookieId) -> bool:
     """No fence was lost if the record is still OPEN, as a recoverer "first updates the state to IN_RECOVERY".
 
-    The bookie must be in the last fragment besides: no other one is written to.
+    The bookie must be in the last fragment besides: no other one is written to. A stream's record has the highest term
+    that any bookie can have heard of, whatever its state.
     """
-    return record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble
+    return record.term > 0 or (record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble)
 
 
 def leaving_doubt_fences() -> bool:
@@ -520,8 +556,11 @@ class Rules:
     acknowledges_once_persisted: Callable[[], bool] = acknowledges_once_persisted
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
+    term_answer: Callable[..., Answer] = term_answer
+    read_takes_term: Callable[[], bool] = read_takes_term
+    doubt_hides_term: Callable[[], bool] = doubt_hides_term
     negative_answer: Callable[..., Answer] = negative_answer
-    first_word: Callable[[Introduction, bytes, int], Answer] = first_word
+    first_word: Callable[..., Answer] = first_word
     without_record: Callable[..., Answer] = without_record
     empty_is_a_loss: Callable[..., bool] = empty_is_a_loss
     start_doubts: Callable[..., bool] = start_doubts

@@ -102,7 +102,7 @@ class BookKeeperCodec(ChannelCodec):
         self._waits = False
         wanted: Any = request
         match wanted:
-            case AddRun(ledger, body, _, _, recovery, _):
+            case AddRun(ledger, body, _, _, recovery, _, 0):
                 frames = self.frames_of(body, ledger.key, recovery=recovery)
                 if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
                     self.channel.refuse_long(len(frames.data), request, sink, tag)
@@ -115,7 +115,7 @@ class BookKeeperCodec(ChannelCodec):
                 asked = RangeAsked(self, wanted, sink, tag, deadline)
                 self._asked[asked] = None
                 self.begin_range(asked)
-            case ReadLac(ledger, True) if ledger.key:
+            case ReadLac(ledger, True, 0) if ledger.key:
                 asked = LacAsked(self, request, sink, tag, deadline)
                 self._asked[asked] = None
                 self.ask_last(asked, ledger.key)

@@ -76,11 +76,11 @@ class V3Codec(BookKeeperCodec):
         asked: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
         match request:
-            case ReadLac():
+            case ReadLac(term=0):
                 message = v3.request(pb.READ_LAC, self._expect(lac := asked(LacAsked), bookkeeper.LAST_ENTRY))
                 message.readLacRequest.ledgerId = lac.ledger_id
                 self.give(lac, v3.frame_of(message))
-            case LongPoll(ledger, previous, wait_ms=wait_ms):
+            case LongPoll(ledger, previous, wait_ms=wait_ms, origin_term=0):
                 poll = asked(_PollAsked)
                 frame = v3.encode_read(
                     self._expect(poll, _OF_A_POLL),
@@ -91,7 +91,7 @@ class V3Codec(BookKeeperCodec):
                     timeout_ms=wait_ms,
                 )
                 self.give(poll, frame)
-            case WriteLac(ledger, lac, body):
+            case WriteLac(ledger, lac, body, 0):
                 plain = asked(PlainAsked)
                 message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
                 written = message.writeLacRequest
