@@ -11,6 +11,7 @@ import pytest
 
 from check.test_exercised import Seen
 from quire.core import effects
+from quire.core.rules import RULES
 from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.stream_parts import StreamConfiguration
@@ -52,7 +53,8 @@ def seen():
     switches = replace(SHIPPED, take_over=seen.machine(TakeOverMachine, TAKE_OVER_TABLE.rows))
     for configuration in WORLDS:
         world = StreamWorld(configuration, switches)
-        result = explore(world, StreamWatch(world), count_kinds=True)
+        watch = StreamWatch(world)
+        result = explore(world, watch, watch.deadlock, count_kinds=True)
         assert result.complete
         assert result.violation is None
         seen.kinds += result.kinds
@@ -80,6 +82,15 @@ def test_a_take_over_moves_as_its_table_says(seen):
 def test_what_a_take_over_says_is_said(seen):
     said = {effects.TakenOver, effects.TakeOverSuperseded, effects.FindLength, effects.FindReplacements}
     assert said <= seen.said
+
+
+def test_a_client_that_waits_for_ever_is_found():
+    rules = replace(RULES, confirms=lambda acked, mask, quorum: False)
+    world = StreamWorld(StreamConfiguration(1, 1, 1, 1, take_overs=0), replace(SHIPPED, rules=rules))
+    watch = StreamWatch(world)
+    violation = explore(world, watch, watch.deadlock).violation
+    assert violation is not None
+    assert violation.invariant == "F1"
 
 
 def test_an_invariant_that_does_not_exist_is_refused():

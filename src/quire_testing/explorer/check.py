@@ -94,7 +94,8 @@ def setting_of(
     if isinstance(configuration, StreamConfiguration):
         stream = StreamWorld(configuration, switches)
         names = tuple(STREAM_INVARIANTS if invariants is None else invariants)
-        return Setting(stream, StreamWatch(stream, names), None)
+        found = StreamWatch(stream, names)
+        return Setting(stream, found, found.deadlock)
     world = World(configuration, switches)
     watch = Watch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)

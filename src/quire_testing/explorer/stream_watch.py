@@ -13,6 +13,8 @@ from quire.core.quorum import write_set
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import origin_of, resolve
 from quire.core.transcript import record_text
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import Status
 from quire_testing.explorer.clients import bookie_name, bookie_number
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.stream_bookies import StreamBookie, Value
@@ -32,6 +34,7 @@ STREAM_INVARIANTS: Final = {
     "I6": "fragments: the record, and every client's copy of it, is a possible one",
     "I11": "read once, read always: all readers get one entry for an id, and it is the acknowledged one",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
+    "F1": "no deadlock: while a client takes over, or has something to write, a step is possible",
     "U9": "what `resolve` says of an acknowledged entry is that it is kept",
 }
 
@@ -60,6 +63,19 @@ class StreamWatch:
         if key not in self._judged:
             self._judged[key] = self._violation(state)
         return self._judged[key]
+
+    def deadlock(self, state: State) -> Violation | None:
+        """What is wrong about a state without a next step; None if every client has done what it had to."""
+        if "F1" not in self._names:
+            return None
+        for client in self._world.clients_of(state):
+            machine = client.machine
+            if machine is None:
+                continue
+            waits = not isinstance(machine, WriterMachine) or machine.status is not Status.WRITING
+            if waits or machine.window.runs or client.left:
+                return Violation("F1", "a client waits, and nothing more can happen")
+        return None
 
     def _violation(self, state: State) -> Violation | None:
         world = self._world
