@@ -140,9 +140,9 @@ class EndSearch:
     # --- the window ------------------------------------------------------------------------------------------------
 
     def _open_window(self) -> None:
-        # A request names one origin term.
-        end = last_of_range(self.lap + 1, self.record.ranges)
-        count = self.window_entries if end is None else min(self.window_entries, end - self.lap)
+        count, terms = self.window_entries, self.record.terms
+        if terms is not None and (end := last_of_range(self.lap + 1, terms.ranges)) is not None:
+            count = min(count, end - self.lap)  # a request names one origin term
         self._window_first, self.window_last = self.lap + 1, self.lap + count
         self._positive, self._negative, self._unknown, self._lengths = ([0] * count for _ in range(4))
         self._told = [self.lap] * self.record.ensemble_size
