@@ -229,8 +229,15 @@ NOT_BY_THE_EXPLORER = {
         "audits have a cluster of their own: tests/unit/core/test_audit.py",
     ),
     **dict.fromkeys(
-        ("term_answer", "read_takes_term", "doubt_hides_term"),
-        "ledgers have no terms: tests/unit/core/test_bookie_terms.py",
+        (
+            "term_answer",
+            "read_takes_term",
+            "doubt_hides_term",
+            "next_term",
+            "is_own_take_over",
+            "may_use_lac",
+        ),
+        "ledgers have no terms: tests/check/test_streams.py",
     ),
     "left_counts_as_lost": REGISTRATIONS,
 }

@@ -111,6 +111,7 @@ async def one_stopped(directory: Path, seconds: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_one_bookie_stopped(tmp_path: Path, rounds: Rounds, record: Record) -> None:
     figures = run(one_stopped(tmp_path, rounds(60, 6)))
     record("one_bookie_stopped", figures)

@@ -16,6 +16,7 @@ import quire
 from faults.harness import cluster, pause, payload, run
 from quire.cli.local_cluster import LocalCluster
 from quire.client.client import Client
+from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.shares import shares
 
@@ -87,10 +88,10 @@ def naming(record: LedgerMetadata, bookie: str) -> list[int]:
 
 
 async def stored(client: Client) -> int:
-    """How many entries all bookies have taken since they started."""
+    """How many entries the bookies that are there have taken since they started."""
     found = await client.bookies.bookies()
     told = await asyncio.gather(*(client.bookies.info(bookie) for bookie in found))
-    return sum(info["entries_added"] for _, info in told)
+    return sum(info["entries_added"] for answer, info in told if answer is Answer.OK)
 
 
 async def gone_for_good(

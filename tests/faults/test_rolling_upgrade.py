@@ -375,6 +375,7 @@ def rolled(tmp_path: Path, uri: str, scale: Scale, chance: random.Random) -> dic
     return figures
 
 
+@pytest.mark.slow
 def test_three_bookies_one_by_one(tmp_path: Path, chance: random.Random) -> None:
     print(rolled(tmp_path, f"sqlite:{tmp_path / 'metadata.db'}", SMALL, chance))
 

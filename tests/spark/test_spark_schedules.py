@@ -60,6 +60,7 @@ class Logs:
         return self._client(values, log)
 
 
+@pytest.mark.slow
 def test_a_small_schedule_ends_with_every_row_once(spark, cluster, tmp_path):
     cloudpickle.register_pickle_by_value(spark_streams)  # the workers of this session do not find the tests
     try:

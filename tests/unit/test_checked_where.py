@@ -25,13 +25,12 @@ def test_a_machine_or_a_format_has_tests(checked):
 
 
 def test_the_machines_that_decide_are_run_by_the_explorer():
-    """A sink's commit, a repair and audits have worlds of their own in `tests/support`; the others are tested alone."""
+    """A sink's commit and audits have worlds of their own in `tests/support`; the others are tested alone."""
     alone = {
         "AuditMachine",
         "CommitMachine",
         "FlushMachine",
         "MemoryPeakMachine",
-        "RepairMachine",
         "RewriteMachine",
         "SilenceMachine",
     }

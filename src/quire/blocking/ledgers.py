@@ -14,6 +14,7 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
 
     append = awaited(AsyncLedgerWriter.append)
     append_many = awaited(AsyncLedgerWriter.append_many)
+    flushed = awaited(AsyncLedgerWriter.flushed)
     ledger_id = shown(AsyncLedgerWriter.ledger_id)
     last_add_confirmed = shown(AsyncLedgerWriter.last_add_confirmed)
     length = shown(AsyncLedgerWriter.length)

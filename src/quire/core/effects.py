@@ -254,17 +254,22 @@ class SendLacRead:
 
 @dataclass(frozen=True, slots=True)
 class LacFound:
-    """Enough bookies answered: the highest LAC among their responses."""
+    """Enough bookies answered: the highest LAC among their responses.
+
+    `behind`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask again.
+    """
 
     last_add_confirmed: EntryId
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LacUnavailable:
-    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to."""
+    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to. `behind`: as before."""
 
     silent: tuple[BookieId, ...]
     highest: EntryId
+    behind: bool = False
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------

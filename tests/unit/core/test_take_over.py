@@ -10,6 +10,8 @@ from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,
     FindReplacements,
+    LacFound,
+    LacUnavailable,
     RecoveryClosed,
     RecoveryFailed,
     RecoveryInconclusive,
@@ -24,6 +26,7 @@ from quire.core.effects import (
 from quire.core.errors import MisuseError, TermSupersededError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.reader import LacMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import StreamMode, TermRange
@@ -316,6 +319,24 @@ def test_a_writer_that_closes_does_not_close_its_successors_stream():
     writer.metadata_read(record.opened(NO_ENTRY, record.fragments), 9)
     assert writer.status is Status.ENDED
     assert writer.problem.kind is TermSupersededError
+
+
+def test_a_lac_of_a_term_that_the_record_does_not_reach_is_not_used():
+    between = STREAM.taken_over(2, OWNER)  # its term is ahead of its ranges
+    for record in (STREAM, between):
+        machine = LacMachine(record.last_fragment.ensemble, 3, 2, record=record)
+        machine.read()
+        machine.out = []
+        machine.answered(0, Answer.OK, 3, 1)
+        machine.answered(1, Answer.OK, 7, 2)
+        assert machine.out == [LacFound(3, behind=True)]
+    machine = LacMachine(between.last_fragment.ensemble, 3, 2, record=between.opened(3, between.fragments))
+    machine.read()
+    machine.out = []
+    machine.answered(0, Answer.UNREACHABLE, NO_ENTRY)
+    machine.answered(1, Answer.OK, 7, 2)
+    machine.answered(2, Answer.UNREACHABLE, NO_ENTRY)
+    assert machine.out == [LacUnavailable(("b0", "b2"), 7, behind=False)]
 
 
 def test_an_add_that_a_newer_term_refuses_ends_the_writer_with_what_can_be_resolved():

@@ -67,7 +67,7 @@ def test_cycles_that_die_after_they_were_left_out_are_found() -> None:
     most, start = 0, gc.get_freeze_count()
     each = start // 4
     try:
-        for _ in range(30):
+        for _ in range(10):
             things = [Counted() for _ in range(each)]
             gc.collect()  # all of them are left out from now on
             assert len(things) == each
