@@ -96,9 +96,11 @@ class ClientConnection(FrameProtocol, Asker):
     Attributes:
         requests: what waits in our own protocol; short frames that look like adds are `bytes`.
         added: runs were handed to storage, which is to be flushed.
+        terms: the client announced that its requests may have terms.
     """
 
     short_kind = int(native.Kind.ADD)
+    terms = False
 
     def __init__(
         self, server: Serving, frame_bytes_max: int, state: ConnectionState, *, in_chunks: bool = False
@@ -135,11 +137,6 @@ class ClientConnection(FrameProtocol, Asker):
                 self._again.popleft()()
 
     # --- for subclasses ------------------------------------------------------------------------------------------
-
-    @property
-    def terms(self) -> bool:
-        """Whether the client announced that its requests may have terms."""
-        return False
 
     def has_requests(self) -> bool:
         """Whether requests wait that have come whole."""

@@ -47,11 +47,7 @@ _DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_kno
 
 
 class Connection(ClientConnection):
-    """A client's connection, from its hello to its end.
-
-    Attributes:
-        features: what the client said that it can do.
-    """
+    """A client's connection, from its hello to its end."""
 
     told_bytes = native.REQUEST_BYTES
 
@@ -60,14 +56,9 @@ class Connection(ClientConnection):
         self._held: list[memoryview] = []
         self._beside = False
         self._version = 0
-        self.features = 0
         self._door: NativeDoor | None = None
 
     # --- the connection ------------------------------------------------------------------------------------------
-
-    @property
-    def terms(self) -> bool:
-        return bool(self.features & native_hello.TERMS)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -107,7 +98,8 @@ class Connection(ClientConnection):
                 self.take_tls()
                 return
             message, features = self._door.judge(hello)
-        self._version, self.features = native_hello.version_with(hello), hello.features
+        self._version = native_hello.version_with(hello)
+        self.terms = bool(hello.features & native_hello.TERMS)
         if message:
             answer = Answer.UNAUTHORISED
         elif not self._version:

@@ -234,8 +234,11 @@ class Ledgers:
         self.told_lacs.complete(machine)
         who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
         ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
-        if ready.facts is None:
+        if ready.answer is Answer.UNKNOWN:
             self.introductions.refuse(ready.answer, self.fence_then, request, then, asker)
+            return
+        if ready.facts is None:
+            then(ready.answer)
             return
         if self._storage.failure is not None:
             machine.not_saved(ready.facts)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from quire.core.errors import QuireError
+from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.metadata.both_records import BothRecords
 from quire.metadata.store import StoreAwayError
@@ -67,7 +67,7 @@ class RecordReads:
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
-        return self._records.seen(ledger_id)
+        return self._records.ledgers.seen(ledger_id)
 
     def close(self) -> None:
         """The bookie stops: no caller is notified any more."""
@@ -89,11 +89,22 @@ class RecordReads:
             assert reader is not None
             self._readers.discard(reader)
 
+    async def _either(self, ledger_id: int) -> LedgerMetadata:
+        """The record of a ledger, or else of a stream."""
+        try:
+            return (await self._records.ledgers.read(ledger_id))[0]
+        except NoSuchLedgerError:
+            try:
+                return (await self._records.streams.read(ledger_id))[0]
+            except NoSuchStreamError:
+                pass
+            raise
+
     async def _read(self, ledger_id: int, until: float) -> Told:
         self.reads += 1
         try:
             async with asyncio.timeout_at(until):
-                return await self._records.read(ledger_id)
+                return await self._either(ledger_id)
         except QuireError as error:
             return error
         except Exception as error:

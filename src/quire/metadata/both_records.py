@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.metadata.keys import stream_key
@@ -51,26 +50,6 @@ class BothRecords:
         self._store = store
         self.ledgers = LedgerStore(store)
         self.streams = StreamStore(store)
-
-    async def read(self, ledger_id: int) -> LedgerMetadata:
-        """The record of a ledger or stream. Linearizable.
-
-        Raises:
-            NoSuchLedgerError: there is neither (any more).
-            CorruptMetadataError: the stored value is not a record.
-        """
-        try:
-            return (await self.ledgers.read(ledger_id))[0]
-        except NoSuchLedgerError:
-            try:
-                return (await self.streams.read(ledger_id))[0]
-            except NoSuchStreamError:
-                pass
-            raise
-
-    def seen(self, ledger_id: int) -> LedgerMetadata | None:
-        """A ledger's record from this process's memory, possibly an older one. None: only `read` has it, or a stream's."""
-        return self.ledgers.seen(ledger_id)
 
     async def has(self, ledger_id: int) -> bool:
         """Whether there is a record of a ledger or stream; whether it can be read does not matter."""

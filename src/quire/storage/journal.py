@@ -136,20 +136,21 @@ class Journal:
             raise self.failure
         size, run, group = len(body), kind is SegmentRecordKind.RUN, self._group
         length = RECORD_HEADER_BYTES + size + 7 & ~7
-        more = 0 if run else footer_share(kind, size)
         if (
             group is None
             or group.used + length > len(group.view) - BLOCK_BYTES
             or not group.segment.fits(
-                group.offset + group.used + length, ledger_id=ledger_id, run=run, more=more
+                group.offset + group.used + length,
+                ledger_id=ledger_id,
+                run=run,
+                more=0 if run else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
             or (of_stream and not group.segment.header.terms)
         ):
             group = self._room(kind, ledger_id, length, size, space, of_stream=of_stream)
         self.last_lsn = lsn = self.last_lsn + 1
-        segment, at, view = group.segment, group.used, group.view
-        offset = group.offset + at
+        segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
             view, at, length, kind, 0, digest_type, period, lsn, ledger_id, first, last, origin_term, token, lac,
             residues, count, 0, 0, flags, size, body_checksum, 0,
@@ -160,8 +161,7 @@ class Journal:
         view[body_at : body_at + size] = body
         if body_at + size != end:
             view[body_at + size : end] = _PADDING[: end - body_at - size]
-        group.used = end
-        group.records += 1
+        group.used, group.records = end, group.records + 1
         group.first_lsn = group.first_lsn or lsn
         segment.first_lsn = segment.first_lsn or lsn
         group.last_lsn = segment.last_lsn = lsn

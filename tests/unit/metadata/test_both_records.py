@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
+from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import new_stream
 from quire.metadata import both_records
@@ -47,21 +47,17 @@ def test_pages_have_every_id_once_and_in_order(limit: int, monkeypatch: pytest.M
     asyncio.run(work())
 
 
-def test_an_id_is_read_as_what_it_is() -> None:
+def test_what_has_a_record_is_known_by_its_id() -> None:
     async def work() -> None:
         records = await filled()
-        assert (await records.read(3)).term == 0
-        assert (await records.read(4)).term == 1
         assert await records.has(3)
         assert await records.has(4)
         assert not await records.has(6)
-        with pytest.raises(NoSuchLedgerError):
-            await records.read(6)
         await records._store.multi([Create(stream_key(LedgerId(7)), b"damaged")])
         assert await records.has(7)
-        with pytest.raises(CorruptMetadataError):
-            await records.read(7)
         page, _ = await records.page(5)
         assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
+        with pytest.raises(CorruptMetadataError):
+            page[0].parsed()
 
     asyncio.run(work())
