@@ -75,6 +75,23 @@ class StreamConfiguration:
         )
 
 
+class StreamPlaces(NamedTuple):
+    """Where the parts stand in a state: each the place of the first of its kind; the bookies begin at 0."""
+
+    store: int
+    client: int
+    link: int
+    ask: int
+    reader: int
+
+
+def places_of(bookies: int, clients: int) -> StreamPlaces:
+    """The places in a world of so many bookies and clients."""
+    link = bookies + 1 + clients
+    ask = link + clients * bookies
+    return StreamPlaces(bookies, bookies + 1, link, ask, ask + clients)
+
+
 class StreamStoreState(NamedTuple):
     """The metadata store: the record, its version, what went wrong."""
 

@@ -59,7 +59,7 @@ class StreamWatch:
     def __call__(self, state: State) -> Violation | None:
         """The first violation in a state, if there is one that is looked for."""
         world = self._world
-        key = (*state[: world.at_link], *state[world.at_reader : -1])
+        key = (*state[: world.at.link], *state[world.at.reader : -1])
         if key not in self._judged:
             self._judged[key] = self._violation(state)
         return self._judged[key]
@@ -79,7 +79,7 @@ class StreamWatch:
 
     def _violation(self, state: State) -> Violation | None:
         world = self._world
-        store = world.stores.parts[state[world.at_store]]
+        store = world.stores.parts[state[world.at.store]]
         bookies, clients = world.bookies_of(state), world.clients_of(state)
         readers = world.readers_of(state)
         faults = [store.fault, *(each.fault for each in bookies), *(each.fault for each in clients)]
@@ -173,7 +173,7 @@ def _copies(record: LedgerMetadata, bookies: list[StreamBookie], value: Value) -
 
 def stream_rows(world: StreamWorld, state: State) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
-    store = world.stores.parts[state[world.at_store]]
+    store = world.stores.parts[state[world.at.store]]
     rows = [("record", record_text(store.record))]
     for number, bookie in enumerate(world.bookies_of(state)):
         entries = " ".join(f"{entry}^{origin}" for entry, origin in bookie.entries) or "none"

@@ -40,6 +40,7 @@ from quire_testing.explorer.stream_parts import (
     StreamConfiguration,
     StreamReader,
     StreamStoreState,
+    places_of,
 )
 from quire_testing.explorer.switches import SHIPPED, Switches
 
@@ -69,11 +70,7 @@ class StreamWorld:
         self.readers: Table[StreamReader] = Table()
         self.budgets: Table[StreamBudget] = Table()
         self.n, self.count = c.bookies, 1 + c.clients
-        self.at_store = self.n
-        self.at_client = self.n + 1
-        self.at_link = self.at_client + self.count
-        self.at_ask = self.at_link + self.count * self.n
-        self.at_reader = self.at_ask + self.count
+        self.at = places_of(self.n, self.count)
         self.names = [f"client {number}" for number in range(self.count)]
         self.reader_names = [f"reader {number + 1}" for number in range(c.readers)]
         self.no_link = self.links.number(Link())
@@ -114,10 +111,10 @@ class StreamWorld:
         for client in range(self.count):
             self._own_moves(state, client, budget, moves)
             for bookie in range(self.n):
-                if state[self.at_link + client * self.n + bookie] != self.no_link:
+                if state[self.at.link + client * self.n + bookie] != self.no_link:
                     self._delivers(state, client, bookie, moves)
                     self._hears(state, client, bookie, moves)
-            if state[self.at_ask + client] != self.no_ask:
+            if state[self.at.ask + client] != self.no_ask:
                 self._store_moves(state, client, moves)
         for bookie in range(self.n):
             if self.bookies.parts[state[bookie]].waiting:
@@ -147,13 +144,13 @@ class StreamWorld:
     def _after(self, new: list[int], client: int, done: Done) -> State:
         """Its own place, what it sends, what it asks; then replies that can change nothing are forgotten."""
         _, after, sends, asks = done
-        changed = new[self.at_client + client] != after
-        new[self.at_client + client] = after
-        base = self.at_link + client * self.n
+        changed = new[self.at.client + client] != after
+        new[self.at.client + client] = after
+        base = self.at.link + client * self.n
         for bookie, request in sends:
             new[base + bookie] = self.links.number(self.links.parts[new[base + bookie]].sent(request))
         if asks:
-            place = self.at_ask + client
+            place = self.at.ask + client
             questions = self.asks.parts[new[place]]
             for kind, *rest in asks:
                 questions = (*questions, Ask(kind, *(rest or (None, 0))))
@@ -163,17 +160,17 @@ class StreamWorld:
                 self._tidy(new, client, place)
             if self.clients.parts[after].machine is None:
                 # A compare-and-swap on its way may still reach the store; nobody waits for what is said of it.
-                questions = self.asks.parts[new[self.at_ask + client]]
+                questions = self.asks.parts[new[self.at.ask + client]]
                 kept = tuple(
                     ask._replace(waits=False) for ask in questions if ask.kind == "swap" and not ask.answer
                 )
-                new[self.at_ask + client] = self.asks.number(kept)
+                new[self.at.ask + client] = self.asks.number(kept)
         return tuple(new)
 
     def _tidy(self, new: list[int], client: int, place: int) -> None:
         if new[place] == self.no_link:
             return
-        key = ("tidy", new[self.at_client + client], new[place])
+        key = ("tidy", new[self.at.client + client], new[place])
         after = self._memo.get(key)
         if after is None:
             who, link = self.clients.parts[key[1]], self.links.parts[key[2]]
@@ -184,12 +181,12 @@ class StreamWorld:
         new[place] = after
 
     def _push(self, new: list[int], client: int, bookie: int, reply: Reply) -> None:
-        place = self.at_link + client * self.n + bookie
+        place = self.at.link + client * self.n + bookie
         new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
         self._tidy(new, client, place)
 
     def _own_moves(self, state: State, client: int, budget: StreamBudget, moves: list[Move]) -> None:
-        number = state[self.at_client + client]
+        number = state[self.at.client + client]
         who = self.clients.parts[number]
         if who.machine is None:
             if budget.take_overs:
@@ -218,7 +215,7 @@ class StreamWorld:
             self._gives_up(self._spent(state, "timeouts"), client, moves)
 
     def _takes_over(self, state: State, client: int, moves: list[Move]) -> None:
-        store_at, client_at = state[self.at_store], state[self.at_client + client]
+        store_at, client_at = state[self.at.store], state[self.at.client + client]
         key = ("begin", client, client_at, store_at)
         found = self._memo.get(key)
         if found is None:
@@ -231,7 +228,7 @@ class StreamWorld:
 
     def _measures(self, state: State, client: int, moves: list[Move]) -> None:
         """The last entry is read for its length."""
-        who = self.clients.parts[state[self.at_client + client]]
+        who = self.clients.parts[state[self.at.client + client]]
         machine = who.machine
         entry = machine.recovery.lap
         value = (entry, machine.record.origin_of(entry))
@@ -246,9 +243,9 @@ class StreamWorld:
             moves.append((done[0], self._after(list(state), client, done)))
 
     def _gives_up(self, state: State, client: int, moves: list[Move]) -> None:
-        who = self.clients.parts[state[self.at_client + client]]
+        who = self.clients.parts[state[self.at.client + client]]
         for bookie in range(self.n):
-            place = self.at_link + client * self.n + bookie
+            place = self.at.link + client * self.n + bookie
             link = self.links.parts[state[place]]
             outstanding = [request for request, waits in link.requests if waits]
             outstanding += [reply[0] for reply in link.replies]
@@ -266,7 +263,7 @@ class StreamWorld:
 
     def _delivers(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
         """The oldest request of a connection, or one of a broken one, reaches its bookie."""
-        place = self.at_link + client * self.n + bookie
+        place = self.at.link + client * self.n + bookie
         key = ("deliver", client, bookie, state[bookie], state[place])
         found = self._memo.get(key)
         if found is None:
@@ -307,8 +304,8 @@ class StreamWorld:
 
     def _hears(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
         """The oldest reply of a connection reaches its client."""
-        place = self.at_link + client * self.n + bookie
-        key = ("hear", client, bookie, state[self.at_client + client], state[place])
+        place = self.at.link + client * self.n + bookie
+        key = ("hear", client, bookie, state[self.at.client + client], state[place])
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._heard(*key[1:])
@@ -332,19 +329,19 @@ class StreamWorld:
     # --- the store -----------------------------------------------------------------------------------------------------
 
     def _store_moves(self, state: State, client: int, moves: list[Move]) -> None:
-        questions = self.asks.parts[state[self.at_ask + client]]
+        questions = self.asks.parts[state[self.at.ask + client]]
         for index, ask in enumerate(questions):
             rest = (*questions[:index], *questions[index + 1 :])
             if ask.kind == "read":
-                store = self.stores.parts[state[self.at_store]]
-                who = self.clients.parts[state[self.at_client + client]]
+                store = self.stores.parts[state[self.at.store]]
+                who = self.clients.parts[state[self.at.client + client]]
                 outcomes = self.driver.read_answered(who, store.record, store.version)
                 command = f"reads {record_text(store.record)}"
                 self._answers(state, client, rest, outcomes, command, "reads", moves)
             elif not ask.answer:
                 self._swaps(state, client, questions, index, moves)
             elif ask.waits:
-                who = self.clients.parts[state[self.at_client + client]]
+                who = self.clients.parts[state[self.at.client + client]]
                 assert ask.record is not None
                 outcomes = self.driver.swap_answered(who, ask.answer, ask.record, ask.version)
                 command = f"hears {ask.answer} v{ask.version}"
@@ -362,7 +359,7 @@ class StreamWorld:
     ) -> None:
         for outcome in outcomes:
             new = list(state)
-            new[self.at_ask + client] = self.asks.number(rest)
+            new[self.at.ask + client] = self.asks.number(rest)
             done = self._done(client, outcome, command, "store", kind)
             moves.append((done[0], self._after(new, client, done)))
 
@@ -370,7 +367,7 @@ class StreamWorld:
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
     ) -> None:
         """A compare-and-swap reaches the store."""
-        ask, store = questions[index], self.stores.parts[state[self.at_store]]
+        ask, store = questions[index], self.stores.parts[state[self.at.store]]
         assert ask.record is not None
         answer = "conflict"
         if store.version == ask.version:
@@ -379,7 +376,7 @@ class StreamWorld:
                 fault = fault or ("U4", f"the record's term fell to {ask.record.term}")
             elif ask.record.state is LedgerState.CLOSED:
                 fault = fault or ("U4", "a writer that was not asked to closed the stream")
-            machine = self.clients.parts[state[self.at_client + client]].machine
+            machine = self.clients.parts[state[self.at.client + client]].machine
             if isinstance(machine, WriterMachine) and ask.record.term != machine.closing.term:
                 own = machine.closing.term
                 fault = fault or (
@@ -389,8 +386,8 @@ class StreamWorld:
             store, answer = StreamStoreState(ask.record, store.version + 1, fault), "written"
         kept = (ask._replace(answer=answer, version=store.version),) if ask.waits else ()
         new = list(state)
-        new[self.at_store] = self.stores.number(store)
-        new[self.at_ask + client] = self.asks.number((*questions[:index], *kept, *questions[index + 1 :]))
+        new[self.at.store] = self.stores.number(store)
+        new[self.at.ask + client] = self.asks.number((*questions[:index], *kept, *questions[index + 1 :]))
         command = f"takes v{ask.version}: {record_text(ask.record)} from {self.names[client]}"
         moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
 
@@ -399,7 +396,7 @@ class StreamWorld:
     def _breaks(self, state: State, moves: list[Move]) -> None:
         for client in range(self.count):
             for bookie in range(self.n):
-                place = self.at_link + client * self.n + bookie
+                place = self.at.link + client * self.n + bookie
                 link = self.links.parts[state[place]]
                 if link.requests:
                     new = list(state)
@@ -410,9 +407,9 @@ class StreamWorld:
 
     def _lost_swaps(self, state: State, moves: list[Move]) -> None:
         for client in range(self.count):
-            questions = self.asks.parts[state[self.at_ask + client]]
+            questions = self.asks.parts[state[self.at.ask + client]]
             for index, ask in enumerate(questions):
-                who = self.clients.parts[state[self.at_client + client]]
+                who = self.clients.parts[state[self.at.client + client]]
                 if ask.kind != "swap" or not ask.waits:
                     continue
                 kept = () if ask.answer else (ask._replace(waits=False),)
@@ -429,7 +426,7 @@ class StreamWorld:
             new = list(state)
             new[bookie] = self.bookies.number(self.bookie_driver.lost(before))
             for client in range(self.count):
-                place = self.at_link + client * self.n + bookie
+                place = self.at.link + client * self.n + bookie
                 link = self.links.parts[new[place]].died()
                 for whom, request, waits in before.waiting:
                     if whom == client and waits:
@@ -440,7 +437,7 @@ class StreamWorld:
 
     def _reads_record(self, state: State, bookie: int, moves: list[Move]) -> None:
         """A bookie that has lost its disk reads the record, and takes its term before anything that waits."""
-        term = self.stores.parts[state[self.at_store]].record.term
+        term = self.stores.parts[state[self.at.store]].record.term
         after, replies, said = self.bookie_driver.reads_record(self.bookies.parts[state[bookie]], term)
         new = list(state)
         new[bookie] = self.bookies.number(after)
@@ -454,8 +451,8 @@ class StreamWorld:
 
     def _reads(self, state: State, which: int) -> Iterator[Move]:
         """It opens the stream once; hears a LAC of a bookie; reads an entry from a bookie under its record's ranges."""
-        reader = self.readers.parts[state[self.at_reader + which]]
-        record = self.stores.parts[state[self.at_store]].record
+        reader = self.readers.parts[state[self.at.reader + which]]
+        record = self.stores.parts[state[self.at.store]].record
         if reader.record is None:
             yield self._reader_move(
                 state, which, reader._replace(record=record), "opens", record_text(record)
@@ -480,7 +477,7 @@ class StreamWorld:
 
     def _reader_move(self, state: State, which: int, after: StreamReader, command: str, other: str) -> Move:
         new = list(state)
-        new[self.at_reader + which] = self.readers.number(after)
+        new[self.at.reader + which] = self.readers.number(after)
         kind = command.split(maxsplit=1)[0]
         return Label(self.reader_names[which], f"{command}: {other}", (), "", kind), tuple(new)
 
@@ -488,7 +485,7 @@ class StreamWorld:
 
     def clients_of(self, state: State) -> list[StreamClient]:
         """The clients of a state."""
-        return [self.clients.parts[number] for number in state[self.at_client : self.at_link]]
+        return [self.clients.parts[number] for number in state[self.at.client : self.at.link]]
 
     def bookies_of(self, state: State) -> list[StreamBookie]:
         """The bookies of a state."""
@@ -496,4 +493,4 @@ class StreamWorld:
 
     def readers_of(self, state: State) -> list[StreamReader]:
         """The readers of a state."""
-        return [self.readers.parts[number] for number in state[self.at_reader : -1]]
+        return [self.readers.parts[number] for number in state[self.at.reader : -1]]
