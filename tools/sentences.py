@@ -83,6 +83,19 @@ SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
         Sentence("Uncommitted = Quorum Coverage negative responses", "negative_votes_needed", "X2"),
         Sentence("If all responses are received and neither threshold is reached then the result is inconclusive", "counts_as_negative", "X5"),
     ),
+    "Vanlightly's unbounded ledgers": (
+        Sentence("that is incremented each time a client decides it should take over", "next_term", "X33"),
+        Sentence("it increments the ledger term both in metadata", "next_term", "X33"),
+        Sentence("but only one client at a time", "is_own_take_over", "own-term"),
+        Sentence("under normal circumstances, there should only be one client trying to write", "is_own_take_over", "own-term"),
+        Sentence("a fencing mechanism to prevent former leader clients from making progress", "writer_may_change", "X47"),
+        Sentence("The client sends the LAC requests to the current fragment as normal", "read_takes_term", "X24"),
+        Sentence("If a bookie has a higher term, it rejects the request with an InvalidTerm response", "term_answer", "X23"),
+        Sentence("the only thing normal reads should care about is the LAC as always", "may_use_lac", "X46"),
+        Sentence("the client can include the correct term when performing a read of a given entry", "may_use_lac", "X58"),
+        Sentence("Recovery is now performed at the beginning of a term", "recovery_waits_for_its_adds", "X49"),
+        Sentence("bookies only need to store the term in the ledger index as it does with fencing right now", "doubt_hides_term", "X48"),
+    ),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire_testing.explorer.calibration import ClassicWorld
+from quire_testing.explorer.check import setting_of
 from quire_testing.explorer.continuous import (
     BOUNDED,
     CALIBRATION,
@@ -26,7 +27,7 @@ from quire_testing.explorer.continuous import (
 )
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.fingerprints import explore_by_fingerprints
-from quire_testing.explorer.invariants import Watch
+from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
 from support.rounds import FULL, keep_figures
@@ -106,10 +107,15 @@ def test_explorer_long(configuration):
 def test_explorer_bounded(configuration, states):
     """Nothing is found in so many states, or in ten minutes; what lies behind them has not been looked at."""
     begun = time.process_time()
-    world = World(configuration)
-    watch = Watch(world)
+    setting = setting_of(configuration, SHIPPED, None)
+    world = setting.world
     result = explore_by_fingerprints(
-        world, watch, watch.deadlock, canonical=Symmetry(world), states_max=states, seconds_max=SECONDS_MAX
+        world,
+        setting.violation_in,
+        setting.deadlock_in,
+        canonical=Symmetry(world) if isinstance(world, World) else lambda state: state,
+        states_max=states,
+        seconds_max=SECONDS_MAX,
     )
     assert result.violation is None
     assert not result.complete, "it has become small: put it into the continuous set"

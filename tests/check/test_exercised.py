@@ -228,6 +228,17 @@ NOT_BY_THE_EXPLORER = {
         ("is_gone", "seconds_to_add", "copy_is_due", "listing_concludes", "may_recover_open"),
         "audits have a cluster of their own: tests/unit/core/test_audit.py",
     ),
+    **dict.fromkeys(
+        (
+            "term_answer",
+            "read_takes_term",
+            "doubt_hides_term",
+            "next_term",
+            "is_own_take_over",
+            "may_use_lac",
+        ),
+        "ledgers have no terms: tests/check/test_streams.py",
+    ),
     "left_counts_as_lost": REGISTRATIONS,
 }
 

@@ -14,9 +14,9 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from quire.core.ledger_notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.core.terms import StreamMode, TermRange, Terms
 from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistry
 from quire.metadata.checked import seal
 from quire.metadata.ledgers import LedgerStore, ledger_key
@@ -129,8 +129,8 @@ PLACES = (EntryRange(0, 4095), EntryRange(5000, 2**40, 7, 0b1010101))
 NOTES = LedgerNotes(
     (BookieHoles(BOOKIE, PLACES),), (AcceptedLoss(PLACES, 1_700_000_000_000, "operator", (BOOKIE,)),)
 )
-STREAM = StreamMetadata(
-    stream_id=LedgerId(LEDGER),
+STREAM = LedgerMetadata(
+    ledger_id=LedgerId(LEDGER),
     ensemble_size=2,
     write_quorum=2,
     ack_quorum=2,
@@ -138,13 +138,15 @@ STREAM = StreamMetadata(
     password=b"secret",
     state=LedgerState.OPEN,
     fragments=tuple(Fragment(EntryId(first), (BOOKIE, BookieId(f"c{first}"))) for first in (0, 10, 2**35)),
-    term=Term(9),
-    ranges=(TermRange(Term(3), EntryId(0)), TermRange(Term(9), EntryId(2**35 + 1))),
-    owner=2**64 - 3,
-    mode=StreamMode.FENCING,
-    start=EntryId(12),
-    first_length=1200,
     custom=(("quire.token", bytes(8)),),
+    terms=Terms(
+        Term(9),
+        (TermRange(Term(3), EntryId(0)), TermRange(Term(9), EntryId(2**35 + 1))),
+        owner=2**64 - 3,
+        mode=StreamMode.FENCING,
+        start=EntryId(12),
+        first_length=1200,
+    ),
 )
 RECORDS = {
     "tombstone": (

@@ -152,14 +152,20 @@ def row_bytes(row: Row) -> bytes:
     return ROW.pack(*row)
 
 
+LEDGERS = range(4)
+STREAMS = {4: range(1, 4), 5: range(1, 3)}
+"""Streams, and the origin terms of their entries."""
+HOLDERS = [(one, 0) for one in LEDGERS] + [(one, term) for one, terms in STREAMS.items() for term in terms]
+
+
 class Model:
-    """A dict of entries beside a whole disk."""
+    """A dict of entries beside a whole disk. Entries of two origin terms have nothing to do with each other."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.files = FaultyFiles(direct=bool(seed & 1), seed=seed)
         self.storage: LedgerStorage = open_storage(self.files)
-        self.entries: dict[int, dict[int, bytes]] = {}
+        self.entries: dict[tuple[int, int], dict[int, bytes]] = {}
         self.serial = 0
 
     def step(self) -> None:
@@ -171,7 +177,7 @@ class Model:
 
     def put(self) -> None:
         chance = self.chance
-        ledger_id = chance.randrange(4)
+        ledger_id, term = chance.choice(HOLDERS)
         self.serial += 1
         payload = b"%d:" % self.serial + bytes(chance.choice([10, 100, 2000]))
         period = chance.choice([1, 1, 1, 3])
@@ -182,19 +188,29 @@ class Model:
             return
         put(
             self.storage,
-            make_run(ledger_id, ids[0], ids[-1], period=period, residues=residues, payload=payload),
+            make_run(
+                ledger_id,
+                ids[0],
+                ids[-1],
+                period=period,
+                residues=residues,
+                payload=payload,
+                origin_term=term,
+            ),
             Answers(),
         )
-        held = self.entries.setdefault(ledger_id, {})
+        held = self.entries.setdefault((ledger_id, term), {})
         held.update({entry_id: payload + b"/%d" % entry_id for entry_id in ids})
 
     def settle(self) -> None:
         settle(self.storage)
 
     def delete(self) -> None:
-        ledger_id = self.chance.randrange(4)
+        ledger_id = self.chance.choice([*LEDGERS, *STREAMS])
         self.storage.delete(ledger_id, 1, Answers(), None)
-        self.entries.pop(ledger_id, None)
+        for holder in HOLDERS:
+            if holder[0] == ledger_id:
+                self.entries.pop(holder, None)
 
     def reclaim(self) -> None:
         self.settle()
@@ -220,30 +236,39 @@ class Model:
         self.storage = open_storage(self.files)
 
     def check(self) -> None:
-        for ledger_id in range(4):
+        low = 0
+        for ledger_id, term in HOLDERS:
             low = self.chance.randrange(230)
             high = low + self.chance.randrange(230)
-            expected = {i: p for i, p in self.entries.get(ledger_id, {}).items() if low <= i <= high}
+            expected = {i: p for i, p in self.entries.get((ledger_id, term), {}).items() if low <= i <= high}
             bytes_max = self.chance.choice([1, 500, 5000, 1 << 20])
-            assert read_all(self.storage, ledger_id, low, high, bytes_max) == expected
-            held = {i for share in self.storage.held(ledger_id) for i in ids_in(*share)}
-            assert held == set(self.entries.get(ledger_id, {}))
+            assert read_all(self.storage, ledger_id, low, high, bytes_max, origin_term=term) == expected
+            assert read_all(self.storage, ledger_id, low, high, bytes_max, origin_term=9) == {}
+        for ledger_id in [*LEDGERS, *STREAMS]:
+            shares = self.storage.held_from(ledger_id, 0)
+            held = {(i, share.origin_term) for share in shares for i in ids_in(*share[:4])}
+            assert held == {
+                (i, term)
+                for one, term in HOLDERS
+                if one == ledger_id
+                for i in self.entries.get((one, term), ())
+            }
             self.check_pages(ledger_id, low, held)
 
-    def check_pages(self, ledger_id: int, first: int, held: set[int]) -> None:
+    def check_pages(self, ledger_id: int, first: int, held: set[tuple[int, int]]) -> None:
         """A list in pages of any size is the list, from whichever id on; and the client takes each page."""
         ledgers = Ledgers(self.storage, lambda: None)
         intervals_max = self.chance.choice([1, 2, 7, 1000])
-        found: set[int] = set()
+        found: set[tuple[int, int]] = set()
         at = first
         while at != WHOLE_LIST:
             page, following = ledgers.held_page(ledger_id, at, intervals_max)
             body = memoryview(encode_held(page, following, version=2))
             assert decode_held(body, at, version=2) == (page, following)
             assert len(page) >= intervals_max or following == WHOLE_LIST
-            found.update(i for share in page for i in ids_in(*share[:4]))
+            found.update((i, share.origin_term) for share in page for i in ids_in(*share[:4]))
             at = following
-        assert found == {entry_id for entry_id in held if entry_id >= first}
+        assert found == {one for one in held if one[0] >= first}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerState, new_ledger
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.core.ledger_notes import (
     ACCEPTED_BY_MAX,
     NO_NOTES,
@@ -19,7 +19,7 @@ from quire.core.ledger_notes import (
     EntryRange,
     LedgerNotes,
 )
-from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.core.terms import StreamMode, TermRange, Terms
 from quire.wire import ledger_metadata, store_records
 from quire.wire.ledger_notes import (
     HOLES_KEY,
@@ -91,8 +91,8 @@ def streams(draw):
     state = draw(st.sampled_from(LedgerState))
     closed = state is LedgerState.CLOSED
     first_length = draw(st.integers(0, 10**9))
-    return StreamMetadata(
-        stream_id=draw(IDS),
+    return LedgerMetadata(
+        ledger_id=draw(IDS),
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
         ack_quorum=draw(st.integers(1, write_quorum)),
@@ -103,18 +103,20 @@ def streams(draw):
             Fragment(EntryId(first), tuple(draw(st.permutations(bookies))[:ensemble_size]))
             for first in firsts
         ),
-        term=Term(draw(st.integers(terms[-1], ID_MAX))),
-        ranges=tuple(TermRange(Term(t), EntryId(b)) for t, b in zip(terms, begins, strict=True)),
-        owner=draw(U64),
-        mode=draw(st.sampled_from(StreamMode)),
-        start=EntryId(start),
-        first_length=first_length,
+        terms=Terms(
+            term=Term(draw(st.integers(terms[-1], ID_MAX))),
+            ranges=tuple(TermRange(Term(t), EntryId(b)) for t, b in zip(terms, begins, strict=True)),
+            owner=draw(U64),
+            mode=draw(st.sampled_from(StreamMode)),
+            start=EntryId(start),
+            first_length=first_length,
+            unknown=draw(UNKNOWN),
+        ),
         last_entry=EntryId(draw(st.integers(start - 1, ID_MAX))) if closed else NO_ENTRY,
         length=draw(st.integers(first_length, ID_MAX)) if closed else 0,
         created_ms=draw(st.none() | U63),
         custom=tuple(sorted(draw(st.dictionaries(TEXTS, st.binary(max_size=20), max_size=3)).items())),
         creation_token=draw(U63),
-        unknown=draw(UNKNOWN),
     )
 
 
@@ -169,7 +171,7 @@ CODECS = {
         NOTES, lambda notes: encode_notes(notes, 7), decode_notes, lambda _: 7, lambda _: 8, pb.LedgerNotes
     ),
     "stream": Codec(
-        streams(), encode_stream, decode_stream, lambda record: record.stream_id, lambda i: i ^ 1, pb.Stream
+        streams(), encode_stream, decode_stream, lambda record: record.ledger_id, lambda i: i ^ 1, pb.Stream
     ),
 }
 EACH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -390,7 +390,7 @@ MUTANTS = {
     "X10 new fragment at LAC": {"new_fragment_start": lambda lac, lap: max(lac, 0)},
     "X11 success not unset": {"acks_to_unset": lambda changed: 0},
     "X12 acknowledged during a change": {"may_acknowledge_while_changing": lambda: True},
-    "X13 change without the state check": {"writer_may_change": lambda record: True},
+    "X13 change without the state check": {"writer_may_change": lambda record, term: True},
     "lost swap not settled": {"may_go_on_after_unknown": lambda unknown, version: True},
     "absent slots never end the writer": {"can_still_confirm": lambda absent, mask, qa: True},
     "created with whoever is there": {"may_create": lambda present, masks, qa, least: True},

@@ -24,7 +24,7 @@ KEY = b"k" * 20
 
 def bookie(term: int) -> BookieLedgerMachine:
     """A bookie that has heard of this term."""
-    machine = BookieLedgerMachine(LedgerFacts(LedgerId(1), KEY), known=True)
+    machine = BookieLedgerMachine(LedgerFacts(LedgerId(1), KEY, term=1), known=True)
     assert add(machine, term) is Answer.OK
     return machine
 
@@ -71,7 +71,7 @@ def test_a_lower_term_is_rejected() -> None:
     machine = bookie(3)
     assert add(machine, 2) is Answer.INVALID_TERM
     assert machine.facts.term == 3
-    assert machine.set_fence(key=KEY, token=0, digest_type=0, term=2).answer is Answer.INVALID_TERM
+    assert machine.raise_term(key=KEY, token=0, digest_type=0, term=2).answer is Answer.INVALID_TERM
     assert not machine.facts.fenced
 
 

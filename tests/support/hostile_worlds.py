@@ -215,9 +215,10 @@ class StillBookie(StillWorld):
         """Records of ledgers, so that the bookie may hear of them."""
         self.until_done(create_records(self.store, ledger_ids))
 
-    def hello_of(self, version: int) -> bytes:
+    def hello_of(self, version: int, features: int = 0) -> bytes:
         """The hello of a client that speaks nothing newer than this version."""
-        hello = native_hello.Hello("cluster", self.server.bookie_id, version_max=version)
+        bookie_id = self.server.bookie_id
+        hello = native_hello.Hello("cluster", bookie_id, version_max=version, features=features)
         return native_hello.encode_hello(hello)
 
     def _create(self, store: MemoryStore, ledger: LedgerAccess) -> None:

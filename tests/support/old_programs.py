@@ -1,4 +1,4 @@
-"""Programs of revision 9e5fe3a beside those of today, as real processes.
+"""Programs of earlier revisions beside those of today, as real processes.
 
 Its code comes from the repository itself (`git archive`) and is kept under `out/`. The packages it needs are the same, so
 today's Python runs it: only `PYTHONPATH` differs.
@@ -26,6 +26,8 @@ import pytest
 
 REVISION = "9e5fe3a64ea8566b37e70d298e8bd67e6e5bd330"
 """The last one that had version 1 of every format."""
+BEFORE_STREAMS = "5ae51c882b533d42a19f67e72356879de2adf8d0"
+"""The last one whose bookies know no terms."""
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "out" / "old-programs"
 RUN_SECONDS = 120
@@ -78,23 +80,23 @@ class Program:
 NEW = Program("new", ROOT)
 
 
-def why_not() -> str | None:
-    """Why there can be no old program here; None if there can."""
+def why_not(revision: str = REVISION) -> str | None:
+    """Why there can be no program of a revision here; None if there can."""
     if shutil.which("git") is None:
-        return "git is not installed: nothing was tested with programs of revision 9e5fe3a"
-    asked = ["git", "-C", str(ROOT), "cat-file", "-e", f"{REVISION}^{{tree}}"]
+        return f"git is not installed: nothing was tested with programs of revision {revision[:7]}"
+    asked = ["git", "-C", str(ROOT), "cat-file", "-e", f"{revision}^{{tree}}"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
-        return "this clone does not have revision 9e5fe3a: nothing was tested with programs of it"
+        return f"this clone does not have revision {revision[:7]}: nothing was tested with programs of it"
     return None
 
 
 @functools.cache
-def old_program() -> Program | str:
-    """The program of revision 9e5fe3a; why there is none otherwise."""
-    tree = KEPT / REVISION[:12]
+def old_program(revision: str = REVISION) -> Program | str:
+    """The program of a revision; why there is none otherwise."""
+    tree = KEPT / revision[:12]
     if tree.exists():
         return Program("old", tree)
-    reason = why_not()
+    reason = why_not(revision)
     if reason is not None:
         return reason
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -104,7 +106,7 @@ def old_program() -> Program | str:
         str(ROOT),
         "archive",
         "--format=zip",
-        REVISION,
+        revision,
         "src",
         "tests/faults",
         "tests/support",
@@ -118,9 +120,9 @@ def old_program() -> Program | str:
     return Program("old", tree)
 
 
-def old_or_skip() -> Program:
+def old_or_skip(revision: str = REVISION) -> Program:
     """The old program; the test is skipped, loudly, where there is none."""
-    found = old_program()
+    found = old_program(revision)
     if isinstance(found, str):
         pytest.skip(found)
     return found

@@ -24,8 +24,8 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
+from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.reading import RangeHeld
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import StepClock, StepWorker

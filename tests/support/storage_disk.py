@@ -16,7 +16,7 @@ from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import SLICE_NS
 from quire.wire.entry import EntryDigest
-from quire.wire.run import RunView, encode_run, ids_in
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run, ids_in
 from quire_testing.kit.disk import DiskFile, DiskNode, FaultyDisk
 from quire_testing.kit.stepped import StepClock, StepWorker
 
@@ -116,14 +116,18 @@ def make_run(
     residues: int = 1,
     payload: bytes = b"x" * 100,
     lac: int = -1,
+    origin_term: int = 0,
 ) -> RunView:
-    """A run whose entries all have the payload followed by their id."""
+    """A run whose entries all have the payload followed by their id; of a stream, with an origin term."""
     ids = list(ids_in(first, last, period, residues))
     payloads = [payload + b"/%d" % entry_id for entry_id in ids]
     entries: list[bytes] = []
     sizes: list[int] = []
     for entry_id, one in zip(ids, payloads, strict=True):
-        head = DIGEST.seal_one(ledger_id, entry_id, lac, 1, one)
+        if origin_term:
+            head = DIGEST.seal_with_term(ledger_id, entry_id, lac, 1, one, origin_term=origin_term)
+        else:
+            head = DIGEST.seal_one(ledger_id, entry_id, lac, 1, one)
         entries += [head, one]
         sizes.append(len(head) + len(one))
     body = encode_run(
@@ -135,6 +139,8 @@ def make_run(
         digest_type=int(DigestType.CRC32C),
         period=period,
         residues=residues,
+        origin_term=origin_term,
+        scheme=SCHEME_TERMS if origin_term else SCHEME_PLAIN,
     )
     return RunView.parse(body)
 
@@ -171,14 +177,29 @@ def settle(storage: LedgerStorage) -> None:
     storage.flush()
 
 
+def payload_of(entry: memoryview, ledger_id: int, entry_id: int, origin_term: int) -> bytes:
+    """The payload of an entry that must be of an origin term."""
+    if not origin_term:
+        return bytes(DIGEST.open(entry, ledger_id, entry_id).payload)
+    found = DIGEST.open_with_term(entry, ledger_id, entry_id)
+    assert found.origin_term == origin_term
+    return bytes(found.entry.payload)
+
+
 def read_all(
-    storage: LedgerStorage, ledger_id: int, first: int, last: int, bytes_max: int = 1 << 20
+    storage: LedgerStorage,
+    ledger_id: int,
+    first: int,
+    last: int,
+    bytes_max: int = 1 << 20,
+    *,
+    origin_term: int = 0,
 ) -> dict[int, Any]:
     """entry id -> payload, or None where it is unknown, of first..last; what is missing is vouched for."""
     found: dict[int, Any] = {}
     at = first
     while at <= last:
-        held = storage.read(ledger_id, at, last, bytes_max)
+        held = storage.read(ledger_id, at, last, bytes_max, origin_term=origin_term)
         for low, high in held.unknown:
             for entry_id in range(max(low, first), min(high, last) + 1):
                 found.setdefault(entry_id, None)
@@ -186,7 +207,7 @@ def read_all(
             run = RunView.parse(body)
             for entry_id, entry in run.entries():
                 if at <= entry_id <= last:
-                    found[entry_id] = bytes(DIGEST.open(entry, ledger_id, entry_id).payload)
+                    found[entry_id] = payload_of(entry, ledger_id, entry_id, origin_term)
         if held.vouched_through < at:
             for entry_id in range(at, last + 1):  # nothing is vouched for
                 found.setdefault(entry_id, None)

@@ -17,6 +17,7 @@ LONG_FILES = {
     "src/quire/core/writer.py": "one machine: every input and every effect; what is decided is in its parts",
     "src/quire_testing/history/ledger.py": "one judge: reads, acknowledgements, ends and LACs are compared with the same entries",
     "src/quire/log/writer.py": "the driver of the log's machine: one short method per effect",
+    "src/quire/bookie/ledgers.py": "one short method per request; what several need is in parts of its own",
     "src/quire/storage/ledger_storage.py": "the disk as the bookie sees it: one short method per question",
     "src/quire/wire/batch.py": "one format file for writer and reader, three codecs",
     "tests/unit/bookie/test_bookie_server.py": "one bookie and a raw client, and all that is asked of them",

@@ -151,7 +151,8 @@ class V3Requests:
     def _long_poll(self, request: pb.Request) -> None:
         read = request.readRequest
         piggyback = v3.has_flag(read, v3.ENTRY_PIGGYBACK)
-        if (piggyback and read.entryId != bookkeeper.LAST_ENTRY) or read.previousLAC < NO_ENTRY:
+        possible = read.previousLAC >= NO_ENTRY and not (piggyback and read.entryId != bookkeeper.LAST_ENTRY)
+        if not possible or self._ledgers.term(read.ledgerId):
             self._refuse(request, Answer.BAD_REQUEST)
             return
         known = self._ledgers.lac(read.ledgerId)
@@ -207,7 +208,9 @@ class V3Requests:
 
     def _read_lac(self, request: pb.Request) -> None:
         ledger_id = request.readLacRequest.ledgerId
-        if ledger_id < 0:
+        if ledger_id < 0 or self._ledgers.term(
+            ledger_id
+        ):  # no entry of a stream is one that this protocol can say
             self._refuse(request, Answer.BAD_REQUEST)
             return
         answer, _, explicit, evidence = self._ledgers.last_confirmed(as_request(Kind.READ_LAC, ledger_id))
@@ -247,7 +250,7 @@ class V3Requests:
 
     def _list(self, request: pb.Request) -> None:
         ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
-        if ledger_id < 0:
+        if ledger_id < 0 or self._ledgers.term(ledger_id):
             self._refuse(request, Answer.BAD_REQUEST)
             return
         held = [interval[:4] for interval in self._ledgers.good(ledger_id)]

@@ -96,9 +96,11 @@ class ClientConnection(FrameProtocol, Asker):
     Attributes:
         requests: what waits in our own protocol; short frames that look like adds are `bytes`.
         added: runs were handed to storage, which is to be flushed.
+        terms: the client announced that its requests may have terms.
     """
 
     short_kind = int(native.Kind.ADD)
+    terms = False
 
     def __init__(
         self, server: Serving, frame_bytes_max: int, state: ConnectionState, *, in_chunks: bool = False
@@ -384,10 +386,11 @@ class ClientConnection(FrameProtocol, Asker):
         """Serve the next requests, so many at most, as long as they look like short adds; returns how many."""
         requests, server, count = self.requests, self._server, 0
         add_run, admitted, holds = self._ledgers.add, server.admitted, server.vigil.holding
+        terms = self.terms
         while count < count_max and requests and isinstance(frame := requests[0], bytes):
             requests.popleft()
             count += 1
-            add = None if holds else plain_add(frame)
+            add = None if holds else plain_add(frame, terms=terms)
             if add is None:
                 self.serve_frame(memoryview(frame))
             elif (answer := add_run(add, add, self, add)) is Answer.OK:
@@ -418,6 +421,7 @@ class ClientConnection(FrameProtocol, Asker):
         server.settled(sum(len(add.body) for add in stored))
         followed = self._ledgers.followers.followed
         said = (
-            (add.number, add.ledger_id, native.FOLLOWED if add.ledger_id in followed else 0) for add in stored
+            (add.number, add.ledger_id, add.term, native.FOLLOWED if add.ledger_id in followed else 0)
+            for add in stored
         )
         self._out.append(native.encode_added(said, server.storage.durable_lsn))

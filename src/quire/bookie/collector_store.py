@@ -14,8 +14,8 @@ from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedE
 from quire.core.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.bookies import BookieRegistry
+from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
-from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.paging import every_key
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -70,16 +70,15 @@ class CollectorStore:
     Args:
         store: the cluster's.
         bookie_id: whose collector.
-        records: of the ledgers, in the same store; made here if None.
     """
 
-    def __init__(self, store: MetadataStore, bookie_id: BookieId, records: LedgerStore | None = None) -> None:
+    def __init__(self, store: MetadataStore, bookie_id: BookieId) -> None:
         self._store = store
         self.bookie_id = bookie_id
         self._passes_key = passes_key(bookie_id)
         self.revision = 0
         self._unknown = b""
-        self.records = records or LedgerStore(store)
+        self.records = BothRecords(store)
         self._registry = BookieRegistry(store)
 
     @property
@@ -88,8 +87,8 @@ class CollectorStore:
         return self._store.instance_id, self._store.generation
 
     async def has_record(self, ledger_id: int) -> bool:
-        """Whether a ledger's record is there; whether it can be read does not matter."""
-        return await self._store.get(ledger_key(ledger_id)) is not None
+        """Whether there is a record of a ledger or stream; whether it can be read does not matter."""
+        return await self.records.has(ledger_id)
 
     async def raise_ledger_ids(self, above: LedgerId) -> None:
         """New ledgers get higher ids than this."""
@@ -150,7 +149,7 @@ class CollectorStore:
         found = Tombstones()
         after: int | None = None
         while True:
-            page = await self.records.tombstones(after, LIST_LIMIT)
+            page = await self.records.ledgers.tombstones(after, LIST_LIMIT)
             for ledger_id, value in page:
                 found.revisions.append((ledger_id, value.revision, value.version))
                 if ledger_id not in wanted:
@@ -177,7 +176,7 @@ class CollectorStore:
         """
         ops: list[Op] = [Require(self._passes_key, mine)]
         for one in batch:
-            ops.append(Require(ledger_key(one.ledger_id), None))
+            ops += self.records.neither(one.ledger_id)
             if one.proof.by is not By.CHAIN:
                 ops.append(Require(tombstone_key(one.ledger_id), one.tombstone_version))
         try:
@@ -243,7 +242,7 @@ class CollectorStore:
             if ledger_id in over and ledger_id % len(bookies) == rank
         ]
         if share:
-            await self.records.end_tombstones(share)
+            await self.records.ledgers.end_tombstones(share)
 
 
 def _revision_of(watermark: Versioned | None, bookie: str) -> int:

@@ -18,7 +18,7 @@ from quire.bookie.opening import NativeDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.net.connection_states import AUTHENTICATING, FIRST, HELLO, OPEN, SECURING, SHUT
 from quire.net.ends import has_one_address
 from quire.net.keepalive import keep_alive
@@ -27,8 +27,9 @@ from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
+from quire.wire.native_requests import fits_term
 from quire.wire.plain_adds import AddRequest
-from quire.wire.run import SCHEME_PLAIN, RunView
+from quire.wire.run import RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
@@ -45,20 +46,8 @@ _DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_kno
 """What INFO reports of a ledger since version 2."""
 
 
-def has_terms(run: RunView) -> bool:
-    """Whether a run is of a term, or its entries name theirs: this program does not know terms, and stores none.
-
-    It refuses the terms of requests as well: to ignore one would be to take an old writer for the new one.
-    """
-    return run.origin_term > 0 or run.scheme != SCHEME_PLAIN
-
-
 class Connection(ClientConnection):
-    """A client's connection, from its hello to its end.
-
-    Attributes:
-        features: what the client said that it can do.
-    """
+    """A client's connection, from its hello to its end."""
 
     told_bytes = native.REQUEST_BYTES
 
@@ -67,7 +56,6 @@ class Connection(ClientConnection):
         self._held: list[memoryview] = []
         self._beside = False
         self._version = 0
-        self.features = 0
         self._door: NativeDoor | None = None
 
     # --- the connection ------------------------------------------------------------------------------------------
@@ -110,7 +98,8 @@ class Connection(ClientConnection):
                 self.take_tls()
                 return
             message, features = self._door.judge(hello)
-        self._version, self.features = native_hello.version_with(hello), hello.features
+        self._version = native_hello.version_with(hello)
+        self.terms = bool(hello.features & native_hello.TERMS)
         if message:
             answer = Answer.UNAUTHORISED
         elif not self._version:
@@ -250,7 +239,7 @@ class Connection(ClientConnection):
 
     def serve_frame(self, frame: memoryview) -> None:
         """Serve one request."""
-        request, problem = native.receive_request(frame)
+        request, problem = native.receive_request(frame, terms=self.terms)
         if problem is not Answer.OK:
             self.answer(request, problem)
         else:
@@ -283,7 +272,7 @@ class Connection(ClientConnection):
             self.answer(request, Answer.BAD_REQUEST)
             return
         run = RunView.parse_sent(request.body)
-        if has_terms(run):
+        if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
             self.answer(request, Answer.BAD_REQUEST)
             return
         if run.ledger_id != request.ledger_id:
@@ -327,21 +316,35 @@ class Connection(ClientConnection):
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
         first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
-        if term not in {0, native_bodies.ANY_TERM}:  # all that is here is of term 0
-            msg = f"a read of ledger {request.ledger_id} names term {term}; its entries have none"
-            raise MalformedFrameError(msg)
-        return lambda answer: self._entries(request, answer, first, last, bytes_max)
+        wanted = first, last, bytes_max, self._origin_of(request, term)
+        return lambda answer: self._entries(request, answer, *wanted)
 
-    def _entries(self, request: Request, answer: Answer, first: int, last: int, bytes_max: int) -> None:
+    def _origin_of(self, request: Request, term: int) -> int:
+        """The origin term of the entries that a client asks for; 0 for those of a ledger.
+
+        Raises:
+            MalformedFrameError: it is one that cannot be, or of a client that does not know terms.
+        """
+        if term == native_bodies.ANY_TERM:
+            return 0
+        if term > (ID_MAX if self.terms else 0):
+            msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
+            raise MalformedFrameError(msg)
+        return term
+
+    def _entries(
+        self, request: Request, answer: Answer, first: int, last: int, bytes_max: int, origin_term: int
+    ) -> None:
         if answer is not Answer.OK:
             self.answer(request, answer)
             return
         room = min(bytes_max, self._server.unread.answer_bytes_max)
         placed = self._beside and bool(request.flags & Flag.PLACES)
-        found = self._ledgers.read(request, first, last, room, placed=placed)
+        found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
         if self._server.vigil.holding:
             if found.answer is not Answer.OK or not (found.runs or found.places):
-                self.later(partial(self._entries, request, answer, first, last, bytes_max), READ_BYTES)
+                again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
+                self.later(again, READ_BYTES)
                 return
             found.vouched_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
@@ -376,9 +379,10 @@ class Connection(ClientConnection):
         previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
             request.body, version=self._version
         )
-        if request.ledger_id < 0 or term:
+        if request.ledger_id < 0:
             self.answer(request, Answer.BAD_REQUEST)
             return
+        origin_term = self._origin_of(request, term)
 
         def wake() -> None:
             lac = self._ledgers.lac(request.ledger_id)
@@ -387,7 +391,8 @@ class Connection(ClientConnection):
                 told = native_bodies.encode_told(first - 1, (), (), lac_term, version=self._version)
                 self.answer(request, Answer.OK, lac=lac, body=(told,))
             else:
-                self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
+                through = first if lac is None else min(last, lac)
+                self._entries(request, Answer.OK, first, through, bytes_max, origin_term)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
         if not self.polls.wait(request.ledger_id, previous, wait, wake):
@@ -399,7 +404,11 @@ class Connection(ClientConnection):
             info = self._server.answer_info(request.body)
             self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
-            refused = ledgers.told_lacs.take(native_bodies.decode_lacs(request.body))
+            items = native_bodies.decode_lacs(request.body)
+            if not self.terms and any(term for _, _, _, term, *_ in items):
+                msg = "a WRITE_LACS names terms, which its client has not announced"
+                raise MalformedFrameError(msg)
+            refused = ledgers.told_lacs.take(items)
             self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self.answer(request, Answer.BAD_REQUEST)
@@ -417,6 +426,11 @@ class Connection(ClientConnection):
             self._ledger_info(request)
 
     def _write_lac(self, request: Request) -> None:
+        if request.term:
+            # It may raise the term, which is durable before any response.
+            then = self.unless_held(lambda answer: self.answer(request, answer))
+            self._ledgers.explicit_lac_then(request, then, self)
+            return
         answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
         unread = answer is Answer.UNKNOWN
         if not (unread and self._ledgers.introductions.waits(request.ledger_id, again, self)):

@@ -52,8 +52,9 @@ class _Waiting(NamedTuple):
 def introduction_of(record: LedgerMetadata | None) -> Introduction:
     """What a record says of its ledger's key; None: it cannot be read, as little as the password of format 1."""
     if record is None:
-        return Introduction(NO_KEY, 0)
-    return Introduction(master_key(record.password) if record.has_password else NO_KEY, record.token)
+        return Introduction(NO_KEY, 0, None)
+    key = master_key(record.password) if record.has_password else NO_KEY
+    return Introduction(key, record.token, record.term)
 
 
 class FirstWords:

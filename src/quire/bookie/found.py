@@ -9,7 +9,7 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.shares import HeldInterval
-from quire.storage.reading import RangeHeld
+from quire.storage.holding import RangeHeld
 from quire.wire.entry import Buffer
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.run import RunPlace

@@ -58,11 +58,12 @@ class Introductions:
         machine = self._known(ledger_id)
         return machine is not None and bool(machine.facts.key or machine.facts.deleted_until_ms)
 
-    def judge(self, ledger_id: int, key: bytes, token: int) -> Answer:
-        """May a ledger become known by this key, if it is not known?
+    def judge(self, ledger_id: int, key: bytes, token: int, term: int = 0) -> Answer:
+        """May a ledger become known by this key, if it is not known? `term`: the request's, of a stream.
 
         Returns:
-            OK; UNAUTHORISED, WRONG_TOKEN or DELETED; UNKNOWN: its record must be read first, or does not come.
+            OK; UNAUTHORISED, WRONG_TOKEN, INVALID_TERM, BAD_REQUEST or DELETED; UNKNOWN: its record must be read first, or
+            does not come.
         """
         if self.knows(ledger_id):
             return Answer.OK
@@ -73,9 +74,9 @@ class Introductions:
         heard = self.heard.get(ledger_id)
         if heard is None:
             seen = self.seen(ledger_id)
-            accepted = seen is not None and self._rules.first_word(seen, key, token) is Answer.OK
+            accepted = seen is not None and self._rules.first_word(seen, key, token, term) is Answer.OK
             return Answer.OK if accepted else Answer.UNKNOWN
-        return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token)
+        return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token, term)
 
     def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
         """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""

@@ -23,8 +23,8 @@ def lac_body_of(item: LacItem) -> bytes | None:
     """An item's explicit LAC body: as it came where the digest has a key, else made here; None if it cannot be."""
     digest = _PLAIN_DIGESTS.get(item.digest_type)
     if digest is not None:
-        return None if item.body or item.term else digest.lac_body(item.ledger_id, item.lac)
-    if item.digest_type != DigestType.HMAC or item.term or not is_lac_body(item.body, item.ledger_id):
+        return None if item.body else digest.lac_body(item.ledger_id, item.lac)
+    if item.digest_type != DigestType.HMAC or not is_lac_body(item.body, item.ledger_id):
         return None
     return item.body if explicit_lac_of(item.body) == item.lac else None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from quire.bookie.followers import Followers, Poll
@@ -107,7 +108,7 @@ class Ledgers:
                 return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
-            answer = self.introductions.judge(request.ledger_id, request.key, request.token)
+            answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
             if answer is not Answer.OK:
                 return answer
             machine = self._machine(request.ledger_id)
@@ -155,28 +156,37 @@ class Ledgers:
         return Answer.OK
 
     def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
-        """A ledger's record was read: it may show that no fence was lost, unless the store is held as one that went back."""
+        """A record was read: it may show that no fence was lost, or which term, unless the store is held as one that went back."""
         if self.after_loss.settles(record, bookie_id) and self.store_is_trusted():
-            self.after_loss.settled(ledger_id, self._machines.get(ledger_id))
+            # A stream's term is known only to a machine.
+            machine = self._known(ledger_id) if record.term else self._machines.get(ledger_id)
+            self.after_loss.settled(ledger_id, machine, record.term)
 
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
-        return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
+        return self._explicit_lac(
+            request.ledger_id, body, request.key, request.token, request.digest_type, request.term
+        )
 
-    def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
+    def _explicit_lac(
+        self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int, term: int
+    ) -> Answer:
         if not is_lac_body(body, ledger_id):
             return Answer.BAD_REQUEST
         if not key:
             return Answer.UNAUTHORISED
-        first = self.introductions.judge(ledger_id, key, token)
+        first = self.introductions.judge(ledger_id, key, token, term)
         if first is not Answer.OK:
             return first
         machine = self._machine(ledger_id)
         before = machine.facts.lac
-        answer = machine.explicit_lac(
-            body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type
-        ).answer
+        facts, _, answer, _ = machine.explicit_lac(
+            body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type, term=term
+        )
+        if facts is not None:
+            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
+            self.flush_soon()
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[ledger_id] = machine
             self.followers.tell(ledger_id, machine.facts.lac)
@@ -213,17 +223,20 @@ class Ledgers:
     def fence_then(self, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
         """Fence, and call `then` with the response once the fence is durable (at once if it was, or on a refusal).
 
-        UNKNOWN: its record must be read first, and does not come. A negative would count as a fence.
+        Of a stream it is the request's term that the bookie takes. UNKNOWN: the record must be read first, and does not
+        come. A negative would count as a fence.
         """
-        answer = self.introductions.judge(request.ledger_id, request.key, request.token)
+        answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is not Answer.OK:
             self.introductions.refuse(answer, self.fence_then, request, then, asker)
             return
         machine = self._machine(request.ledger_id)
         self.told_lacs.complete(machine)
-        ready = machine.set_fence(
-            key=request.key, token=request.token, digest_type=request.digest_type, term=request.term
-        )
+        who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
+        ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
+        if ready.answer is Answer.UNKNOWN:
+            self.introductions.refuse(ready.answer, self.fence_then, request, then, asker)
+            return
         if ready.facts is None:
             then(ready.answer)
             return
@@ -233,28 +246,41 @@ class Ledgers:
             return
 
         def answered(answer: Answer) -> None:
-            self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer sends no LAC any more
+            if not request.term:
+                self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer sends no LAC any more
             then(answer)
 
         self._carry_out(machine, ready, answered)
 
-    def read(self, request: Request, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Found:
+    def read(
+        self,
+        request: Request,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        origin_term: int = 0,
+        placed: bool = False,
+    ) -> Found:
         """What this bookie has of first..last, and what is conclusive; a requested fence has been set before.
 
-        With `placed`, the client can read long runs where they lie.
+        Of a stream only entries of the origin term are meant: another one's is not here. With `placed`, the client can
+        read long runs where they lie.
         """
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
             answer = self._of_stranger(ledger_id)
             return Found(answer, [], NO_ENTRY if answer is Answer.UNKNOWN else last, [], NO_ENTRY)
-        answer = machine.may_read(request.key, request.token)
+        answer = machine.may_read(request.key, request.token, term=origin_term)
         if answer is Answer.NO_LEDGER:
             return Found(answer, [], last, [], machine.facts.lac)
         if answer is not Answer.OK:
             return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
         background = bool(request.flags & Flag.BACKGROUND)
-        held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed, background=background)
+        held = self._storage.read(
+            ledger_id, first, last, bytes_max, origin_term=origin_term, placed=placed, background=background
+        )
         return found_of(held, machine, first, failing=self._storage.failure is not None)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
@@ -267,16 +293,23 @@ class Ledgers:
         answer = machine.may_read(request.key, request.token)
         if answer is not Answer.OK:
             return answer, NO_ENTRY, b"", b""
-        evidence: Buffer = b""
         self.told_lacs.complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
-        if entry_id != NO_ENTRY and not self._storage.is_recovered(ledger_id, entry_id):
-            held = self._storage.read(ledger_id, entry_id, entry_id, 1)
-            for body in held.runs:
-                run = RunView.parse(body)
-                if run.holds(entry_id):
-                    evidence = run.entry(run.position(entry_id))
+        # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
+        evidence: Buffer = b""
+        for term in {facts.term, facts.lac_term}:
+            evidence = evidence or self._normal(ledger_id, entry_id, term)
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
+
+    def _normal(self, ledger_id: int, entry_id: int, origin_term: int) -> Buffer:
+        """An entry that a writer sent, not a recoverer; empty if it is not here."""
+        if entry_id == NO_ENTRY or self._storage.is_recovered(ledger_id, entry_id, origin_term):
+            return b""
+        for body in self._storage.read(ledger_id, entry_id, entry_id, 1, origin_term=origin_term).runs:
+            run = RunView.parse(body)
+            if run.holds(entry_id):
+                return run.entry(run.position(entry_id))
+        return b""
 
     def confirmed_in(self, ledger_id: int) -> tuple[int, int]:
         """(the term of the writer that sent the LAC, the LAFR) of a ledger that is known here."""
@@ -350,13 +383,20 @@ class Ledgers:
             then(Answer.NO_LEDGER)
             return
         self.told_lacs.complete(machine)
-        self._carry_out(machine, machine.clear_limbo(lsn, key=request.key), then)
+        ready = machine.clear_limbo(lsn, key=request.key)
+        if ready.answer is Answer.UNKNOWN:
+            again = partial(self.clear_limbo, request, lsn, then)
+            if self.introductions.waits(request.ledger_id, again, NO_ASKER):
+                return
+        self._carry_out(machine, ready, then)
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Put a ledger in limbo that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
         self.told_lacs.complete(machine)
-        ready = machine.enter_limbo(self._storage.started_lsn, key=facts.key, token=facts.token)
+        ready = machine.enter_limbo(
+            self._storage.started_lsn, key=facts.key, token=facts.token, term=facts.term
+        )
         self._journal(machine, ready, then)
 
     def delete(self, ledger_id: int, until_ms: int, then: Callable[..., None] = lambda _error: None) -> None:

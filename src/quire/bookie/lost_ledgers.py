@@ -16,9 +16,8 @@ from quire.bookie.waiters import WHEN_DURABLE, settle
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords, ListedRecord
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import ledger_metadata
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class LostLedgers:
 
     Args:
         bookie_id: which records name it.
-        records: of all ledgers.
+        records: of all ledgers and streams.
         storage: its disk, which knows since its start whether ledgers may be lost without a trace.
         ledgers: takes those that are named.
 
@@ -42,7 +41,7 @@ class LostLedgers:
     def __init__(
         self,
         bookie_id: BookieId,
-        records: LedgerStore,
+        records: BothRecords,
         storage: LedgerStorage,
         ledgers: Ledgers,
     ) -> None:
@@ -58,7 +57,7 @@ class LostLedgers:
         pause = PAUSE_SECONDS
         while True:
             try:
-                page = await self._records.page(after=after)
+                page, whole = await self._records.page(after)
             except QuireError as error:
                 log.warning(
                     "the search for ledgers that may be lost failed: %s; the bookie tries again", error
@@ -66,26 +65,28 @@ class LostLedgers:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
                 continue
-            if not page:
+            await asyncio.gather(*map(self._suspect, page))
+            if whole:
                 break
-            await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
-            after = page[-1][0]
+            after = page[-1].ledger_id
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
         self._storage.flush()
         await done
         self.unknown = False
 
-    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+    async def _suspect(self, listed: ListedRecord) -> None:
         """Doubt a ledger if its record names this bookie, or cannot be read: the bookies of that one are unknown."""
+        ledger_id = listed.ledger_id
         if self._storage.facts(ledger_id) is not None:
             return
         facts = LedgerFacts(ledger_id)
         try:
-            record = ledger_metadata.parse(value, ledger_id)
+            record = listed.parsed()
             if not self._ledgers.after_loss.is_suspect(record, self._bookie_id):
                 return
-            facts = LedgerFacts(ledger_id, *introduction_of(record))
+            says = introduction_of(record)
+            facts = LedgerFacts(ledger_id, says.key, says.token, term=record.term)
         except CorruptMetadataError as error:
             log.warning(
                 "ledger %d gets no negative responses from bookie %s: %s", ledger_id, self._bookie_id, error

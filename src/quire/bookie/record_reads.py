@@ -1,4 +1,4 @@
-"""Reads of ledgers' records by a bookie: one a ledger at a time, however many wait for it, and few at a time.
+"""Reads of the records of ledgers and streams by a bookie: one a ledger at a time, however many wait for it, and few at a time.
 
 Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
 that the bookie knows of. Listeners get every record, whichever request asked for it.
@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
-from quire.core.errors import QuireError
-from quire.core.ids import LedgerId
+from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.metadata.store import StoreAwayError
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class RecordReads:
         reads: how many there were.
     """
 
-    def __init__(self, records: LedgerStore) -> None:
+    def __init__(self, records: BothRecords) -> None:
         self._records = records
         self._asked: dict[int, list[Tell]] = {}
         self._waiting: deque[tuple[int, float]] = deque()
@@ -74,7 +73,7 @@ class RecordReads:
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
-        return self._records.seen(ledger_id)
+        return self._records.ledgers.seen(ledger_id)
 
     def close(self) -> None:
         """The bookie stops: no caller is notified any more."""
@@ -96,12 +95,22 @@ class RecordReads:
             assert reader is not None
             self._readers.discard(reader)
 
+    async def _either(self, ledger_id: int) -> LedgerMetadata:
+        """The record of a ledger, or else of a stream."""
+        try:
+            return (await self._records.ledgers.read(ledger_id))[0]
+        except NoSuchLedgerError:
+            try:
+                return (await self._records.streams.read(ledger_id))[0]
+            except NoSuchStreamError:
+                pass
+            raise
+
     async def _read(self, ledger_id: int, until: float) -> Told:
         self.reads += 1
         try:
             async with asyncio.timeout_at(until):
-                record, _ = await self._records.read(LedgerId(ledger_id))
-                return record
+                return await self._either(ledger_id)
         except QuireError as error:
             return error
         except Exception as error:

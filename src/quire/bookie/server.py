@@ -52,7 +52,7 @@ from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.metadata.store import MetadataStore
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
@@ -284,7 +284,7 @@ class BookieServer:
         return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
     def _make_search(self) -> LostLedgers:
-        return LostLedgers(self.bookie_id, LedgerStore(self.store), self.storage, self.ledgers)
+        return LostLedgers(self.bookie_id, BothRecords(self.store), self.storage, self.ledgers)
 
     def _make_attention(self) -> Attention:
         made = Attention(self.bookie_id, self.storage, self.collector, self.vigil, self.clock)
@@ -368,7 +368,7 @@ class BookieServer:
 
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""
-        self.record_reads = RecordReads(LedgerStore(self.store))
+        self.record_reads = RecordReads(BothRecords(self.store))
         self.first_words = FirstWords(
             self.ledgers,
             self.record_reads,

@@ -34,7 +34,7 @@ class ToldLacs:
         machines: the ledgers that are in memory.
         followers: who waits for a LAC.
         explicit_lac: takes, or refuses, what is not like what its ledger's machine knows: ledger id, body, key, token,
-            digest type.
+            digest type, term.
         is_unsaved: whether a new one was taken, which is to wait here.
         introductions: which request may be the first for a ledger.
     """
@@ -53,7 +53,7 @@ class ToldLacs:
         self,
         machines: Mapping[int, BookieLedgerMachine],
         followers: Followers,
-        explicit_lac: Callable[[int, bytes, bytes, int, int], Answer],
+        explicit_lac: Callable[[int, bytes, bytes, int, int, int], Answer],
         is_unsaved: Callable[[int], bool],
         introductions: Introductions,
     ) -> None:
@@ -78,7 +78,7 @@ class ToldLacs:
         for item in items:
             ledger_id, token, lac, term, digest_type, key, body = item
             machine = machine_of(ledger_id)
-            if machine is None or body or term or not machine.lac_told(lac, key, token, digest_type):
+            if machine is None or body or not machine.lac_told(lac, key, token, digest_type, term):
                 answer = self._take_one(LacItem._make(item))
                 if answer is not Answer.OK:
                     refused.append((ledger_id, answer))
@@ -92,7 +92,9 @@ class ToldLacs:
         body = lac_body_of(item)
         if body is None:
             return Answer.BAD_REQUEST
-        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+        answer = self._explicit_lac(
+            item.ledger_id, body, key_of(item), item.token, item.digest_type, item.term
+        )
         if answer is Answer.UNKNOWN and self._introductions.waits(
             item.ledger_id, partial(self._take_one, item), None
         ):

@@ -281,11 +281,15 @@ class BookieClient(Inquiries):
         recovery: bool = False,
         background: bool = False,
         origin_term: int = ANY_TERM,
+        term: int = 0,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReadReply:
-        """Entries first..last, as far as `bytes_max` goes (one entry at least); `origin_term`: only those of a term."""
+        """Entries first..last, as far as `bytes_max` goes (one entry at least).
+
+        Of a stream only those of `origin_term` are meant; with `fence` the bookie takes the sender's `term`.
+        """
         request = ReadRange(
-            access, first, last, bytes_max, origin_term, fence, recovery, background=background
+            access, first, last, bytes_max, origin_term, fence, recovery, background=background, term=term
         )
         channel = self._channel(bookie)
         ordinary = not (fence or recovery or background)
@@ -308,9 +312,14 @@ class BookieClient(Inquiries):
         last: int,
         bytes_max: int,
         wait_ms: int,
+        *,
+        origin_term: int = 0,
     ) -> ReadReply:
-        """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
-        request = LongPoll(access, previous_lac, first, last, bytes_max, wait_ms)
+        """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC).
+
+        Of a stream only entries of `origin_term` are meant.
+        """
+        request = LongPoll(access, previous_lac, first, last, bytes_max, wait_ms, origin_term)
         return await self._request(bookie, request, wait_ms + POLL_GRACE_MS)
 
     async def read_lac(
@@ -319,16 +328,29 @@ class BookieClient(Inquiries):
         access: LedgerAccess,
         *,
         fence: bool = False,
+        term: int = 0,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> LacReply:
-        """How far the ledger is confirmed, as this bookie knows; with `fence` it takes no more normal adds."""
-        return await self._request(bookie, ReadLac(access, fence), timeout_ms)
+        """How far the ledger is confirmed, as this bookie knows.
+
+        With `fence` it takes no more normal adds; of a stream none of a lower term than `term`.
+        """
+        return await self._request(bookie, ReadLac(access, fence, term), timeout_ms)
 
     def write_lac(
-        self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        lac: int,
+        *,
+        term: int = 0,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> asyncio.Future[PlainReply]:
-        """Send a bookie the ledger's LAC. The response need not be awaited, and safety does not depend on it."""
-        request = WriteLac(access, lac, access.digest.lac_body(access.ledger_id, lac))
+        """Send a bookie the ledger's LAC, of a stream with the sender's term.
+
+        The response need not be awaited, and safety does not depend on it.
+        """
+        request = WriteLac(access, lac, access.digest.lac_body(access.ledger_id, lac), term)
         return self._ask(bookie, request, timeout_ms)[0].future
 
     def takes_lacs(self, bookie: BookieId) -> bool:

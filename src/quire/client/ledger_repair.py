@@ -164,12 +164,6 @@ class LedgerRepair:
                 task.cancel()
             self._copier.close()
 
-    def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
-        """Other bookies are gone, or may take slots: nothing new is copied for the old choice."""
-        self._gone, self._candidates = gone, candidates
-        if self._machine is not None:
-            self._machine.bookies_changed(gone, candidates)
-
     async def _was_deleted(self, access: LedgerAccess) -> bool:
         """Whether that is why the repair could not go on: bookies refuse the copies of a ledger that is deleted."""
         try:

@@ -26,7 +26,7 @@ from typing import Final
 from quire.core.errors import MalformedFrameError
 from quire.net.channel import Channel
 from quire.wire.responses import ReadReply
-from quire.wire.run import SCHEME_PLAIN, RunPlace, RunView, checksum
+from quire.wire.run import RunPlace, RunView, checksum
 from quire.wire.stored_record import RECORD_HEADER_BYTES, SEGMENTS_FOLDER, decode_record_header
 
 log = logging.getLogger(__name__)
@@ -191,11 +191,7 @@ def _run_of(place: RunPlace, record: memoryview) -> RunView:
     if header is None or header.body_bytes != len(body) or header.body_checksum != checksum(body):
         msg = f"{place.path}: no record of {place.size} bytes verifies at offset {place.offset}"
         raise MalformedFrameError(msg)
-    run = RunView.parse(body)
-    if run.scheme != SCHEME_PLAIN:
-        msg = f"{place.path}: the run at offset {place.offset} has entry headers of scheme {run.scheme}"
-        raise MalformedFrameError(msg)
-    return run
+    return RunView.parse_of_term(body, place.origin_term)
 
 
 @contextmanager

@@ -83,20 +83,21 @@ class AfterLoss:
         return self._rules.may_have_held(record, bookie)
 
     def settles(self, record: LedgerMetadata, bookie: BookieId) -> bool:
-        """Whether a ledger's record, read after the loss, shows that no fence was lost."""
+        """Whether a ledger's record, read after the loss, shows that no fence was lost; a stream's always has its term."""
         return self._rules.record_settles_fence(record, bookie)
 
-    def settled(self, ledger_id: int, machine: BookieLedgerMachine | None) -> None:
-        """A ledger's record settled its fence.
+    def settled(self, ledger_id: int, machine: BookieLedgerMachine | None, term: int = 0) -> None:
+        """A ledger's record settled its fence, or a stream's its term.
 
         Args:
-            machine: the ledger's, if it has one already.
+            machine: the ledger's, if it is known here; else the first request for it is compared with the record.
+            term: a stream's in its record.
         """
         while len(self._settled) >= SETTLED_MAX:
             del self._settled[next(iter(self._settled))]
         self._settled[ledger_id] = None
         if machine is not None:
-            machine.record_read()
+            machine.record_read(term)
 
     def has_settled(self, ledger_id: int) -> bool:
         """Whether its record settled a ledger's fence since the last loss."""

@@ -4,7 +4,11 @@ A bookie knows fences, terms, keys and LACs. It knows nothing of fragments, nor 
 themselves and the disk are `storage`'s; this machine says what is journaled for a request, in which order, and whether
 the response waits until that is durable. What it says is one `BookieReady` for each request.
 
-Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1".
+A ledger has a fence, which is set once. A stream has a term instead, which rises with each take-over, and its requests
+name their sender's: a lower one is refused.
+
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1"; Vanlightly's unbounded
+ledgers, "Protocol changes for unbounded ledgers".
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class LedgerFacts:
 
 
 class Fence(Enum):
-    """Where a ledger's fence stands on this bookie."""
+    """Where a ledger's fence stands on this bookie, or a stream's term: that is PENDING or DURABLE, never NONE."""
 
     NONE = "none"
     PENDING = "pending"
@@ -131,7 +135,7 @@ class BookieLedgerMachine:
         facts: what must survive a restart.
         fence: NONE, PENDING (set, not yet durable) or DURABLE.
         fence_known: `fence` is the whole truth. After a loss it is not, until `record_read` or a fence: normal adds are
-            neither taken nor refused so long. Memory only: a restart asks again.
+            neither taken nor refused so long, and nothing of a stream is. Memory only: a restart asks again.
     """
 
     __slots__ = ("_lost", "_rules", "_unsaved", "facts", "fence", "fence_known")
@@ -147,7 +151,7 @@ class BookieLedgerMachine:
     ) -> None:
         self.facts = facts
         self._unsaved = not known
-        self.fence = Fence.DURABLE if facts.fenced else Fence.NONE
+        self.fence = Fence.DURABLE if facts.fenced or facts.term else Fence.NONE
         self.fence_known = asked or not (lost or facts.limbo)
         self._lost = lost
         self._rules = rules
@@ -160,10 +164,11 @@ class BookieLedgerMachine:
         Args:
             lac: the LAC in the adds' header.
             recovery: the add comes from a recoverer and passes the fence.
+            term: the sender's; 0 for a ledger.
 
         Returns:
-            OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED; UNKNOWN: the fence may be lost, so read the
-            ledger's record, call `record_read`, and call again. On anything but OK nothing changed.
+            OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM, BAD_REQUEST or DELETED; UNKNOWN: the fence, or the term,
+            may be lost, so read the record, call `record_read`, and call again. On anything but OK nothing changed.
 
         Source: BookKeeper protocol, "Writing to the ledger"; Vanlightly's guide, "Avoiding Split Brain".
         """
@@ -180,39 +185,64 @@ class BookieLedgerMachine:
             return _AT_ONCE[answer]
         if not rules.add_allowed(fenced=facts.fenced, recovery=recovery):
             return _AT_ONCE[Answer.FENCED]
-        if not (self.fence_known or recovery) and rules.first_add_after_loss(
-            in_doubt=facts.limbo, lost=self._lost, known=bool(facts.key)
+        if not self.fence_known and (
+            self._term_is_unknown() if term else not recovery and self._fence_is_unknown()
         ):
             return _AT_ONCE[Answer.UNKNOWN]
         if not known:
             self._learn(key, token, digest_type, term)
-        facts.lac = rules.lac_after_add(facts.lac, lac, recovery=recovery)
+        before, facts.lac = facts.lac, rules.lac_after_add(facts.lac, lac, recovery=recovery)
+        if term and facts.lac != before:
+            facts.lac_term = term
         ready = _STORE[rules.acknowledges_once_persisted()]
         return ready._replace(facts=self._to_save()) if self._unsaved else ready
 
-    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> BookieReady:
+    def set_fence(self, *, key: bytes, token: int, digest_type: int) -> BookieReady:
         """Fence the ledger: adds are refused from here on, and the response waits until the fence is durable.
 
         Returns:
             OK (what the request asks for is looked up when the response leaves), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM
-            or DELETED.
+            (it is a stream) or DELETED.
 
         Source: BookKeeper protocol: "the fenced state of the ledger is persisted to disk".
         """
+        answer = self._admit(key, token, digest_type, 0) if key else Answer.UNAUTHORISED
+        if answer is not Answer.OK:
+            return _AT_ONCE[answer]
+        self._learn(key, token, digest_type, 0)
+        if not self.facts.fenced:
+            self.facts.fenced, self.fence = True, Fence.PENDING
+        return self._once_durable()
+
+    def raise_term(self, *, key: bytes, token: int, digest_type: int, term: int) -> BookieReady:
+        """Take a stream's term: lower ones are refused from here on, and the response waits until it is durable.
+
+        Returns:
+            As `set_fence`; UNKNOWN as `add`.
+
+        Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers".
+        """
+        if not self._rules.read_takes_term():
+            return _AT_ONCE[self.may_read(key, token)]
         answer = self._admit(key, token, digest_type, term) if key else Answer.UNAUTHORISED
+        if answer is Answer.OK and self._term_is_unknown():
+            answer = Answer.UNKNOWN
         if answer is not Answer.OK:
             return _AT_ONCE[answer]
         self._learn(key, token, digest_type, term)
-        if not self.facts.fenced:
-            self.facts.fenced, self.fence = True, Fence.PENDING
+        return self._once_durable()
+
+    def _once_durable(self) -> BookieReady:
+        """OK, when the fence or the term is durable."""
         if self.fence is Fence.DURABLE and not self._unsaved:
             return _AT_ONCE[Answer.OK]
         persisted = self._rules.answer_waits_for_durable_fence()
         return BookieReady(self._to_save(), Journaled.NOTHING, Answer.OK, persisted)
 
     def saved(self, facts: LedgerFacts) -> None:
-        """The journal holds these facts, and their fence: answers that waited for it may leave."""
-        if facts.fenced and self.fence is Fence.PENDING:
+        """The journal holds these facts, and their fence or term: answers that waited for it may leave."""
+        held = facts.term == self.facts.term if self.facts.term else facts.fenced
+        if held and self.fence is Fence.PENDING:
             self.fence = Fence.DURABLE
 
     def not_saved(self, facts: LedgerFacts) -> None:  # noqa: ARG002 - whichever they are, the newest go next
@@ -227,22 +257,31 @@ class BookieLedgerMachine:
         """Whether a machine made anew from these facts would be this one: nothing is on its way to the disk."""
         return not self._unsaved and self.fence is not Fence.PENDING and stored == self.facts
 
-    def explicit_lac(self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int) -> BookieReady:
+    def explicit_lac(
+        self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int, term: int = 0
+    ) -> BookieReady:
         """A writer says how far it is confirmed; the known LAC only rises, and the newest body is kept.
 
-        The response leaves at once: the LAC is journaled with what comes next, or by `save`.
+        The response leaves at once: the LAC is journaled with what comes next, or by `save`. A stream's term that rises
+        is journaled with it, and the response waits for that.
 
         Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
         """
-        answer = self._admit(key, token, digest_type, 0)
+        answer, facts = self._admit(key, token, digest_type, term), self.facts
+        if answer is Answer.OK and term and self._term_is_unknown():
+            answer = Answer.UNKNOWN
         if answer is Answer.OK:
-            self._learn(key, token, digest_type, 0)
-            if lac > self.facts.lac or (lac == self.facts.lac and not self.facts.explicit_lac):
-                self.facts.lac = lac
-                self.facts.explicit_lac = body
+            self._learn(key, token, digest_type, term)
+            if lac > facts.lac or (lac == facts.lac and not facts.explicit_lac):
+                if lac > facts.lac:
+                    facts.lac_term = term
+                facts.lac = lac
+                facts.explicit_lac = body
+            if term and self.fence is Fence.PENDING:
+                return self.save()
         return _AT_ONCE[answer]
 
-    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int) -> bool:
+    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int, term: int = 0) -> bool:
         """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
 
         Returns:
@@ -256,20 +295,29 @@ class BookieLedgerMachine:
             or facts.token != token
             or facts.digest_type != digest_type
             or digest_type == _NEEDS_A_BODY
-            or facts.term
+            or facts.term != term
+            or (term and not self.fence_known)
             or facts.deleted_until_ms
         ):
             return False
         facts.lac = lac
+        facts.lac_term = term
         facts.explicit_lac = b""
         return True
 
-    def may_read(self, key: bytes, token: int) -> Answer:
+    def may_read(self, key: bytes, token: int, *, term: int | None = None) -> Answer:
         """May this reader get entries? Reads need no key, but a key or token that is given must fit.
 
+        Args:
+            key, token: the reader's, where it has them.
+            term: the origin term of the entries that are meant; None where no entries are.
+
         Returns:
-            OK, UNAUTHORISED, WRONG_TOKEN; NO_LEDGER for a deleted one.
+            OK, UNAUTHORISED, WRONG_TOKEN; NO_LEDGER for a deleted one; BAD_REQUEST where the term of a stream's entries is
+            not named: an id alone does not say which entry is meant.
         """
+        if term == 0 and self.facts.term:
+            return Answer.BAD_REQUEST
         if token and self.facts.token and token != self.facts.token:
             return Answer.WRONG_TOKEN
         if key and self.facts.key and key != self.facts.key:
@@ -294,28 +342,33 @@ class BookieLedgerMachine:
         """Whether entries that are here and unreadable are reported as unknown."""
         return self._rules.negative_answer(limbo=False, damaged=True) is Answer.UNKNOWN
 
-    def record_read(self) -> None:
+    def record_read(self, term: int = 0) -> None:
         """The ledger's record was read after the loss, and shows that no fence was lost.
 
         A recoverer announces itself in the record before it fences. So where the record is still OPEN no recoverer had
         fenced before the loss, and later fences come to this machine. The doubt about entries stays.
 
+        Args:
+            term: a stream's in its record. No bookie was given a higher one before, so none that was lost was higher.
+
         Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
         """
+        self._raise_to(term)
         self.fence_known = True
 
-    def enter_limbo(self, lsn: int = 0, *, key: bytes = NO_KEY, token: int = 0) -> BookieReady:
+    def enter_limbo(self, lsn: int = 0, *, key: bytes = NO_KEY, token: int = 0, term: int = 0) -> BookieReady:
         """Entries and fences of this ledger may be lost here: what is absent, or not fenced, is unknown.
 
         Args:
             lsn: of the record of the loss; the request that ends this doubt names it.
-            key, token: what the ledger's record says, for a ledger that is not known.
+            key, token, term: what the ledger's record says, for a ledger that is not known.
 
         Source: Vanlightly's guide, "Recovery Phase 2": a negative must mean that the entry never was, nor ever will
         be, here.
         """
         facts = self.facts
         facts.key, facts.token = facts.key or key, facts.token or token
+        self._raise_to(term)
         if facts.doubt is None or facts.doubt.lsn != lsn:
             facts.doubt = Doubt(lsn)
             self.fence_known = False
@@ -332,7 +385,8 @@ class BookieLedgerMachine:
             key: the ledger's.
 
         Returns:
-            OK, UNAUTHORISED, or BAD_REQUEST when the ledger is in doubt since another loss than the one named.
+            OK, UNAUTHORISED, or BAD_REQUEST when the ledger is in doubt since another loss than the one named; UNKNOWN: a
+            stream's term may be lost, so read its record, call `record_read`, and call again.
         """
         facts = self.facts
         if not key or (facts.key and facts.key != key):
@@ -340,6 +394,8 @@ class BookieLedgerMachine:
         if facts.doubt is not None:
             if not self._rules.ends_doubt(facts.doubt.lsn, lsn):
                 return _AT_ONCE[Answer.BAD_REQUEST]
+            if facts.term and self._term_is_unknown():
+                return _AT_ONCE[Answer.UNKNOWN]
             facts.doubt, self._unsaved = None, True
             if not self.fence_known and not facts.fenced and self._rules.leaving_doubt_fences():
                 facts.fenced, self.fence = True, Fence.PENDING
@@ -355,8 +411,9 @@ class BookieLedgerMachine:
         self.facts.deleted_until_ms = 0
 
     def check(self) -> None:
-        """Assert what must always hold: a fence that was set stays."""
-        assert (self.fence is not Fence.NONE) == self.facts.fenced
+        """Assert what must always hold: a fence that was set stays, and a stream has none."""
+        assert (self.fence is not Fence.NONE) == (self.facts.fenced or self.facts.term > 0)
+        assert not (self.facts.fenced and self.facts.term)
         assert self.facts.lac >= NO_ENTRY
         assert len(self.facts.key) in {0, 20}
 
@@ -370,18 +427,29 @@ class BookieLedgerMachine:
             return Answer.WRONG_TOKEN
         if digest_type and facts.digest_type and digest_type != facts.digest_type:
             return Answer.BAD_REQUEST
-        return Answer.INVALID_TERM if term < facts.term else Answer.OK
+        if not (term or facts.term):
+            return Answer.OK
+        return self._rules.term_answer(facts.term, term, named=bool(facts.key))
+
+    def _fence_is_unknown(self) -> bool:
+        """Whether a fence may be among what was lost, so that a normal add waits for the record."""
+        facts = self.facts
+        return self._rules.first_add_after_loss(in_doubt=facts.limbo, lost=self._lost, known=bool(facts.key))
+
+    def _term_is_unknown(self) -> bool:
+        """Whether a higher term may be among what was lost, so that a stream's request waits for the record."""
+        return not self.fence_known and self._fence_is_unknown() and self._rules.doubt_hides_term()
+
+    def _raise_to(self, term: int) -> None:
+        if term > self.facts.term:
+            self.facts.term, self.fence, self._unsaved = term, Fence.PENDING, True
 
     def _learn(self, key: bytes, token: int, digest_type: int, term: int) -> None:
         facts = self.facts
-        fresh = (
-            facts.key or key,
-            facts.token or token,
-            facts.digest_type or digest_type,
-            max(facts.term, term),
-        )
-        if fresh != (facts.key, facts.token, facts.digest_type, facts.term):
-            facts.key, facts.token, facts.digest_type, facts.term = fresh
+        self._raise_to(term)
+        fresh = (facts.key or key, facts.token or token, facts.digest_type or digest_type)
+        if fresh != (facts.key, facts.token, facts.digest_type):
+            facts.key, facts.token, facts.digest_type = fresh
             self._unsaved = True
 
     def _to_save(self) -> LedgerFacts:

@@ -8,6 +8,7 @@ It needs no response from any bookie: one compare-and-swap says CLOSED, the last
 | IN_RECOVERY | fenced: the recoverer decides the end |
 | CLOSED, same last entry | success |
 | CLOSED, another last entry | metadata conflict |
+| a stream in another term, not CLOSED | superseded: the writer of that term goes on with it |
 
 Source: BookKeeper protocol, "Closing a ledger as a writer".
 """
@@ -19,11 +20,21 @@ from enum import Enum
 from typing import Final
 
 from quire.core.effects import Problem
-from quire.core.errors import LedgerFencedError, MetadataConflictError
+from quire.core.errors import LedgerFencedError, MetadataConflictError, TermSupersededError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import CloseOutcome, Rules
 from quire.core.state_table import StateTable
+
+
+def superseded(stream_id: int, term: int, newer: int | None) -> Problem:
+    """Why a writer of a stream ends when another client has taken it over (`newer`: its term, None if unknown)."""
+    msg = (
+        f"stream {stream_id}: another client took it over from term {term}"
+        f"{'' if newer is None else f' in term {newer}'}; unacknowledged entries may or may not be in it:"
+        " once that term is open, its first entry tells"
+    )
+    return Problem(TermSupersededError, msg)
 
 
 class ClosingStatus(Enum):
@@ -49,12 +60,14 @@ class Closing:
     Attributes:
         ledger_id: for errors.
         rules: the judgements.
+        term: the writer's; 0 of an ordinary ledger.
         status: where the close stands.
         lac: where the ledger is to end; `length`: payload bytes up to there.
     """
 
     ledger_id: int
     rules: Rules
+    term: int = 0
     status: ClosingStatus = field(default=ClosingStatus.OPEN, init=False)
     lac: int = field(default=NO_ENTRY, init=False)
     length: int = field(default=0, init=False)
@@ -72,13 +85,15 @@ class Closing:
             The record to store in its place; why the ledger cannot be closed here; or None: it is closed here.
         """
         assert CLOSING_TABLE.acts["judge"][self.status]
-        outcome = self.rules.close_outcome(record, self.lac)
+        outcome = self.rules.close_outcome(record, self.lac, self.term)
         if outcome is CloseOutcome.RETRY:
             return record.closed(self.lac, self.length)
         if outcome is CloseOutcome.SUCCESS:
             self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.CLOSED]
             return None
         self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.FAILED]
+        if outcome is CloseOutcome.SUPERSEDED:
+            return superseded(self.ledger_id, self.term, record.term)
         if outcome is CloseOutcome.FENCED:
             msg = f"ledger {self.ledger_id} is being recovered by another client, which determines its last entry"
             return Problem(LedgerFencedError, msg)

@@ -254,17 +254,22 @@ class SendLacRead:
 
 @dataclass(frozen=True, slots=True)
 class LacFound:
-    """Enough bookies answered: the highest LAC among their responses."""
+    """Enough bookies answered: the highest LAC among their responses.
+
+    `behind`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask again.
+    """
 
     last_add_confirmed: EntryId
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LacUnavailable:
-    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to."""
+    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to. `behind`: as before."""
 
     silent: tuple[BookieId, ...]
     highest: EntryId
+    behind: bool = False
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------
@@ -351,6 +356,35 @@ class RecoveryFailed:
     bookies: tuple[BookieId, ...]
 
 
+# --- take-over --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The record is OPEN in this take-over's term: its client writes from `last_entry` + 1 on.
+
+    Attributes:
+        record: as it is stored; its last range is this term's.
+        version: of that record.
+        last_entry: the last entry that is there, `NO_ENTRY` if none is.
+        length: payload bytes up to it.
+        absent: slots of the last fragment whose bookies failed, and for which none was found.
+    """
+
+    record: LedgerMetadata
+    version: int
+    last_entry: int
+    length: int
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverSuperseded:
+    """Another client has taken the stream over since, in this term; None: a bookie refused this one as too low."""
+
+    term: int | None
+
+
 ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
 LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
 RecoveryEffect: TypeAlias = (
@@ -366,3 +400,4 @@ RecoveryEffect: TypeAlias = (
     | WaitForAnswers
     | RecoveryFailed
 )
+TakeOverEffect: TypeAlias = RecoveryEffect | TakenOver | TakeOverSuperseded

@@ -113,6 +113,10 @@ class NoSuchLogError(RefusedError):
     """The metadata store has no log of this name."""
 
 
+class NoSuchStreamError(RefusedError):
+    """The metadata store has no unbounded ledger of this name or id."""
+
+
 class AlreadyExistsError(RefusedError):
     """Something of this name or id is there already."""
 

@@ -25,6 +25,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, told_through, write_set_masks
 from quire.core.rules import Rules
 from quire.core.state_table import StateTable
+from quire.core.terms import last_of_range
 
 
 class EndStatus(Enum):
@@ -139,7 +140,9 @@ class EndSearch:
     # --- the window ------------------------------------------------------------------------------------------------
 
     def _open_window(self) -> None:
-        count = self.window_entries
+        count, terms = self.window_entries, self.record.terms
+        if terms is not None and (end := last_of_range(self.lap + 1, terms.ranges)) is not None:
+            count = min(count, end - self.lap)  # a request names one origin term
         self._window_first, self.window_last = self.lap + 1, self.lap + count
         self._positive, self._negative, self._unknown, self._lengths = ([0] * count for _ in range(4))
         self._told = [self.lap] * self.record.ensemble_size

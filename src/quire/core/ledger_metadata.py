@@ -1,7 +1,9 @@
 """A ledger's record in the metadata store, and the only ways it may change.
 
+The record of a stream is such a record with terms (`terms.py`); it does not end with a writer, but is taken over.
 A record is immutable; a transition returns a new one or raises. Which client may make which transition, and what
-it does when its compare-and-swap is lost, is the business of the machines. Bytes: `wire/ledger_metadata.py`.
+it does when its compare-and-swap is lost, is the business of the machines. Bytes: `wire/ledger_metadata.py`, and for streams
+`wire/stream_metadata.py`.
 
 Source: BookKeeper protocol, "Ledgers", "Ensembles", "Closing a ledger as a writer", "Closing a ledger as a reader".
 """
@@ -17,7 +19,8 @@ from typing import Final, overload
 
 from quire.core import quorum
 from quire.core.errors import CorruptMetadataError, MisuseError
-from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
+from quire.core.terms import NO_TERM, StreamMode, TermRange, Terms, origin_of
 
 NEWEST_FORMAT: Final = 3
 """The stored format of new ledgers' records; that of BookKeeper 4.9 and later."""
@@ -142,7 +145,8 @@ class LedgerMetadata:
     `fragments` is a tuple, or `StoredFragments` in the record of a closed ledger with many that was read.
     `last_entry` is `NO_ENTRY` unless CLOSED (and on an empty closed ledger). `length` is the payload bytes of a
     CLOSED ledger, else 0. `custom` is sorted by key. `creation_token` is BookKeeper's cToken: random at creation,
-    0 after any update. `format_version` is the stored format that was found (3 for new ledgers).
+    0 after any update. `format_version` is the stored format that was found (3 for new ledgers). `terms`: of a
+    stream, None for an ordinary ledger.
     """
 
     ledger_id: LedgerId
@@ -161,6 +165,7 @@ class LedgerMetadata:
     format_version: int = NEWEST_FORMAT
     has_password: bool = True
     """False on records that store neither password nor digest type (format 1): the opener brings both."""
+    terms: Terms | None = None
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -193,6 +198,20 @@ class LedgerMetadata:
     def token(self) -> int:
         """The ledger token as an unsigned 64-bit number; 0 where the ledger has none (made by Java)."""
         return int.from_bytes(self.custom_value(TOKEN_KEY) or b"", "big")
+
+    @property
+    def term(self) -> Term:
+        """The term of the last take-over that began; 0 of an ordinary ledger."""
+        return NO_TERM if self.terms is None else self.terms.term
+
+    @property
+    def ranges(self) -> tuple[TermRange, ...]:
+        """Which term wrote which entries; empty of an ordinary ledger."""
+        return () if self.terms is None else self.terms.ranges
+
+    def origin_of(self, entry_id: int) -> Term:
+        """The term that an entry was first written in; 0 of an ordinary ledger."""
+        return NO_TERM if self.terms is None else origin_of(entry_id, self.terms.ranges)
 
     # --- transitions -------------------------------------------------------------------------------------------
 
@@ -260,10 +279,60 @@ class LedgerMetadata:
 
         Source: BookKeeper protocol: "we first update the state in the metadata to IN_RECOVERY".
         """
+        if self.terms is not None:
+            msg = f"{self.ledger_id} is a stream: it is taken over, not recovered"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
         if self.state is not LedgerState.OPEN:
             msg = f"ledger {self.ledger_id} is {self.state.name}, not OPEN: it cannot change to IN_RECOVERY"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         return replace(self, state=LedgerState.IN_RECOVERY, creation_token=0)
+
+    def taken_over(self, term: int, owner: int) -> LedgerMetadata:
+        """The record of a stream once a take-over has announced itself. From OPEN or IN_RECOVERY.
+
+        Args:
+            term: of the take-over: the next one.
+            owner: 64 random bits of this take-over.
+
+        Raises:
+            MisuseError: it is no stream, or closed.
+
+        Source: Vanlightly's unbounded ledgers: "it increments the ledger term both in metadata and across the bookies of the last
+        fragment".
+        """
+        if self.terms is None:
+            msg = f"ledger {self.ledger_id} is no stream: it is recovered, not taken over"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        if self.state is LedgerState.CLOSED:
+            msg = f"stream {self.ledger_id} is closed at entry {self.last_entry}: it cannot be taken over"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        if self.terms.mode is not StreamMode.IDENTIFIERS:
+            msg = f"stream {self.ledger_id} has mode {self.terms.mode.name}, which this program does not write: use a newer Quire"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        terms = replace(self.terms, term=Term(term), owner=owner)
+        return replace(self, state=LedgerState.IN_RECOVERY, terms=terms, creation_token=0).checked()
+
+    def opened(self, last_entry: int, fragments: Sequence[Fragment]) -> LedgerMetadata:
+        """The record of a stream once a take-over is done: its term writes from `last_entry` + 1 on.
+
+        Args:
+            last_entry: the last entry that the take-over recovered, `NO_ENTRY` if there is none.
+            fragments: all of them, with the ensembles that the take-over used (kept local until now).
+
+        Raises:
+            MisuseError: no take-over is under way.
+
+        Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers": "The metadata would need to include the entry
+        range of each term".
+        """
+        if self.terms is None or self.state is not LedgerState.IN_RECOVERY:
+            msg = f"ledger {self.ledger_id} is no stream that is being taken over: it cannot be opened"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        ranges = (*self.terms.ranges, TermRange(self.terms.term, EntryId(last_entry + 1)))
+        terms = replace(self.terms, ranges=ranges)
+        return replace(
+            self, state=LedgerState.OPEN, fragments=tuple(fragments), terms=terms, creation_token=0
+        ).checked()
 
     def closed(
         self, last_entry: int, length: int, changes: Mapping[int, Sequence[BookieId]] | None = None
@@ -304,7 +373,8 @@ class LedgerMetadata:
         if not self.fragments:
             raise _corrupt(self.ledger_id, "it has no fragment")
         if not isinstance(self.fragments, StoredFragments):
-            _check_first_entries(self.ledger_id, [int(fragment.first_entry) for fragment in self.fragments])
+            firsts = [int(fragment.first_entry) for fragment in self.fragments]
+            _check_first_entries(self.ledger_id, firsts, self.terms)
             for fragment in self.fragments:
                 _check_ensemble(self.ledger_id, self.ensemble_size, fragment)
         if self.state is LedgerState.CLOSED:
@@ -312,12 +382,44 @@ class LedgerMetadata:
                 raise _corrupt(self.ledger_id, f"it ends at {self.last_entry} with length {self.length}")
         elif self.last_entry != NO_ENTRY:
             raise _corrupt(self.ledger_id, "it is not closed and has a last entry")
+        if self.terms is not None:
+            self._check_terms(self.terms)
         return self
 
+    def _check_terms(self, terms: Terms) -> None:
+        if (wrong := terms.wrong()) is not None:
+            raise _corrupt(self.ledger_id, wrong)
+        if self.last_fragment.first_entry > ID_MAX:
+            raise _corrupt(self.ledger_id, f"its last fragment starts at {self.last_fragment.first_entry}")
+        for name, number in (
+            ("id", self.ledger_id),
+            ("length", self.length),
+            ("time of creation", self.created_ms or 0),
+            ("creation token", self.creation_token),
+        ):
+            if not 0 <= number <= ID_MAX:
+                raise _corrupt(self.ledger_id, f"its {name} is {number}, and goes from 0 to {ID_MAX}")
+        if [key for key, _ in self.custom] != sorted({key for key, _ in self.custom}):
+            raise _corrupt(self.ledger_id, "its custom metadata is not in the order of the keys, each once")
+        if self.state is not LedgerState.CLOSED:
+            if self.length:
+                raise _corrupt(self.ledger_id, f"it is not closed and has length {self.length}")
+        elif (
+            not max(NO_ENTRY, terms.start - 1) <= self.last_entry <= ID_MAX
+            or self.length < terms.first_length
+        ):
+            raise _corrupt(
+                self.ledger_id,
+                f"it ends at {self.last_entry} with length {self.length}, and starts at {terms.start} with length"
+                f" {terms.first_length}",
+            )
 
-def _check_first_entries(ledger_id: LedgerId, first_entries: list[int]) -> None:
-    if first_entries[0] != 0:
-        raise _corrupt(ledger_id, f"its first fragment starts at {first_entries[0]}, not 0")
+
+def _check_first_entries(ledger_id: LedgerId, first_entries: list[int], terms: Terms | None = None) -> None:
+    start = 0 if terms is None else terms.start
+    if not 0 <= first_entries[0] <= start:
+        bound = "0" if terms is None else f"at or before its start, {start}"
+        raise _corrupt(ledger_id, f"its first fragment starts at {first_entries[0]}, not {bound}")
     if len(set(first_entries)) < len(first_entries) or first_entries != sorted(first_entries):
         previous, first = next((a, b) for a, b in pairwise(first_entries) if b <= a)
         raise _corrupt(ledger_id, f"fragment {first} does not come after {previous}")
@@ -370,3 +472,14 @@ def new_ledger(
         creation_token=creation_token,
         format_version=format_version,
     ).checked()
+
+
+def new_stream(ledger: LedgerMetadata, owner: int) -> LedgerMetadata:
+    """The record of a stream that is about to be created: that of a new ledger, in term 1.
+
+    Args:
+        ledger: as `new_ledger` makes it.
+        owner: 64 random bits of who creates it, and so of its first writer.
+    """
+    terms = Terms(Term(1), (TermRange(Term(1), EntryId(0)),), owner)
+    return replace(ledger, terms=terms).checked()

@@ -25,6 +25,7 @@ from quire.core.effects import (
     SetTimer,
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, told_through, write_set, write_set_mask
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
@@ -337,20 +338,40 @@ class LacMachine:
         ensemble: the last fragment's bookies.
         write_quorum: Qw.
         ack_quorum: Qa.
+        rules: the judgements.
+        record: a stream's, to which its LACs are compared; None for a ledger.
 
     Source: Vanlightly's guide: EC "is required when we need a guarantee across an entire fragment".
     """
 
-    __slots__ = ("_answered", "_ensemble", "_highest", "_known", "_quorums", "_rules", "out", "status")
+    __slots__ = (
+        "_answered",
+        "_behind",
+        "_ensemble",
+        "_highest",
+        "_known",
+        "_quorums",
+        "_record",
+        "_rules",
+        "out",
+        "status",
+    )
 
     def __init__(
-        self, ensemble: Sequence[BookieId], write_quorum: int, ack_quorum: int, rules: Rules = RULES
+        self,
+        ensemble: Sequence[BookieId],
+        write_quorum: int,
+        ack_quorum: int,
+        rules: Rules = RULES,
+        record: LedgerMetadata | None = None,
     ) -> None:
         self._ensemble = tuple(ensemble)
         self._quorums = (len(self._ensemble), write_quorum, ack_quorum)
         self._rules = rules
+        self._record = record
         self._answered = 0
         self._known = 0
+        self._behind = False
         self._highest = int(NO_ENTRY)
         self.status = ReadStatus.IDLE
         self.out: list[LacEffect] = []
@@ -365,26 +386,37 @@ class LacMachine:
         self.status = ReadStatus.READING
         self.out += [SendLacRead(Slot(s), bookie, fence=False) for s, bookie in enumerate(self._ensemble)]
 
-    def answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
+    def answered(self, slot: int, answer: Answer, last_add_confirmed: int, lac_term: int = 0) -> None:
         """One bookie answered, or did not.
+
+        Args:
+            slot: where it is.
+            answer: what it answered.
+            last_add_confirmed: the LAC that it knows, `NO_ENTRY` if none.
+            lac_term: of a stream: the term of the writer that sent it. One that the record's ranges do not reach is not
+                used, and the result says that the record is behind.
 
         Effects:
             LacFound at coverage; LacUnavailable when all have answered without it.
+
+        Source: docs/protocol/streams.md, "The LAC".
         """
         if not LAC_TABLE.acts["answered"][self.status]:
             return
         self._answered |= 1 << slot
         if self._rules.counts_as_known(answer):
             self._known |= 1 << slot
-            # Any bookie's LAC is safe to read up to; only the newest needs a quorum.
-            self._highest = max(self._highest, last_add_confirmed)
+            if self._record is not None and not self._rules.may_use_lac(lac_term, self._record):
+                self._behind = True
+            else:  # any bookie's LAC is safe to read up to; only the newest needs a quorum
+                self._highest = max(self._highest, last_add_confirmed)
         if self._rules.covers(self._known, *self._quorums):
             self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
-            self.out.append(LacFound(EntryId(self._highest)))
+            self.out.append(LacFound(EntryId(self._highest), self._behind))
         elif self._answered == (1 << len(self._ensemble)) - 1:
             self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
             silent = tuple(b for s, b in enumerate(self._ensemble) if not self._known >> s & 1)
-            self.out.append(LacUnavailable(silent, EntryId(self._highest)))
+            self.out.append(LacUnavailable(silent, EntryId(self._highest), self._behind))
 
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""

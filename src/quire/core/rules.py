@@ -3,7 +3,7 @@
 Machines are handed a `Rules` and call its fields; production hands them `RULES`, the one true set. A check run
 replaces exactly one field (`dataclasses.replace`) to take exactly one fix out.
 
-Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs.
+Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs; Vanlightly's unbounded ledgers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.boot import BootState
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.terms import reach_of
 
 
 class CloseOutcome(Enum):
@@ -26,6 +27,7 @@ class CloseOutcome(Enum):
     RETRY = "retry"
     SUCCESS = "success"
     FENCED = "fenced"
+    SUPERSEDED = "superseded"
     CONFLICT = "conflict"
 
 
@@ -43,11 +45,18 @@ class AddOutcome(Enum):
 
 
 class Introduction(NamedTuple):
-    """What a bookie that does not know a ledger takes from its record. `key`: empty where the record holds none."""
+    """What a bookie that does not know a ledger takes from its record.
+
+    `key`: empty where the record holds none. `term`: 0 for a ledger, a stream's; None where the record cannot be read.
+    """
 
     key: bytes
     token: int
+    term: int | None = 0
 
+
+TERM_JUMP_MAX = 1 << 32
+"""A bookie takes no term further above its own: each take-over adds 1."""
 
 # --- adds -------------------------------------------------------------------------------------------------------
 
@@ -117,13 +126,15 @@ def acks_to_unset(changed_slots: int) -> int:
     return changed_slots
 
 
-def writer_may_change(record: LedgerMetadata) -> bool:
-    """Only OPEN: "if the state of the ledger is no longer OPEN, we send an error to the client"."""
-    return record.state is LedgerState.OPEN
+def writer_may_change(record: LedgerMetadata, term: int) -> bool:
+    """Only OPEN: "if the state of the ledger is no longer OPEN, we send an error to the client"; and in its own term."""
+    return record.state is LedgerState.OPEN and record.term == term
 
 
-def close_outcome(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
+def close_outcome(record: LedgerMetadata, last_confirmed: int, term: int) -> CloseOutcome:
     """The table of "Closing a ledger as a writer" for a record reread after a lost CAS."""
+    if record.term != term and record.state is not LedgerState.CLOSED:
+        return CloseOutcome.SUPERSEDED
     if record.state is LedgerState.OPEN:
         return CloseOutcome.RETRY
     if record.state is LedgerState.IN_RECOVERY:
@@ -204,6 +215,27 @@ def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
     return last_recovered
 
 
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def next_term(term: int) -> int:
+    """The term "is incremented each time a client decides it should take over": every take-over has a term of its own."""
+    return term + 1
+
+
+def is_own_take_over(record: LedgerMetadata, term: int, owner: int) -> bool:
+    """A record is one's own take-over's only if it names its owner: another client may have asked for the same term."""
+    return record.terms is not None and record.term == term and record.terms.owner == owner
+
+
+def may_use_lac(lac_term: int, record: LedgerMetadata) -> bool:
+    """A LAC is used only with a record whose ranges reach the term of the writer that sent it.
+
+    The record's own term is not enough: between the two compare-and-swaps of a take-over it is ahead of the ranges.
+    """
+    return lac_term <= reach_of(record.ranges)
+
+
 # --- bookie -------------------------------------------------------------------------------------------------------
 
 
@@ -227,16 +259,44 @@ def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
     return known if recovery else max(known, header_lac)
 
 
+def term_answer(known: int, term: int, *, named: bool) -> Answer:
+    """A bookie refuses a lower term than its own (another writer has taken over), and one that cannot be.
+
+    `named`: the bookie knows what has this id, so without a term it is an ordinary ledger and takes none.
+    """
+    if term < known:
+        return Answer.INVALID_TERM
+    possible = term - known <= TERM_JUMP_MAX and not (named and term and not known)
+    return Answer.OK if possible else Answer.BAD_REQUEST
+
+
+def read_takes_term() -> bool:
+    """A fencing read raises the bookie's term before it is answered; a bookie with a higher one refuses it."""
+    return True
+
+
+def doubt_hides_term() -> bool:
+    """After a loss a bookie's term may be too low: it takes the record's before it accepts a request of a stream."""
+    return True
+
+
 def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
     """A bookie that may have lost the entry responds "unknown"."""
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
-def first_word(introduction: Introduction, key: bytes, token: int) -> Answer:
-    """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare."""
+def first_word(introduction: Introduction, key: bytes, token: int, term: int = 0) -> Answer:
+    """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare.
+
+    A stream's must have a term, not below its record's; a ledger's has none.
+    """
     if introduction.key and key != introduction.key:
         return Answer.UNAUTHORISED
-    return Answer.WRONG_TOKEN if token and introduction.token not in {0, token} else Answer.OK
+    if token and introduction.token not in {0, token}:
+        return Answer.WRONG_TOKEN
+    if introduction.term is None:  # it is unknown what it is: a ledger goes on, a stream's term must be known
+        return Answer.UNKNOWN if term else Answer.OK
+    return term_answer(introduction.term, term, named=True)
 
 
 def without_record(*, trusted: bool) -> Answer:
@@ -275,9 +335,10 @@ def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  #
 def record_settles_fence(record: LedgerMetadata, bookie: BookieId) -> bool:
     """No fence was lost if the record is still OPEN, as a recoverer "first updates the state to IN_RECOVERY".
 
-    The bookie must be in the last fragment besides: no other one is written to.
+    The bookie must be in the last fragment besides: no other one is written to. A stream's record has the highest term
+    that any bookie can have heard of, whatever its state.
     """
-    return record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble
+    return record.term > 0 or (record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble)
 
 
 def leaving_doubt_fences() -> bool:
@@ -478,8 +539,8 @@ class Rules:
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
     acks_to_unset: Callable[[int], int] = acks_to_unset
-    writer_may_change: Callable[[LedgerMetadata], bool] = writer_may_change
-    close_outcome: Callable[[LedgerMetadata, int], CloseOutcome] = close_outcome
+    writer_may_change: Callable[[LedgerMetadata, int], bool] = writer_may_change
+    close_outcome: Callable[[LedgerMetadata, int, int], CloseOutcome] = close_outcome
     covers: Callable[[int, int, int, int], bool] = covers
     counts_as_known: Callable[[Answer], bool] = counts_as_known
     counts_as_negative: Callable[[Answer], bool] = counts_as_negative
@@ -493,12 +554,18 @@ class Rules:
     recovery_waits_for_its_adds: Callable[[], bool] = recovery_waits_for_its_adds
     write_back_set: Callable[[Sequence[int], int], Sequence[int]] = write_back_set
     recovery_end: Callable[[int, int], int] = recovery_end
+    next_term: Callable[[int], int] = next_term
+    is_own_take_over: Callable[[LedgerMetadata, int, int], bool] = is_own_take_over
+    may_use_lac: Callable[[int, LedgerMetadata], bool] = may_use_lac
     add_allowed: Callable[..., bool] = add_allowed
     acknowledges_once_persisted: Callable[[], bool] = acknowledges_once_persisted
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
+    term_answer: Callable[..., Answer] = term_answer
+    read_takes_term: Callable[[], bool] = read_takes_term
+    doubt_hides_term: Callable[[], bool] = doubt_hides_term
     negative_answer: Callable[..., Answer] = negative_answer
-    first_word: Callable[[Introduction, bytes, int], Answer] = first_word
+    first_word: Callable[..., Answer] = first_word
     without_record: Callable[..., Answer] = without_record
     empty_is_a_loss: Callable[..., bool] = empty_is_a_loss
     start_doubts: Callable[..., bool] = start_doubts

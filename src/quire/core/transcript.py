@@ -26,7 +26,9 @@ def record_text(record: LedgerMetadata) -> str:
     """A record on one line: state, end, fragments."""
     end = f" at {record.last_entry} length {record.length}" if record.state is LedgerState.CLOSED else ""
     fragments = " ".join(f"{part.first_entry}:[{' '.join(part.ensemble)}]" for part in record.fragments)
-    return f"{record.state.name}{end} {fragments}"
+    terms = "".join(f" {each.term}>{each.first_entry}" for each in record.ranges)
+    term = f" term {record.term}, ranges{terms};" if record.terms else ""
+    return f"{record.state.name}{term}{end} {fragments}"
 
 
 def _range(first: int, last: int) -> str:
@@ -82,6 +84,11 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.WaitForAnswers: lambda x, _: f"?? wait for {' '.join(x.bookies)}",
     e.FindLength: lambda x, _: f"?? length at {x.entry_id}",
     e.RecoveryClosed: lambda x, _: f"=> {'accepted' if x.accepted else 'recovered'}: {record_text(x.record)}",
+    e.TakenOver: lambda x, _: (
+        f"=> taken over at {x.last_entry} length {x.length}: {record_text(x.record)}"
+        + (f", absent {list(x.absent)}" if x.absent else "")
+    ),
+    e.TakeOverSuperseded: lambda x, _: f"=> superseded{'' if x.term is None else f' by term {x.term}'}",
     e.RecoveryInconclusive: lambda x, _: (
         f"=> inconclusive at {'the fence' if x.entry_id == NO_ENTRY else x.entry_id}, silent {' '.join(x.silent) or '-'}"
         + "".join(f", {bookie} has lac {lac}" for bookie, lac in x.contradicting)

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from quire.core.answers import Answer
-from quire.core.closing import Closing, ClosingStatus
+from quire.core.closing import Closing, ClosingStatus, superseded
 from quire.core.effects import (
     AskLeftBookies,
     ChooseReplacements,
@@ -63,7 +63,6 @@ from quire.core.errors import (
     MisuseError,
     NotWritingError,
     QuorumLostError,
-    TermSupersededError,
     WrongPasswordError,
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
@@ -86,10 +85,13 @@ class WriterMachine:
     """The writer of one ledger.
 
     Args:
-        record: the ledger's record as created: OPEN, and this client is its writer.
+        record: the ledger's record as created, or a stream's as this client's take-over opened it: OPEN, and this
+            client is its writer.
         version: its version in the metadata store.
         rules: the judgements; production uses the one true set.
         limits: waits and attempts.
+        last: the last entry that is there already, `NO_ENTRY` in a new ledger.
+        length: payload bytes up to it.
 
     Attributes:
         window: what was handed out and is not confirmed; LAC, LAP and lengths.
@@ -120,6 +122,8 @@ class WriterMachine:
         *,
         rules: Rules = RULES,
         limits: WriterLimits | None = None,
+        last: int = NO_ENTRY,
+        length: int = 0,
     ) -> None:
         size, ensemble = record.ensemble_size, record.last_fragment.ensemble
         self.rules = rules
@@ -127,11 +131,12 @@ class WriterMachine:
         self.status = Status.WRITING
         self.problem: Problem | None = None
         self.out: list[WriterEffect] = []
-        self.window = RunWindow(write_set_masks(size, record.write_quorum), record.ack_quorum, rules)
+        masks = write_set_masks(size, record.write_quorum)
+        self.window = RunWindow(masks, record.ack_quorum, rules, last, last, length, length)
         self.change = EnsembleChange(record.ledger_id, ensemble, _all_slots(size))
         self.waits = WriterWaits(self.limits, self.limits.retry_ms_min)
         self.swap = RecordSwap(record, version)
-        self.closing = Closing(record.ledger_id, rules)
+        self.closing = Closing(record.ledger_id, rules, record.term)
 
     # --- questions -------------------------------------------------------------------------------------------------
 
@@ -330,8 +335,7 @@ class WriterMachine:
             )
             self._end(Problem(LedgerFencedError, msg), close=False)
         elif outcome is AddOutcome.SUPERSEDED:
-            msg = f"{where}, another writer has a newer term; unacknowledged entries may or may not be in it"
-            self._end(Problem(TermSupersededError, msg), close=False)
+            self._end(superseded(self.closing.ledger_id, self.closing.term, None), close=False)
         elif outcome is AddOutcome.REUSED:
             self._end(Problem(LedgerIdReusedError, self._reused(where, answer)), close=True)
         elif outcome is AddOutcome.DELETED:
@@ -358,7 +362,7 @@ class WriterMachine:
     # --- the ensemble change -----------------------------------------------------------------------------------------
 
     def began_without(self, slots: Sequence[int], now_ms: int) -> None:
-        """The ledger was created while the bookies of these slots were away: they are absent from its first entry on.
+        """The ledger was created, or taken over, without the bookies of these slots: they are absent from the beginning.
 
         Args:
             slots: at least one; `rules.may_create` allowed it.
@@ -375,7 +379,7 @@ class WriterMachine:
         change, lap = self.change, self.window.lap
         if (
             self.status not in WRITER_TABLE.rows["began_without"]
-            or lap != NO_ENTRY
+            or self.window.next_run
             or any(slot not in change.live for slot in slots)
         ):
             ledger_id = change.ledger_id
@@ -547,8 +551,11 @@ class WriterMachine:
         an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
         """
         record = self.swap.record
-        if self.rules.writer_may_change(record):
+        term = self.closing.term
+        if self.rules.writer_may_change(record, term):
             self._next_round()
+        elif record.term != term and record.state is not LedgerState.CLOSED:
+            self._end(superseded(record.ledger_id, term, record.term), close=False)
         elif record.state is LedgerState.IN_RECOVERY:
             msg = (
                 f"ledger {record.ledger_id} is being recovered by another client; unacknowledged entries "
@@ -703,13 +710,15 @@ class WriterMachine:
     def _end(self, problem: Problem, *, close: bool) -> None:
         """The writer takes no more entries, for ever. With `close` the ledger is closed at the LAC if the store lets.
 
+        A stream is not closed: it stays for the next take-over.
+
         Effects:
             Failed for what is pending, Ended; WriteMetadata when closing.
         """
         self._fail_pending(problem)
         self.problem = problem
         self.out.append(Ended(problem))
-        if close:
+        if close and not self.closing.term:
             self._begin_close()
         else:
             self._stop(Status.ENDED)

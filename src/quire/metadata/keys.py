@@ -114,7 +114,6 @@ def _digits(number: int) -> str:
     return f"{number:0{_DIGITS}d}"
 
 
-_LATER: Final = FieldUse("nobody yet", "nobody yet", "2", IGNORES)
 _SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's", "2", IGNORES)
 _OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's", "2", IGNORES)
 KEYS: Final = Names(
@@ -182,7 +181,13 @@ KEYS: Final = Names(
             "a registration: a worker that repairs, and what it has done",
             FieldUse("the worker", "operators' commands", "2", IGNORES),
         ),
-        f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
-        f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),
+        f"{STREAMS}<19 digits>": (
+            "a stream's record",
+            FieldUse("the stream's writer, take-overs", "clients of streams, bookies", "2", IGNORES),
+        ),
+        f"{STREAM_NAMES}<name>": (
+            "a stream's id",
+            FieldUse("who creates or deletes the stream", "clients of streams", "2", IGNORES),
+        ),
     },
 )

@@ -24,7 +24,7 @@ from quire.core.ledger_notes import NO_NOTES, LedgerNotes
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
-from quire.metadata.keys import ledger_notes_key, tombstone_key
+from quire.metadata.keys import ledger_notes_key, stream_key, tombstone_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -131,11 +131,14 @@ class LedgerStore:
         """A ledger's record and the version to name when changing it.
 
         Raises:
-            NoSuchLedgerError: there is none (any more).
+            NoSuchLedgerError: there is none (any more), or the id is a stream's.
             CorruptMetadataError: the stored value is not a record.
         """
         found = await self._store.get(ledger_key(ledger_id))
         if found is None:
+            if await look(self._store, stream_key(ledger_id)) is not None:
+                msg = f"{ledger_id} is a stream and no ledger; open it by its name as a stream"
+                raise NoSuchLedgerError(msg, ledger_id=ledger_id)
             raise self._missing(ledger_id)
         return ledger_metadata.parse(found.value, ledger_id), found.version
 

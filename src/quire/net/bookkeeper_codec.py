@@ -109,7 +109,7 @@ class BookKeeperCodec(ChannelCodec):
         self._waits = False
         wanted: Any = request
         match wanted:
-            case AddRun(ledger, body, _, _, recovery, _):
+            case AddRun(ledger, body, _, _, recovery, _, 0):
                 frames = self.frames_of(body, ledger.key, recovery=recovery)
                 if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
                     self.channel.refuse_long(len(frames.data), request, sink, tag)
@@ -121,7 +121,7 @@ class BookKeeperCodec(ChannelCodec):
                 asked = RangeAsked(self, wanted, sink, tag, deadline)
                 self.begin(asked, self._recovery if fence or recovery else self._reads)
                 self.begin_range(asked)
-            case ReadLac(ledger, fence) if ledger.key or not fence:
+            case ReadLac(ledger, fence, 0) if ledger.key or not fence:
                 asked = LacAsked(self, wanted, sink, tag, deadline)
                 if fence:
                     self.begin(asked, self._recovery)

@@ -84,9 +84,9 @@ class V3Codec(BookKeeperCodec):
         asked: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
         match request:
-            case LongPoll():
+            case LongPoll(origin_term=0):
                 self._poll(asked(_PollAsked), request.wait_ms)
-            case WriteLac(ledger, lac, body):
+            case WriteLac(ledger, lac, body, 0):
                 plain = asked(PlainAsked)
                 message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
                 written = message.writeLacRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from quire.storage.footer_format import Row
-from quire.wire.entry import Buffer
+from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
 from quire.wire.stored_record import RecordHeader, decode_record_header
 
@@ -22,6 +22,7 @@ def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
         and header.first == row.first
         and header.last == row.last
         and header.lsn == row.lsn
+        and header.origin_term == row.origin_term
         and header.body_bytes == row.body_bytes
     ):
         return header
@@ -68,3 +69,11 @@ def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
         origin_term=run.origin_term,
         scheme=run.scheme,
     )
+
+
+def is_entry(entry: Buffer, row: Row, entry_id: int) -> bool:
+    """Whether an entry's header is that of an entry of a row."""
+    if not row.origin_term:
+        return len(entry) >= HEADER_BYTES and HEADER.unpack_from(entry)[:2] == (row.ledger_id, entry_id)
+    identity = row.ledger_id, entry_id, row.origin_term
+    return len(entry) >= TERM_HEADER_BYTES and TERM_IDENTITY.unpack_from(entry) == identity

@@ -7,6 +7,7 @@ when the records were read instead. One that names no ledger is reported until t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from quire.core.shares import HeldInterval
 from quire.storage.findings import Damage
@@ -58,16 +59,19 @@ class Damages:
 
     # --- what ends them ------------------------------------------------------------------------------------------
 
-    def put_back(self, ledger_id: int, first: int, last: int) -> None:
-        """Entries first..last of a ledger were put again: what is damaged of them is not read any more."""
+    def put_back(self, ledger_id: int, first: int, last: int, origin_term: int = 0) -> None:
+        """Entries first..last of a ledger and term were put again: what is damaged of them is not read any more."""
         known = self._of_ledgers.get(ledger_id)
         if known is None:
             return
+        terms = (origin_term,) if origin_term else (0, -1)
         for damage in [one for one in known if 0 <= one.first <= last and one.last >= first]:
+            if damage.origin_term not in terms:
+                continue
             self._over(damage)
             for low, high in ((damage.first, first - 1), (last + 1, damage.last)):
                 if low <= high:
-                    left = Damage(damage.file, damage.offset, ledger_id, low, high, damage.what)
+                    left = replace(damage, first=low, last=high)
                     self._known[left] = None
                     self.kept.append(left)
                     self._note(left)
@@ -100,10 +104,10 @@ class Damages:
 
     # --- what they concern ---------------------------------------------------------------------------------------
 
-    def of_ledger(self, ledger_id: int) -> list[tuple[int, int]]:
-        """first..last of what is damaged of a ledger, ascending."""
+    def of_ledger(self, ledger_id: int) -> list[tuple[int, int, int]]:
+        """(first, last, origin term or -1) of what is damaged of a ledger, ascending."""
         known = self._of_ledgers.get(ledger_id, ())
-        return sorted((one.first, one.last) for one in known if one.first >= 0)
+        return sorted((one.first, one.last, one.origin_term) for one in known if one.first >= 0)
 
     def ledgers(self) -> list[int]:
         """The ledgers of which something is damaged, ascending."""
@@ -117,8 +121,8 @@ class Damages:
             return
         for interval in held:
             first = interval.first
-            for low, high in damaged:
-                if high < first or low > interval.last:
+            for low, high, term in damaged:
+                if high < first or low > interval.last or term not in (interval.origin_term, -1):
                     continue
                 if low > first:
                     yield interval._replace(first=first, last=low - 1)

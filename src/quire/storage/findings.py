@@ -11,7 +11,7 @@ from quire.storage.segment_format import BLOCK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something on the disk is not what was written. -1 where ledger or entries are not known."""
+    """Something on the disk is not what was written. -1 where ledger, entries or their origin term are not known."""
 
     file: str
     offset: int
@@ -19,6 +19,7 @@ class Damage:
     first: int
     last: int
     what: str
+    origin_term: int = 0
 
     def __str__(self) -> str:
         about = "" if self.ledger_id < 0 else f" (ledger {self.ledger_id}, entries {self.first}..{self.last})"

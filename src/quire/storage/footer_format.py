@@ -68,7 +68,7 @@ SECTOR_BYTES = 512
 DENSE = 1
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
 _ROW_LSN = struct.Struct(">32xQ24x")
-_ROW_SPAN = struct.Struct(">q8xqqQ4xI4xB11x")
+_ROW_SPAN = struct.Struct(">qQqqQ4xI4xB11x")
 _BEFORE_ZERO = 13
 """Fields of a trailer before the one that is zero."""
 
@@ -178,9 +178,11 @@ def build_directory(rows: bytes, lacs: Mapping[int, int], seed: int) -> bytes:
     entries: list[bytes] = []
     start = 0
     for ledger_id, of_ledger in groupby(_ROW_SPAN.iter_unpack(rows), key=itemgetter(0)):
-        _, firsts, lasts, lsns, sizes, periods = zip(*of_ledger, strict=True)
+        _, terms, firsts, lasts, lsns, sizes, periods = zip(*of_ledger, strict=True)
         end = start + len(firsts)
-        dense = min(periods) == max(periods) == 1 and all(map(lt, lasts, firsts[1:]))
+        dense = (
+            min(periods) == max(periods) == 1 and all(map(lt, lasts, firsts[1:])) and terms[0] == terms[-1]
+        )
         checksum = crc32c(memoryview(rows)[start * ROW_BYTES : end * ROW_BYTES], place_seed(seed, start))
         entries.append(
             DIRECTORY.pack(

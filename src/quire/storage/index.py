@@ -1,8 +1,9 @@
 """Which entries are where: disjoint intervals per ledger, and who is right when several records hold an id.
 
-Within one segment an `IntervalMap` per (ledger, period, residues) keeps intervals disjoint: a newer run takes over the
-part that it overlaps and nothing else. Runs of different residues may overlap in ids without covering each other, and
-so may segments; `resolve` settles that at a lookup, by LSN. "No such entry" is said only when no interval holds the id.
+Within one segment an `IntervalMap` per (ledger, origin term, period, residues) keeps intervals disjoint: a newer run
+takes over the part that it overlaps and nothing else. Runs of different residues may overlap in ids without covering each
+other, and so may segments; `resolve` settles that at a lookup, by LSN. "No such entry" is said only when no interval holds
+the id. Entries of different origin terms are different entries, whatever their ids: only a stream has more than one.
 
 Source: docs/decisions/025-overlapping-runs.md; `docs/formats/segment.md`, "LSN".
 """
@@ -13,7 +14,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.wire.entry import Buffer
@@ -22,7 +23,9 @@ from quire.wire.run import ids_in
 SETTLE_IDS_MAX = 1 << 16
 """How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
 
-_ROW_IDS = struct.Struct(">q8xqq16xIB3xQ")
+_ROW_IDS = struct.Struct(">qQqq16xIB3xQ")
+Holder: TypeAlias = int | tuple[int, int]
+"""What has the ids of a run: a ledger, or (a stream, an origin term)."""
 
 
 class RunPiece(NamedTuple):
@@ -85,16 +88,17 @@ class IntervalMap:
 
 
 class RowTable:
-    """The runs of one segment in the order they came: packed rows, and an interval map per ledger and residues."""
+    """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and residues."""
 
-    __slots__ = ("_dense", "_striped", "lacs", "rows")
+    __slots__ = ("_dense", "_striped", "_terms", "lacs", "rows")
 
     def __init__(self) -> None:
         self.rows = bytearray()
         self.lacs: dict[int, int] = {}
         # The one run of a ledger by its index: most of many ledgers have no more in a segment.
-        self._dense: dict[int, IntervalMap | int] = {}
-        self._striped: dict[int, dict[tuple[int, int], IntervalMap]] = {}
+        self._dense: dict[Holder, IntervalMap | int] = {}
+        self._striped: dict[Holder, dict[tuple[int, int], IntervalMap]] = {}
+        self._terms: dict[int, dict[int, None]] = {}
 
     def __len__(self) -> int:
         return len(self.rows) // ROW_BYTES
@@ -107,11 +111,12 @@ class RowTable:
             if lac > self.lacs.get(ledger_id, -2):
                 self.lacs[ledger_id] = lac
         dense = self._dense
-        for ledger_id, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
-            if (period == 1 or entries == 1) and isinstance(intervals := dense.get(ledger_id), IntervalMap):
+        for ledger_id, term, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
+            holder = self._holder(ledger_id, term) if term else ledger_id
+            if (period == 1 or entries == 1) and isinstance(intervals := dense.get(holder), IntervalMap):
                 intervals.insert(first, last, index)
             else:
-                self._insert(ledger_id, first, last, entries, period, residues, index)
+                self._insert(holder, first, last, entries, period, residues, index)
             index += 1
 
     def add(self, row: Row, lac: int) -> int:
@@ -121,47 +126,66 @@ class RowTable:
         ledger_id = row.ledger_id
         if lac > self.lacs.get(ledger_id, -2):
             self.lacs[ledger_id] = lac
-        self._insert(ledger_id, row.first, row.last, row.entries, row.period, row.residues, index)
+        holder = self._holder(ledger_id, row.origin_term) if row.origin_term else ledger_id
+        self._insert(holder, row.first, row.last, row.entries, row.period, row.residues, index)
         return index
 
+    def _holder(self, ledger_id: int, origin_term: int) -> Holder:
+        """What has the ids of a stream's run, noted among the stream's."""
+        self._terms.setdefault(ledger_id, {})[origin_term] = None
+        return ledger_id, origin_term
+
     def _insert(
-        self, ledger_id: int, first: int, last: int, entries: int, period: int, residues: int, index: int
+        self, holder: Holder, first: int, last: int, entries: int, period: int, residues: int, index: int
     ) -> None:
         """Let a row hold its ids, in the map that it belongs to."""
         if period == 1 or entries == 1:
-            known = self._dense.get(ledger_id)
+            known = self._dense.get(holder)
             if known is None:
-                self._dense[ledger_id] = index
+                self._dense[holder] = index
                 return
             if isinstance(known, IntervalMap):
                 intervals = known
             else:
-                intervals = self._dense[ledger_id] = self._map_of(known)
+                intervals = self._dense[holder] = self._map_of(known)
         else:
-            classes = self._striped.setdefault(ledger_id, {})
+            classes = self._striped.setdefault(holder, {})
             found = classes.get((period, residues))
             intervals = classes[period, residues] = IntervalMap() if found is None else found
         intervals.insert(first, last, index)
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
-        return ledger_id in self._dense or ledger_id in self._striped
+        return ledger_id in self._dense or ledger_id in self._striped or ledger_id in self._terms
 
-    def parts(self) -> list[dict[int, Any]]:
+    def parts(self) -> list[dict[Any, Any]]:
         """What is kept of each ledger; for the caller that releases it."""
-        return [self.lacs, self._dense, self._striped]
+        return [self.lacs, self._dense, self._striped, self._terms]
 
     def ledgers(self) -> list[int]:
         """The ledgers with runs here."""
-        return list(self._dense.keys() | self._striped.keys())
+        holders = self._dense.keys() | self._striped.keys()
+        return list({holder[0] if isinstance(holder, tuple) else holder for holder in holders})
 
-    def maps(self, ledger_id: int) -> list[IntervalMap]:
-        """The interval maps of a ledger."""
-        maps = list(self._striped.get(ledger_id, {}).values())
-        dense = self._dense.get(ledger_id)
+    def terms(self, ledger_id: int) -> list[int]:
+        """The origin terms of a ledger's runs here: 0 for those of no stream."""
+        plain = ledger_id in self._dense or ledger_id in self._striped
+        return [*([0] if plain else ()), *self._terms.get(ledger_id, ())]
+
+    def maps(self, ledger_id: int, origin_term: int = 0) -> list[IntervalMap]:
+        """The interval maps of a ledger's entries of an origin term."""
+        holder = (ledger_id, origin_term) if origin_term else ledger_id
+        maps = list(self._striped.get(holder, {}).values())
+        dense = self._dense.get(holder)
         if dense is None:
             return maps
         return [dense if isinstance(dense, IntervalMap) else self._map_of(dense), *maps]
+
+    def _all_maps(self, ledger_id: int) -> list[IntervalMap]:
+        """Those of all origin terms."""
+        if ledger_id not in self._terms:
+            return self.maps(ledger_id)
+        return [one for term in self.terms(ledger_id) for one in self.maps(ledger_id, term)]
 
     def _map_of(self, index: int) -> IntervalMap:
         """The map over a single row."""
@@ -172,17 +196,19 @@ class RowTable:
 
     def span(self, ledger_id: int) -> tuple[int, int]:
         """Lowest first and highest last id of a ledger that is here."""
-        maps = self.maps(ledger_id)
+        maps = self._all_maps(ledger_id)
         return min(one.firsts[0] for one in maps), max(one.lasts[-1] for one in maps)
 
     def newest_lsn(self, ledger_id: int) -> int:
         """The highest LSN of a ledger's runs here."""
         # Rows came by ascending LSN.
-        return row_at(self.rows, max(max(one.rows) for one in self.maps(ledger_id))).lsn
+        return row_at(self.rows, max(max(one.rows) for one in self._all_maps(ledger_id))).lsn
 
-    def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[RunPiece]]:
-        """One ascending stream of pieces that touch first..last for each class of residues."""
-        return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id)]
+    def pieces(
+        self, ledger_id: int, first: int, last: int, sequence: int, origin_term: int = 0
+    ) -> list[Iterator[RunPiece]]:
+        """One ascending stream of pieces of a term that touch first..last for each class of residues."""
+        return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id, origin_term)]
 
 
 def table_of(rows: Buffer) -> RowTable:
@@ -200,7 +226,7 @@ def _pieces(intervals: IntervalMap, rows: Buffer, first: int, last: int, sequenc
 
 
 def dense_pieces(rows: Buffer, first: int, last: int, sequence: int) -> Iterator[RunPiece]:
-    """Pieces from sorted rows of one ledger that are known to be consecutive runs without overlap.
+    """Pieces from sorted rows of one ledger and term that are known to be consecutive runs without overlap.
 
     No table is built: it bisects in the packed bytes.
     """

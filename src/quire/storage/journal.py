@@ -53,6 +53,7 @@ class Journal:
         sequences: the segments in use, for the list that each new one begins with.
         last_lsn: the last that was given out.
         next_sequence: for the next new segment.
+        terms: new segments say that they may hold terms of streams: one in use does, or a stream is here.
         on_durable: called before the sinks when a group is durable, with its last LSN.
         on_sealed: called when a segment's footer is on disk, with its trailer and directory.
     """
@@ -90,6 +91,7 @@ class Journal:
         self.last_lsn = 0
         self.durable_lsn = 0
         self.next_sequence = 1
+        self.terms = False
         self.full = False
         self.failure: StorageError | None = None
         self.groups_written = 0
@@ -115,9 +117,13 @@ class Journal:
         residues: int = 0,
         count: int = 0,
         flags: int = 0,
+        origin_term: int = 0,
+        of_stream: bool = False,
         item: Item | None = None,
     ) -> tuple[Segment, int, int]:
         """Give a record its LSN and its place; the sink of `item` is called when it is durable.
+
+        One of a stream, whether it has an origin term or not, goes into a segment that says that it may hold terms.
 
         Returns:
             (segment, offset of the record, LSN). It is on disk when `durable_lsn` has reached the LSN.
@@ -128,27 +134,26 @@ class Journal:
         """
         if self.failure is not None:
             raise self.failure
-        size = len(body)
+        size, run, group = len(body), kind is SegmentRecordKind.RUN, self._group
         length = RECORD_HEADER_BYTES + size + 7 & ~7
-        group = self._group
         if (
             group is None
             or group.used + length > len(group.view) - BLOCK_BYTES
             or not group.segment.fits(
                 group.offset + group.used + length,
                 ledger_id=ledger_id,
-                run=kind is SegmentRecordKind.RUN,
-                more=0 if kind is SegmentRecordKind.RUN else footer_share(kind, size),
+                run=run,
+                more=0 if run else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
+            or (of_stream and not group.segment.header.terms)
         ):
-            group = self._room(kind, ledger_id, length, size, space)
+            group = self._room(kind, ledger_id, length, size, space, of_stream=of_stream)
         self.last_lsn = lsn = self.last_lsn + 1
-        segment, at, view = group.segment, group.used, group.view
-        offset = group.offset + at
+        segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
-            view, at, length, kind, 0, digest_type, period, lsn, ledger_id, first, last, 0, token, lac, residues, count,
-            0, 0, flags, size, body_checksum, 0,
+            view, at, length, kind, 0, digest_type, period, lsn, ledger_id, first, last, origin_term, token, lac,
+            residues, count, 0, 0, flags, size, body_checksum, 0,
         )  # fmt: skip
         checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
         U32.pack_into(view, at + _CHECKSUM_AT, checksum)
@@ -156,8 +161,7 @@ class Journal:
         view[body_at : body_at + size] = body
         if body_at + size != end:
             view[body_at + size : end] = _PADDING[: end - body_at - size]
-        group.used = end
-        group.records += 1
+        group.used, group.records = end, group.records + 1
         group.first_lsn = group.first_lsn or lsn
         segment.first_lsn = segment.first_lsn or lsn
         group.last_lsn = segment.last_lsn = lsn
@@ -181,7 +185,9 @@ class Journal:
         else:
             self._refused.append((sink, tag, error))
 
-    def _room(self, kind: int, ledger_id: int, length: int, size: int, space: Space) -> Group:
+    def _room(
+        self, kind: int, ledger_id: int, length: int, size: int, space: Space, *, of_stream: bool
+    ) -> Group:
         """Begin a group that has room for a record, in a new segment if need be."""
         if length > self.record_bytes_max:
             raise StorageError(
@@ -193,12 +199,13 @@ class Journal:
             raise self._disk_full()
         self._close_group()
         segment = self.current
-        if segment is not None:
+        if segment is not None and (segment.header.terms or not of_stream):
             end = segment.data_end + GROUP_HEADER_BYTES + length
             more = 0 if kind is SegmentRecordKind.RUN else footer_share(kind, size)
             if segment.fits(end, ledger_id=ledger_id, run=kind is SegmentRecordKind.RUN, more=more):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
+        self.terms = self.terms or of_stream
         return self._roll(length, space)
 
     def _close_group(self) -> None:
@@ -237,7 +244,7 @@ class Journal:
             raise self.fail(error) from error
         if not there:
             self.full = True
-        segment = self._files.take(self.next_sequence, self.last_lsn + 1, space)
+        segment = self._files.take(self.next_sequence, self.last_lsn + 1, space, terms=self.terms)
         if segment is None:
             raise self._disk_full()
         if len(self._files.spares) < self._config.reserve_segments:

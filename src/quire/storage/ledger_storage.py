@@ -29,12 +29,12 @@ from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
+from quire.storage.holding import RangeHeld
 from quire.storage.identity import Identity
-from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.patient_worker import shortage
-from quire.storage.reading import RangeHeld, RunReader
+from quire.storage.reading import RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
@@ -50,7 +50,6 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
-from quire.wire.run import count_ids
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
@@ -107,6 +106,7 @@ class LedgerStorage:
         )
         self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
         self._journal.next_sequence = start.next_sequence
+        self._journal.terms = any(segment.header.terms for segment in self.segments.values())
         self._journal.before_last = start.before_last
         self._states = States(
             start.ledgers,
@@ -348,11 +348,7 @@ class LedgerStorage:
             tag: whatever the caller knows the put by.
             background: it may not use that reserve, from any client.
         """
-        ledger_id, body = run.ledger_id, run.body
-        if run.origin_term:
-            error = StorageError(f"a run of ledger {ledger_id} has a term: this version stores none")
-            self._journal.refuse(sink, tag, error)
-            return
+        ledger_id, body, origin_term = run.ledger_id, run.body, run.origin_term
         space = Space.STATE if recovery and not background else Space.ADDS
         ledger = self._ledgers.get(ledger_id)
         try:
@@ -373,6 +369,8 @@ class LedgerStorage:
                 residues=run.residues,
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
+                origin_term=origin_term,
+                of_stream=origin_term > 0,
                 item=(sink, tag, None),
             )
         except StorageError as error:
@@ -383,7 +381,7 @@ class LedgerStorage:
             self._states.place(ledger_id, ledger)
         # Half the time of a call of `Row`, which every run would pay.
         row = tuple.__new__(Row, (
-            ledger_id, 0, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
+            ledger_id, origin_term, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
             RowFlag.RECOVERY if recovery else 0, run.digest_type, SegmentRecordKind.RUN, run.residues,
         ))  # fmt: skip
         table = segment.table
@@ -391,10 +389,10 @@ class LedgerStorage:
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
         if recovery:
-            self.damages.put_back(ledger_id, run.first, run.last)
+            self.damages.put_back(ledger_id, run.first, run.last, origin_term)
         ledger.last = max(ledger.last, run.last)
         if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
-            ledger.facts.lac = lac
+            ledger.facts.lac, ledger.facts.lac_term = lac, origin_term
 
     def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""
@@ -488,19 +486,27 @@ class LedgerStorage:
         last: int,
         bytes_max: int,
         *,
+        origin_term: int = 0,
         placed: bool = False,
         background: bool = False,
     ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
-        With `placed`, long runs may be left where they lie; see `Held.places`. Of a read in the `background` memory keeps
-        nothing.
+        Of a stream, only entries of the origin term: one of another term is another entry. With `placed`, long runs may be
+        left where they lie; see `Held.places`. Of a read in the `background` memory keeps nothing.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
             return RangeHeld(vouched_through=last)
         held = self._reader.read(
-            ledger_id, ledger, first, last, bytes_max, placed=placed, background=background
+            ledger_id,
+            ledger,
+            first,
+            last,
+            bytes_max,
+            origin_term=origin_term,
+            placed=placed,
+            background=background,
         )
         if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1
@@ -511,10 +517,12 @@ class LedgerStorage:
         ledger = self._states.get(ledger_id)
         return -1 if ledger is None else ledger.last
 
-    def is_recovered(self, ledger_id: int, entry_id: int) -> bool:
+    def is_recovered(self, ledger_id: int, entry_id: int, origin_term: int = 0) -> bool:
         """Whether the copy of an entry that is here was written by a recoverer: its header's LAC proves nothing."""
         ledger = self._states.get(ledger_id)
-        pieces = () if ledger is None else self._reader.pieces(ledger_id, ledger, entry_id, entry_id)
+        if ledger is None:
+            return False
+        pieces = self._reader.pieces(ledger_id, ledger, entry_id, entry_id, origin_term)
         return any(piece.row.flags & RowFlag.RECOVERY for piece in pieces)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
@@ -524,27 +532,13 @@ class LedgerStorage:
     def held_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
         """What is here from an id on and not known to be damaged, by ascending first id, neighbours joined.
 
-        Found lazily: a caller that wants only some stops, in the same loop turn.
+        Found lazily: a caller that wants only some stops, in the same loop turn. Intervals of two origin terms may have
+        ids in common.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or ledger.last < first:
-            return
-        joined: HeldInterval | None = None
-        for piece in self._reader.pieces(ledger_id, ledger, first, ledger.last):
-            row = piece.row
-            low, high = max(piece.first, row.first, first), min(piece.last, row.last)
-            if is_damaged(row) or low > high:
-                continue
-            shape = (1, 1) if row.entries == 1 else (row.period, row.residues)
-            if joined is not None:
-                gap = count_ids(joined.last + 1, low - 1, *shape) if low > joined.last + 1 else 0
-                if joined[2:] == (*shape, row.origin_term) and not gap:
-                    joined = joined._replace(last=high)
-                    continue
-                yield joined
-            joined = HeldInterval(low, high, *shape, row.origin_term)
-        if joined is not None:
-            yield joined
+            return iter(())
+        return self._reader.held(ledger_id, ledger, first)
 
     def good_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
         """The same, without what reads found to be damaged since: a repair copies that too."""

@@ -12,10 +12,9 @@ import heapq
 import math
 import os.path
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import Protocol
 
 from crc32c import crc32c
 
@@ -23,20 +22,21 @@ from quire.core.descriptors import is_shortage
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
+from quire.core.shares import HeldInterval
 from quire.storage.config import StorageConfig
-from quire.storage.cutting import cut_run, fitting_part, header_of
+from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
 from quire.storage.extents import extents
 from quire.storage.findings import Damage
 from quire.storage.footer_cache import FooterCache
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of, row_at
+from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
-from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.wire import native
-from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids
+from quire.wire.entry import Buffer, EntryDigest
+from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids
 from quire.wire.stored_record import RECORD_HEADER_BYTES, place_seed
 
 UNKNOWN_INTERVALS_MAX = 1024
@@ -56,35 +56,6 @@ _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
 _UNREADABLE = 0x80
 """Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
-
-
-@dataclass(slots=True)
-class RangeHeld:
-    """What is here of a range.
-
-    Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
-    interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read
-    and do not match their checksum.
-    """
-
-    runs: list[Buffer] = field(default_factory=list)
-    vouched_through: int = -1
-    unknown: list[tuple[int, int]] = field(default_factory=list)
-    places: list[RunPlace] = field(default_factory=list)
-    damaged: list[tuple[int, int]] = field(default_factory=list)
-
-
-class Segments(Protocol):
-    """What reading needs to know of the segments; `LedgerStorage` is it."""
-
-    segments: dict[int, Segment]
-    unsealed: dict[int, Segment]
-
-    def damaged(self, damage: Damage) -> None:
-        """Report something that does not verify."""
-
-    def read_again(self, segment: Segment) -> None:
-        """Its footer does not verify: begin to read its records instead."""
 
 
 class RunReader:
@@ -107,12 +78,14 @@ class RunReader:
 
     # --- finding ------------------------------------------------------------------------------------------------
 
-    def pieces(self, ledger_id: int, ledger: StoredLedger, first: int, last: int) -> Iterator[RunPiece]:
-        """What holds first..last, ascending and disjoint; found lazily."""
+    def pieces(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin_term: int = 0
+    ) -> Iterator[RunPiece]:
+        """What holds first..last of an origin term, ascending and disjoint; found lazily."""
         dead = ledger.dead_through
         cluster: list[Callable[[], list[Iterator[RunPiece]]]] = []
         reach = -1
-        for low, high, streams in self._sources(ledger_id, ledger, first, last):
+        for low, high, streams in self._sources(ledger_id, ledger, first, last, origin_term):
             if cluster and low > reach:
                 yield from self._merged(cluster, dead, first, last)
                 cluster = []
@@ -120,6 +93,37 @@ class RunReader:
             reach = max(reach, high)
         if cluster:
             yield from self._merged(cluster, dead, first, last)
+
+    def origin_terms(self, ledger_id: int, ledger: StoredLedger) -> list[int]:
+        """The origin terms of what is here of a ledger, ascending; 0 for entries of no stream.
+
+        Only segments that may have terms are looked into, and none for a ledger that is known to be no stream.
+        """
+        terms = {0}
+        if ledger.facts is not None and ledger.facts.key and not ledger.facts.term:
+            return [0]
+        for segment in self._segments.unsealed.values():
+            if segment.table is not None and segment.header.terms:
+                terms.update(segment.table.terms(ledger_id))
+        for span in ledger.spans_within(0, ID_MAX):
+            if (
+                span.sequence in self._segments.unsealed
+                or not self._segments.segments[span.sequence].header.terms
+            ):
+                continue
+            rows = self._rows(ledger_id, span)
+            terms.update(
+                rows.terms(ledger_id) if isinstance(rows, RowTable) else [row_at(rows, 0).origin_term]
+            )
+        return sorted(terms)
+
+    def held(self, ledger_id: int, ledger: StoredLedger, first: int) -> Iterator[HeldInterval]:
+        """What is here from an id on and not known to be damaged, of all origin terms, by ascending first id."""
+        terms = self.origin_terms(ledger_id, ledger)
+        parts = [
+            joined(self.pieces(ledger_id, ledger, first, ledger.last, term), first, term) for term in terms
+        ]
+        return parts[0] if len(parts) == 1 else heapq.merge(*parts)
 
     def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
         """Whether a run of a ledger that is not dead has a higher LSN; True if that is unknown."""
@@ -154,7 +158,7 @@ class RunReader:
         return resolve(merged, first, last)
 
     def _sources(
-        self, ledger_id: int, ledger: StoredLedger, first: int, last: int
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin_term: int
     ) -> Iterator[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]]:
         """What may hold first..last, by lowest id: (lowest id, highest id, how to look into it); made when asked for."""
         unsealed: list[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]] = []
@@ -163,13 +167,12 @@ class RunReader:
             if table is not None and table.holds_ledger(ledger_id):
                 low, high = table.span(ledger_id)
                 if low <= last and high >= first:
-                    unsealed.append(
-                        (low, high, _table_streams(table, ledger_id, first, last, segment.sequence))
-                    )
+                    streams = partial(table.pieces, ledger_id, first, last, segment.sequence, origin_term)
+                    unsealed.append((low, high, streams))
         spans = self._expected_spans(ledger_id, ledger.spans_within(first, last))
         # One that is being taken up, or read again, is found in its table.
         sealed = (
-            (span.first, span.last, self._sealed_streams(ledger_id, span, first, last))
+            (span.first, span.last, self._sealed_streams(ledger_id, span, first, last, origin_term))
             for span in spans
             if span.sequence not in self._segments.unsealed
         )
@@ -194,18 +197,23 @@ class RunReader:
             count = min(2 * count, SPANS_EXPECTED_MAX)
 
     def _sealed_streams(
-        self, ledger_id: int, span: Span, first: int, last: int
+        self, ledger_id: int, span: Span, first: int, last: int, origin_term: int
     ) -> Callable[[], list[Iterator[RunPiece]]]:
         def streams() -> list[Iterator[RunPiece]]:
-            rows = self._rows(ledger_id, span)
+            rows = self._rows(ledger_id, span, origin_term)
             if isinstance(rows, RowTable):
-                return rows.pieces(ledger_id, first, last, span.sequence)
+                return rows.pieces(ledger_id, first, last, span.sequence, origin_term)
+            if row_at(rows, 0).origin_term != origin_term:
+                return []
             return [dense_pieces(rows, first, last, span.sequence)]
 
         return streams
 
-    def _rows(self, ledger_id: int, span: Span) -> bytes | RowTable:
-        """A ledger's rows in a sealed segment: packed if they are dense, else as a table."""
+    def _rows(self, ledger_id: int, span: Span, origin_term: int = 0) -> bytes | RowTable:
+        """A ledger's rows in a sealed segment: packed if they are dense, and so of one term, else as a table.
+
+        Where they cannot be read, entries of the origin term that is asked for are unknown.
+        """
         cached = self.cache.get(span.sequence, ledger_id)
         if cached is not None:
             return cached
@@ -219,33 +227,33 @@ class RunReader:
                 if crc32c(rows, seed) != expected:
                     rows = self._files.read_uncached(span.sequence, offset, size)
             except OSError as error:
-                return self._unreadable(ledger_id, span, offset, error)
+                return self._unreadable(ledger_id, span, offset, error, origin_term)
             if crc32c(rows, seed) == expected:
                 kept = rows if span.dense else table_of(rows)
                 self.cache.put(span.sequence, ledger_id, kept, size if span.dense else 4 * size)
                 return kept
             path = str(self._files.path(span.sequence))
             what = "the checksum of a ledger's rows in the footer differs; the records are read instead"
-            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
+            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
             self._segments.read_again(segment)
-            return self._unknown(ledger_id, span)
+            return self._unknown(ledger_id, span, origin_term)
         assert segment.table is not None
         return segment.table
 
-    def _unreadable(self, ledger_id: int, span: Span, offset: int, error: OSError) -> bytes:
+    def _unreadable(self, ledger_id: int, span: Span, offset: int, error: OSError, origin_term: int) -> bytes:
         """Rows that the disk does not give are damage, and unknown; a shortage of descriptors is no damage."""
         if not is_shortage(error):
             path = str(self._files.path(span.sequence))
             what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
-            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
-        return self._unknown(ledger_id, span)
+            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
+        return self._unknown(ledger_id, span, origin_term)
 
-    def _unknown(self, ledger_id: int, span: Span) -> bytes:
+    def _unknown(self, ledger_id: int, span: Span, origin_term: int) -> bytes:
         """What stands for rows that are not there now: all that may be in them is unknown."""
         newest = self._segments.segments[span.sequence].last_lsn
         ids = span.last - span.first + 1
         row = Row(
-            ledger_id, 0, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
+            ledger_id, origin_term, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
             0, 0, 1,
         )  # fmt: skip
         return ROW.pack(*row)
@@ -260,16 +268,18 @@ class RunReader:
         last: int,
         bytes_max: int,
         *,
+        origin_term: int = 0,
         placed: bool = False,
         background: bool = False,
     ) -> RangeHeld:
-        """What is here of first..last, at least one entry if any is, then up to a number of bytes.
+        """What is here of first..last of a term, at least one entry if any is, then up to a number of bytes.
 
         With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number. Of a
         read in the `background` the page cache keeps nothing.
         """
         held = RangeHeld()
-        pieces = self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed)
+        found = self.pieces(ledger_id, ledger, first, last, origin_term)
+        pieces = self._expected(found, bytes_max, placed=placed)
         if not background:
             return self._fill(held, pieces, first, last, bytes_max, placed=placed)
         taken: list[RunPiece] = []
@@ -461,13 +471,11 @@ class RunReader:
             ids = run.ids()
             for position in range(start, end):
                 entry = entries[offsets[position] - offsets[start] : offsets[position + 1] - offsets[start]]
-                if len(entry) < HEADER_BYTES or HEADER.unpack_from(entry)[:2] != (
-                    row.ledger_id,
-                    ids[position],
-                ):
+                if not is_entry(entry, row, ids[position]):
                     return None
                 if checker is not None:
-                    checker.open(entry, row.ledger_id, ids[position])
+                    opened = checker.open if run.scheme == SCHEME_PLAIN else checker.open_with_term
+                    opened(entry, row.ledger_id, ids[position])
         except (OSError, MalformedFrameError, DigestMismatchError):
             return None  # the whole run is read and judged
         return cut_run(run, start, end, entries), through
@@ -475,13 +483,9 @@ class RunReader:
     def _damaged(self, piece: RunPiece, what: str) -> None:
         row = piece.row
         path = str(self._files.path(piece.sequence))
-        self._segments.damaged(Damage(path, row.offset, row.ledger_id, row.first, row.last, what))
-
-
-def _table_streams(
-    table: RowTable, ledger_id: int, first: int, last: int, sequence: int
-) -> Callable[[], list[Iterator[RunPiece]]]:
-    return lambda: table.pieces(ledger_id, first, last, sequence)
+        self._segments.damaged(
+            Damage(path, row.offset, row.ledger_id, row.first, row.last, what, row.origin_term)
+        )
 
 
 def _noted(pieces: Iterator[RunPiece], taken: list[RunPiece]) -> Iterator[RunPiece]:

@@ -252,7 +252,7 @@ class SegmentScanner:
                 return False
             if kind != _RUN:
                 others.append((offset, RecordHeader._make(record[:-1]), data[body : body + body_bytes]))
-            elif codec or key_id or tenant or term or zero or flags & ~_FLAGS_KNOWN:
+            elif codec or key_id or tenant or zero or flags & ~_FLAGS_KNOWN:
                 return False
             else:
                 recovery = flags & RecordFlag.RECOVERY
@@ -331,7 +331,8 @@ class SegmentScanner:
 
     def _bad_body(self, trouble: _Trouble, offset: int, record: RecordHeader) -> None:
         what = f"the body of a record of kind {record.kind:#x} does not verify"
-        trouble.damages.append(Damage(self._path, offset, record.ledger_id, record.first, record.last, what))
+        ids = record.ledger_id, record.first, record.last
+        trouble.damages.append(Damage(self._path, offset, *ids, what, record.origin_term))
         if record.kind == SegmentRecordKind.RUN:
             row = row_of(offset, record)
             trouble.damaged_rows.append((row._replace(flags=row.flags | RowFlag.DAMAGED), lac_of(record)))

@@ -220,8 +220,11 @@ class SegmentFiles:
         """How many spares this use must leave behind."""
         return self._config.reserve_segments if space is Space.ADDS else int(space)
 
-    def take(self, sequence: int, first_lsn: int, space: Space) -> Segment | None:
-        """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this."""
+    def take(self, sequence: int, first_lsn: int, space: Space, *, terms: bool = False) -> Segment | None:
+        """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this.
+
+        `terms`: it may hold terms of streams.
+        """
         if len(self.spares) <= self.kept_back(space):
             return None
         # Recycled files first: their blocks are allocated and written, so writes to them are cheapest.
@@ -230,7 +233,7 @@ class SegmentFiles:
         recycled = name.endswith(USED)
         nonce = self._chance.getrandbits(64)
         header = SegmentHeader(
-            self._config.segment_bytes, sequence, nonce, first_lsn, recycled, *self._identity
+            self._config.segment_bytes, sequence, nonce, first_lsn, recycled, *self._identity, terms=terms
         )
         segment = Segment(header, seed_of(sequence, nonce))
         segment.spare = name

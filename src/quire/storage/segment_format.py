@@ -50,15 +50,24 @@ SEGMENT_HEADER: Final = Layout(
         Field("sequence", "Q", _BOOKIE),
         Field("nonce", "Q", _BOOKIE),
         Field("first LSN that may be in it", "Q", _BOOKIE),
-        Field(
-            "incompatible features", "Q", FieldUse("nobody yet", "bookie", "1", REFUSES + " the directory")
-        ),
+        Field("incompatible features", "Q", FieldUse("bookie", "bookie", "1", REFUSES + " the directory")),
         Field("compatible features", "Q", FieldUse("nobody yet", "nobody yet", "1", "ignores them")),
     ],
 )
 SEGMENT_HEAD = SEGMENT_HEADER.struct
 
 RECYCLED = 1
+TERMS: Final = 1
+"""Incompatible feature: the segment may hold entries with origin terms, and terms of streams."""
+SEGMENT_FEATURES: Final = Names(
+    "Incompatible features of a segment",
+    {
+        str(TERMS): (
+            "terms: it may hold entries and states of streams",
+            FieldUse("bookie", "bookie", older=REFUSES + " the directory"),
+        )
+    },
+)
 CRITICAL = 0x80
 ALL_LEDGERS = -1
 
@@ -160,7 +169,7 @@ def seed_of(sequence: int, nonce: int) -> int:
 
 
 class SegmentHeader(NamedTuple):
-    """Block 0 of a segment."""
+    """Block 0 of a segment. `terms`: it may hold terms, which programs before them do not read."""
 
     segment_bytes: int
     sequence: int
@@ -170,6 +179,7 @@ class SegmentHeader(NamedTuple):
     cluster_instance: str
     bookie_id: str
     version: int = FORMAT_VERSION
+    terms: bool = False
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -185,7 +195,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
             header.sequence,
             header.nonce,
             header.first_lsn,
-            0,
+            TERMS if header.terms else 0,
             0,
         )
     ]
@@ -213,7 +223,8 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
     _, version, flags, block_bytes, size, sequence, nonce, first_lsn, incompatible, _ = (
         SEGMENT_HEAD.unpack_from(block)
     )
-    if version not in FORMAT_VERSIONS_READ or incompatible or block_bytes != BLOCK_BYTES or flags & ~RECYCLED:
+    unknown = incompatible & ~TERMS or flags & ~RECYCLED
+    if version not in FORMAT_VERSIONS_READ or unknown or block_bytes != BLOCK_BYTES:
         raise FormatError(
             f"written by a newer version (format {version}, features {incompatible:#x}, flags {flags:#x}); "
             "start that version, or upgrade this one"
@@ -229,7 +240,15 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         texts.append(bytes(block[position + 2 : position + 2 + length]).decode())
         position += 2 + length
     return SegmentHeader(
-        size, sequence, nonce, first_lsn, bool(flags & RECYCLED), texts[0], texts[1], version
+        size,
+        sequence,
+        nonce,
+        first_lsn,
+        bool(flags & RECYCLED),
+        texts[0],
+        texts[1],
+        version,
+        bool(incompatible & TERMS),
     )
 
 
@@ -354,7 +373,8 @@ def check_understood(header: RecordHeader) -> None:
         if header.kind & CRITICAL:
             raise FormatError(f"a record of kind {header.kind:#x} from a newer version; start that version")
         return
-    if header.codec or header.key_id or header.tenant or header.origin_term or header.zero:
+    termed = header.origin_term and header.kind != SegmentRecordKind.RUN
+    if header.codec or header.key_id or header.tenant or termed or header.zero:
         raise FormatError(
             "a record uses compression, encryption, tenants or terms of a newer version; start that one"
         )

@@ -454,8 +454,10 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
 
 def raise_lac(ledger: StoredLedger, lac: int) -> None:
     """A run said that entries up to `lac` are confirmed."""
-    if ledger.facts is not None and lac > ledger.facts.lac:
-        ledger.facts.lac = lac
+    facts = ledger.facts
+    if facts is not None and lac > facts.lac:
+        # Of a stream, the run's writer had this term or an earlier one: a reader that knows the later one knows both.
+        facts.lac, facts.lac_term = lac, facts.term
 
 
 def add_directory(

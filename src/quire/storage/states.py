@@ -194,7 +194,8 @@ class States:
     ) -> None:
         """Journal a ledger's state as it is now. Raises StorageError when it cannot be taken."""
         body = encode_state(StoredLedgerState(ledger.facts, ledger.dead_through))
-        segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
+        of_stream = ledger.facts is not None and ledger.facts.term > 0
+        segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space, of_stream=of_stream)
         segment.keep_state(ledger_id, lsn, body)
         ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
 

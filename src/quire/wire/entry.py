@@ -35,7 +35,7 @@ from quire.wire.layout import NEVER_SENT, REFUSES, Field, FieldUse, Layout, Name
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _SAID = FieldUse("client", "client, bookie")
-_LATER = FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT)
+_OF_STREAM = FieldUse("client of a stream", "client, bookie", "2", NEVER_SENT)
 HEADER_FIELDS = Layout(
     "Entry, then its digest and its payload",
     [
@@ -47,12 +47,15 @@ HEADER_FIELDS = Layout(
 )
 TERM_HEADER_FIELDS = Layout(
     "Entry of a run of scheme 1, then its digest and its payload",
-    [*HEADER_FIELDS.fields, Field("origin term", "Q", _LATER), Field("flags", "I", _LATER)],
+    [*HEADER_FIELDS.fields, Field("origin term", "Q", _OF_STREAM), Field("flags", "I", _OF_STREAM)],
 )
 HEADER = HEADER_FIELDS.struct
 HEADER_BYTES = HEADER.size
 TERM_HEADER = TERM_HEADER_FIELDS.struct
 TERM_HEADER_BYTES = TERM_HEADER.size
+TERM_IDENTITY: Final = struct.Struct(">qq16xQ4x")
+"""Ledger id, entry id and origin term in the header of an entry of scheme 1."""
+_LATER = FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT)
 NO_OP: Final = 1
 """Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
 ENTRY_FLAGS = Names(

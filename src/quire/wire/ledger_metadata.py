@@ -44,8 +44,12 @@ def serialize(record: LedgerMetadata) -> bytes:
     """The bytes that the metadata store keeps, in the record's own format.
 
     Raises:
-        MisuseError: the record's format cannot hold a field that is set, or there is no such format.
+        MisuseError: the record's format cannot hold a field that is set, or there is no such format; or it is a
+            stream's.
     """
+    if record.terms is not None:
+        msg = f"{record.ledger_id} is a stream: its record is no ledger's (wire/stream_metadata.py)"
+        raise MisuseError(msg, ledger_id=record.ledger_id)
     head = HEADER + b"%d\n" % record.format_version
     match record.format_version:
         case 3:

@@ -38,7 +38,11 @@ REQUEST_FIELDS = Layout(
         Field("ledger id", "q", _ASKED),
         Field("ledger token", "Q", _ASKED),
         Field("key", "20s", _ASKED),
-        Field("sender's term", "Q", FieldUse("nobody yet", "bookie: refuses one above 0")),
+        Field(
+            "sender's term",
+            "Q",
+            FieldUse("client of a stream: above 0", "bookie", older="answers BAD_REQUEST to one above 0"),
+        ),
         Field("LAC", "q", _ASKED),
         Field("LAFR", "q", FieldUse("nobody yet", "nobody yet")),
         Field("checksum of the body", "I", _ASKED),
@@ -294,8 +298,10 @@ def decode_request(frame: memoryview) -> Request:
     )
 
 
-def receive_request(frame: memoryview) -> tuple[Request, Answer]:
+def receive_request(frame: memoryview, *, terms: bool = False) -> tuple[Request, Answer]:
     """A request, and whether it may be served: OK, DAMAGED_IN_TRANSIT, or BAD_REQUEST for ids or a term that cannot be.
+
+    `terms`: the client announced that its requests may have some.
 
     Raises:
         MalformedFrameError: see `decode_request`.
@@ -303,7 +309,7 @@ def receive_request(frame: memoryview) -> tuple[Request, Answer]:
     request = decode_request(frame)
     if not request.is_intact():
         return request, Answer.DAMAGED_IN_TRANSIT
-    return request, Answer.BAD_REQUEST if request.term or not request.is_possible() else Answer.OK
+    return request, Answer.OK if request.is_possible() and (terms or not request.term) else Answer.BAD_REQUEST
 
 
 # --- responses --------------------------------------------------------------------------------------------------
@@ -362,13 +368,13 @@ def encode_answer(
     return [head + _U32.pack(crc32c(head)), *body, *runs]
 
 
-def encode_added(stored: Iterable[tuple[int, int, int]], durable_lsn: int) -> bytes:
-    """Responses to ADDs that are stored, one after another: of each its number, its ledger and the flags."""
+def encode_added(stored: Iterable[tuple[int, int, int, int]], durable_lsn: int) -> bytes:
+    """Responses to ADDs that are stored, one after another: of each its number, its ledger, its term and the flags."""
     pack, word = _ANSWER_HEAD.pack, _U32.pack
     parts: list[bytes] = []
-    for number, ledger_id, flags in stored:
+    for number, ledger_id, term, flags in stored:
         head = pack(
-            ANSWER_BYTES - 4, ADDED, flags, Answer.OK, number, ledger_id, 0, NO_ENTRY, durable_lsn, 0, 0
+            ANSWER_BYTES - 4, ADDED, flags, Answer.OK, number, ledger_id, term, NO_ENTRY, durable_lsn, 0, 0
         )
         parts += (head, word(crc32c(head)))
     return b"".join(parts)

@@ -36,7 +36,7 @@ from quire.wire.native_layouts import (
     TRUNCATE_FIELDS,
 )
 from quire.wire.parts import BodyParts, answer_of, encode_text
-from quire.wire.run import SCHEME_PLAIN, RunPlace, RunView
+from quire.wire.run import RunPlace, RunView
 
 ANY_TERM: Final = 2**64 - 1
 """The origin term of a READ that names none."""
@@ -118,17 +118,17 @@ def encode_long_poll(
     last: int,
     bytes_max: int,
     wait_ms: int,
-    previous_term: int = 0,
+    origin_term: int = 0,
     *,
     version: int,
 ) -> bytes:
-    """The body of a LONG_POLL. `previous_term`: of the writer that sent the previous LAC."""
-    fields = (previous_lac, first, last, bytes_max, wait_ms, previous_term)
+    """The body of a LONG_POLL. `origin_term`: only entries of this term are meant; version 1 cannot say that."""
+    fields = (previous_lac, first, last, bytes_max, wait_ms, origin_term)
     return _LONG_POLL[version].pack(*(fields if version > 1 else fields[:-1]))
 
 
 def decode_long_poll(body: Buffer, *, version: int) -> tuple[int, int, int, int, int, int]:
-    """(previous LAC, first, last, bytes at most, wait in ms, term of the previous LAC) of a LONG_POLL.
+    """(previous LAC, first, last, bytes at most, wait in ms, origin term) of a LONG_POLL.
 
     Raises:
         MalformedFrameError: another size, or ids that are no range.
@@ -331,11 +331,19 @@ def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
     return parts
 
 
-def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> RangeAnswer:
-    """The body of a response to READ or LONG_POLL; `placed`: its flag says that there are places.
+def decode_entries(
+    body: memoryview, *, version: int, placed: bool = False, origin_term: int = ANY_TERM
+) -> RangeAnswer:
+    """The body of a response to READ or LONG_POLL.
+
+    Args:
+        body: the bytes.
+        version: of the protocol.
+        placed: its flag says that there are places.
+        origin_term: of the entries that were requested; `ANY_TERM`: those of a ledger, which have none.
 
     Raises:
-        MalformedFrameError: it is cut or a run in it does not fit.
+        MalformedFrameError: it is cut, or a run in it does not fit or is of another term.
     """
     parts = BodyParts(body, "list of entries")
     vouched, *head = parts.fixed(_TOLD_HEAD[version], "first fields")
@@ -344,12 +352,9 @@ def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> R
     damaged = _intervals(parts, damaged_count, "damaged")
     places = _places(parts, version) if placed else []
     runs = []
+    term = 0 if origin_term == ANY_TERM else origin_term
     while parts.left():
-        run = RunView.parse(parts.take(parts.fixed(_U32, "size of a run")[0], "run"))
-        if run.scheme != SCHEME_PLAIN:
-            msg = f"a run of ledger {run.ledger_id} has entry headers of scheme {run.scheme}: a newer client reads them"
-            raise MalformedFrameError(msg, ledger_id=run.ledger_id)
-        runs.append(run)
+        runs.append(RunView.parse_of_term(parts.take(parts.fixed(_U32, "size of a run")[0], "run"), term))
     return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)
 
 

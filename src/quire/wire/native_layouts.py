@@ -19,7 +19,9 @@ READ_FIELDS = Layout(
         Field("last", "q", _ASKED),
         Field("bytes at most", "I", _ASKED),
         Field(
-            "origin term", "Q", FieldUse("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)
+            "origin term",
+            "Q",
+            FieldUse("client: 2^64-1, or that of a stream's entries", "bookie", "2", NEVER_SENT),
         ),
     ],
 )
@@ -32,9 +34,9 @@ LONG_POLL_FIELDS = Layout(
         Field("bytes at most", "I", _ASKED),
         Field("wait in ms", "I", _ASKED),
         Field(
-            "term of the previous LAC",
+            "origin term",
             "Q",
-            FieldUse("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT),
+            FieldUse("client: 0, or that of a stream's entries", "bookie", "2", NEVER_SENT),
         ),
     ],
 )
@@ -54,7 +56,7 @@ LACS_ITEM_FIELDS = Layout(
         Field("ledger id", "q", _ASKED_2),
         Field("ledger token", "Q", _ASKED_2),
         Field("LAC", "q", _ASKED_2),
-        Field("LAC's term", "Q", FieldUse("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
+        Field("LAC's term", "Q", FieldUse("client", "bookie", "2", NEVER_SENT)),
         Field("digest type", "B", _ASKED_2),
         Field("key", "20s", _ASKED_2),
         Field("bytes of the explicit LAC body", "H", _ASKED_2),

@@ -18,10 +18,10 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
-from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS
-from quire.wire.native_hello import BACKGROUND, LACS
+from quire.wire.native_hello import BACKGROUND, LACS, TERMS
 from quire.wire.plain_adds import PlainAdd
 from quire.wire.requests import (
     AddRun,
@@ -45,7 +45,14 @@ from quire.wire.responses import (
     LacsReply,
     ReadReply,
 )
-from quire.wire.run import RUN_HEADER, RUN_HEADER_BYTES, RUN_VERSION, RunView
+from quire.wire.run import (
+    RUN_HEADER,
+    RUN_HEADER_BYTES,
+    RUN_VERSION,
+    SCHEME_PLAIN,
+    SCHEME_TERMS,
+    RunView,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +80,12 @@ class _Laid(NamedTuple):
     body: Buffer = b""
     flags: int = 0
     lac: int = NO_ENTRY
+    term: int = 0
 
 
 def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
     """The buffers of an ADD, the same in every version; the run stays by reference. One in the background needs the hello."""
-    ledger, body, body_crc, lac, recovery, background = request
+    ledger, body, body_crc, lac, recovery, background, term = request
     header = native.encode_request(
         Kind.ADD,
         number,
@@ -88,6 +96,7 @@ def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
         flags=Flag.RECOVERY * recovery | Flag.BACKGROUND * (background and bool(features & BACKGROUND)),
         token=ledger.token,
         key=ledger.key,
+        term=term,
         lac=lac,
     )
     return [header, body]
@@ -127,7 +136,9 @@ def encode(request: AnyRequest, number: int, version: int, features: int) -> lis
     laid = _laid(request, version, features)
     if laid is None:
         return None
-    kind, body, flags, lac = laid
+    kind, body, flags, lac, term = laid
+    if term and not features & TERMS:
+        return None
     ledger = request.ledger
     if ledger is None:
         return [native.encode_request(kind, number, len(body), crc32c(body), flags=flags, lac=lac), body]
@@ -141,6 +152,7 @@ def encode(request: AnyRequest, number: int, version: int, features: int) -> lis
         flags=flags,
         token=ledger.token,
         key=ledger.key,
+        term=term,
         lac=lac,
     )
     return [header, body]
@@ -148,19 +160,21 @@ def encode(request: AnyRequest, number: int, version: int, features: int) -> lis
 
 def _laid(request: Any, version: int, features: int) -> _Laid | None:
     match request:
-        case ReadRange(_, first, last, bytes_max, term, fence, recovery, places, background):
-            if version == 1 and term != ANY_TERM:
+        case ReadRange(_, first, last, bytes_max, origin, fence, recovery, places, background, term):
+            if version == 1 and origin != ANY_TERM:
                 return None
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
             flags |= Flag.BACKGROUND * (background and bool(features & BACKGROUND))
-            body = native_bodies.encode_read(first, last, bytes_max, term, version=version)
-            return _Laid(Kind.READ, body, flags)
+            body = native_bodies.encode_read(first, last, bytes_max, origin, version=version)
+            return _Laid(Kind.READ, body, flags, term=term)
         case LongPoll():
+            if version == 1 and request.origin_term:
+                return None
             return _Laid(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:], version=version))
-        case ReadLac(_, fence):
-            return _Laid(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence)
-        case WriteLac(_, lac, body):
-            return _Laid(Kind.WRITE_LAC, body, lac=lac)
+        case ReadLac(_, fence, term):
+            return _Laid(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence, term=term)
+        case WriteLac(_, lac, body, term):
+            return _Laid(Kind.WRITE_LAC, body, lac=lac, term=term)
         case WriteLacs(items):
             return _Laid(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
         case ListEntries(_, first):
@@ -200,7 +214,11 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
                 # Their runs would count as entries that the bookie does not hold.
                 msg = "it has file offsets that were not requested"
                 raise MalformedFrameError(msg)
-            found = native_bodies.decode_entries(body, version=version, placed=placed)
+            origin = request.origin_term
+            found = native_bodies.decode_entries(body, version=version, placed=placed, origin_term=origin)
+            if any(place.origin_term != (0 if origin == ANY_TERM else origin) for place in found.places):
+                msg = f"it has file offsets of entries of another origin term than {origin}"
+                raise MalformedFrameError(msg)
             return ReadReply(
                 Answer.OK,
                 found.runs,
@@ -227,8 +245,8 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
     return request.refused(Answer.OK)
 
 
-def plain_add(frame: bytes) -> PlainAdd | None:
-    """The ADD in a whole frame, length field included.
+def plain_add(frame: bytes, *, terms: bool = False) -> PlainAdd | None:
+    """The ADD in a whole frame, length field included; `terms`: the client announced that its requests may have some.
 
     None: it is another request, or something is wrong with it; `native.receive_request` and `RunView.parse_sent` say what.
     """
@@ -244,9 +262,7 @@ def plain_add(frame: bytes) -> PlainAdd | None:
     if (
         kind != _ADD
         or (flags and flags != _RECOVERY)
-        or term
-        or origin_term
-        or scheme
+        or ((term or origin_term or scheme) and not (terms and fits_term(scheme, origin_term, term, flags)))
         or period != 1
         or residues != 1
         or version != RUN_VERSION
@@ -272,6 +288,7 @@ def plain_add(frame: bytes) -> PlainAdd | None:
             or table_crc != crc32c(table)
             or run_crc != crc32c(body[:_RUN_HEADER_END])
             or HEADER.unpack_from(body, _ENTRY_AT)[:2] != (ledger_id, first)
+            or (scheme and _origin_in(body) != origin_term)
         ):
             return None
     else:
@@ -280,7 +297,24 @@ def plain_add(frame: bytes) -> PlainAdd | None:
         except MalformedFrameError:
             return None
     # Half the time of a call of `PlainAdd`, which every add would pay.
-    return tuple.__new__(
-        PlainAdd,
-        (number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count),
-    )
+    return tuple.__new__(PlainAdd, (
+        number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count, term, origin_term,
+    ))  # fmt: skip
+
+
+def fits_term(scheme: int, origin_term: int, term: int, flags: int) -> bool:
+    """Whether a run may come with an ADD of this term.
+
+    Without one it has none either. A writer's own entries are of its term; a recovery's of any term up to its own.
+    """
+    if not term:
+        return not origin_term and scheme == SCHEME_PLAIN
+    own = 0 < origin_term <= term if flags & _RECOVERY else origin_term == term
+    return own and scheme == SCHEME_TERMS and term <= ID_MAX
+
+
+def _origin_in(body: bytes) -> int:
+    """The origin term in the header of a run's only entry; -1 where it is too short to have one."""
+    if len(body) < _ENTRY_AT + TERM_HEADER_BYTES:
+        return -1
+    return int(TERM_IDENTITY.unpack_from(body, _ENTRY_AT)[2])

@@ -29,10 +29,12 @@ class _Fields(NamedTuple):
     first: int
     last: int
     count: int  # type: ignore[assignment]  # as `RunView` calls it; no tuple's items are counted
+    term: int
+    origin_term: int
 
 
 class PlainAdd(_Fields):
-    """An ADD of a run with consecutive ids and no term, whose request has no flag but RECOVERY.
+    """An ADD of a run with consecutive ids, whose request has no flag but RECOVERY.
 
     It is the request and the run at once: it has the fields of both that a bookie decides and stores by.
     """
@@ -40,10 +42,8 @@ class PlainAdd(_Fields):
     __slots__ = ()
 
     kind = Kind.ADD
-    term = 0
     period = 1
     residues = 1
-    origin_term = 0
 
 
 AddRequest: TypeAlias = Request | PlainAdd

@@ -74,6 +74,7 @@ class AddRun(NamedTuple):
         recovery: a recovery writes it back.
         background: it may not use the space that is kept for fences and recovery; a bookie that does not know such adds
             gets an ordinary one.
+        term: the sender's, of a stream; the run has its own origin term.
     """
 
     ledger: RequestLedger
@@ -82,6 +83,7 @@ class AddRun(NamedTuple):
     lac: int
     recovery: bool = False
     background: bool = False
+    term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> AddReply:  # noqa: ARG002 - a run's response has none
         """The response that says no more than this answer."""
@@ -97,6 +99,7 @@ class ReadRange(NamedTuple):
         recovery: a recovery reads.
         places: the response may say where in the bookie's files the runs are.
         background: memory need not keep what is read.
+        term: the sender's, of a stream: with `fence` the bookie takes it, and refuses lower ones from then on.
     """
 
     ledger: RequestLedger
@@ -108,6 +111,7 @@ class ReadRange(NamedTuple):
     recovery: bool = False
     places: bool = False
     background: bool = False
+    term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
         """The response that says no more than this answer; without the ledger, that there is none of the entries."""
@@ -116,7 +120,10 @@ class ReadRange(NamedTuple):
 
 
 class LongPoll(NamedTuple):
-    """Wait until the bookie's LAC passes `previous_lac`, then send what there is of first..min(last, LAC)."""
+    """Wait until the bookie's LAC passes `previous_lac`, then send what there is of first..min(last, LAC).
+
+    `origin_term`: as for `ReadRange`; 0 for a ledger.
+    """
 
     ledger: RequestLedger
     previous_lac: int
@@ -124,6 +131,7 @@ class LongPoll(NamedTuple):
     last: int
     bytes_max: int
     wait_ms: int
+    origin_term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
         """As for `ReadRange`."""
@@ -132,10 +140,11 @@ class LongPoll(NamedTuple):
 
 
 class ReadLac(NamedTuple):
-    """Say how far the ledger is confirmed; with `fence` it takes no more normal adds."""
+    """Say how far the ledger is confirmed; with `fence` it takes no more normal adds, or a stream's bookie takes `term`."""
 
     ledger: RequestLedger
     fence: bool = False
+    term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> LacReply:  # noqa: ARG002 - it could not be relied on
         """The response that says no more than this answer."""
@@ -143,11 +152,12 @@ class ReadLac(NamedTuple):
 
 
 class WriteLac(NamedTuple):
-    """Keep a ledger's LAC; `body` is the explicit LAC with its digest."""
+    """Keep a ledger's LAC; `body` is the explicit LAC with its digest. `term`: the sender's, of a stream."""
 
     ledger: RequestLedger
     lac: int
     body: bytes
+    term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> PlainReply:  # noqa: ARG002 - none
         """The response that says this answer."""

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
-from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 
 RUN_VERSION = 1
@@ -28,7 +28,10 @@ SCHEMES = Names(
     "Digest schemes of a run",
     {
         str(SCHEME_PLAIN): ("entries as BookKeeper has them", FieldUse("client", "client, bookie")),
-        str(SCHEME_TERMS): ("origin term and flags", FieldUse("nobody yet", "nobody yet", "2", REFUSES)),
+        str(SCHEME_TERMS): (
+            "origin term and flags",
+            FieldUse("client of a stream", "client, bookie", "2", REFUSES),
+        ),
     },
 )
 _SAID = FieldUse("client", "client, bookie")
@@ -44,7 +47,7 @@ RUN_FIELDS = Layout(
         Field("first entry id", "q", _SAID),
         Field("last entry id", "q", _SAID),
         Field("residues", "Q", _SAID),
-        Field("origin term", "Q", FieldUse("nobody yet", "bookie: refuses one above 0")),
+        Field("origin term", "Q", FieldUse("client of a stream: above 0", "client, bookie", older=REFUSES)),
         Field("checksum of the table", "I", _SAID),
         Field("checksum of the header", "I", _SAID),
     ],
@@ -298,7 +301,7 @@ class RunView:
         """Check that the first and the last entry are what the header says they are.
 
         Raises:
-            MalformedFrameError: an entry names another ledger or id, or is shorter than an entry's header.
+            MalformedFrameError: an entry names another ledger, id or origin term, or is shorter than an entry's header.
 
         Source: docs/decisions/031-one-run-body.md; `docs/formats/run.md`.
         """
@@ -308,9 +311,32 @@ class RunView:
             size = self.sizes[-1]
             places.append((len(self.body) - size, size, self.last))
         for at, size, expected in places:
-            if size < HEADER_BYTES or HEADER.unpack_from(self.body, at)[:2] != (self.ledger_id, expected):
+            if self.scheme == SCHEME_PLAIN:
+                found = size >= HEADER_BYTES and HEADER.unpack_from(self.body, at)[:2]
+                known: tuple[int, ...] = self.ledger_id, expected
+            else:
+                found = size >= TERM_HEADER_BYTES and TERM_IDENTITY.unpack_from(self.body, at)
+                known = self.ledger_id, expected, self.origin_term
+            if found != known:
                 msg = f"entry {expected} of ledger {self.ledger_id} carries another identity inside"
                 raise MalformedFrameError(msg, ledger_id=self.ledger_id, entry_id=expected)
+
+    @classmethod
+    def parse_of_term(cls, body: Buffer, origin_term: int) -> RunView:
+        """Open a body of an origin term: entries of a stream have one above 0, and headers that name it.
+
+        Raises:
+            MalformedFrameError: as `parse`; it is of another term, or its entries' headers are of the other scheme.
+        """
+        run = cls.parse(body)
+        scheme = SCHEME_TERMS if origin_term else SCHEME_PLAIN
+        if run.origin_term != origin_term or run.scheme != scheme:
+            msg = (
+                f"a run of ledger {run.ledger_id} is of origin term {run.origin_term} and has entry headers of scheme "
+                f"{run.scheme}; requested are entries of origin term {origin_term}, scheme {scheme}"
+            )
+            raise MalformedFrameError(msg, ledger_id=run.ledger_id)
+        return run
 
     @classmethod
     def parse_sent(cls, body: Buffer) -> RunView:

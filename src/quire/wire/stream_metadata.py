@@ -1,9 +1,9 @@
 """A stream's record as bytes, and that of a stream's name: protobuf, unknown fields carried over.
 
-Not BookKeeper's bytes: Java has no streams, and must not take one for a ledger. The dataclass is in
-`core/stream_metadata.py`, the keys are in `metadata/keys.py`. Pure.
+Not BookKeeper's bytes: Java has no streams, and must not take one for a ledger. The record is a ledger's with terms
+(`core/ledger_metadata.py`, `core/terms.py`), the keys are in `metadata/keys.py`. Pure.
 
-Source: `docs/formats/metadata.md`, "Streams".
+Source: docs/formats/stream.md, "The record".
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from quire.core.errors import CorruptMetadataError
+from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
-from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.terms import StreamMode, TermRange, Terms
 from quire.wire.layout import NEVER_SENT, FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_number, check_version, corrupt, parse, serialized, unknown_of
@@ -26,18 +26,21 @@ STREAM_BYTES_MAX: Final = 64 * 1024
 NAME_BYTES_MAX: Final = 4096
 
 
-def encode_stream(stream: StreamMetadata) -> bytes:
+def encode_stream(stream: LedgerMetadata) -> bytes:
     """The record `streams/<stream id>`.
 
     Raises:
         CorruptMetadataError: the record is not a possible one.
-        MisuseError: it has more than `STREAM_BYTES_MAX` bytes.
+        MisuseError: it is a ledger's, or has more than `STREAM_BYTES_MAX` bytes.
     """
-    stream.checked()
+    terms = stream.checked().terms
+    if terms is None:
+        msg = f"{stream.ledger_id} is a ledger and no stream: its record has no terms"
+        raise MisuseError(msg, ledger_id=stream.ledger_id)
     closed = stream.state is LedgerState.CLOSED and stream.last_entry != NO_ENTRY
     message = pb.Stream(
         format_version=FORMAT_VERSION,
-        stream_id=stream.stream_id,
+        stream_id=stream.ledger_id,
         ensemble_size=stream.ensemble_size,
         write_quorum=stream.write_quorum,
         ack_quorum=stream.ack_quorum,
@@ -53,17 +56,17 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         created_ms=stream.created_ms,
         custom=[pb.CustomValue(key=key, value=value) for key, value in stream.custom],
         creation_token=stream.creation_token,
-        term=stream.term,
-        ranges=[pb.StreamRange(term=each.term, first_entry=each.first_entry) for each in stream.ranges],
-        start=stream.start,
-        first_length=stream.first_length,
-        owner=stream.owner,
-        mode=stream.mode,
+        term=terms.term,
+        ranges=[pb.StreamRange(term=each.term, first_entry=each.first_entry) for each in terms.ranges],
+        start=terms.start,
+        first_length=terms.first_length,
+        owner=terms.owner,
+        mode=terms.mode,
     )
-    return serialized(message, stream.unknown, _where(stream.stream_id), STREAM_BYTES_MAX)
+    return serialized(message, terms.unknown, _where(stream.ledger_id), STREAM_BYTES_MAX)
 
 
-def decode_stream(data: bytes, stream_id: int) -> StreamMetadata:
+def decode_stream(data: bytes, stream_id: int) -> LedgerMetadata:
     """A stream's record.
 
     Raises:
@@ -82,8 +85,17 @@ def decode_stream(data: bytes, stream_id: int) -> StreamMetadata:
         mode = StreamMode(message.mode)
     except ValueError as error:
         raise _newer(where, f"it has a digest, state or mode ({error})") from error
-    return StreamMetadata(
-        stream_id=LedgerId(stream_id),
+    terms = Terms(
+        term=Term(message.term),
+        ranges=tuple(TermRange(Term(each.term), EntryId(each.first_entry)) for each in message.ranges),
+        owner=message.owner,
+        mode=mode,
+        start=EntryId(message.start),
+        first_length=message.first_length,
+        unknown=unknown_of(message),
+    )
+    return LedgerMetadata(
+        ledger_id=LedgerId(stream_id),
         ensemble_size=message.ensemble_size,
         write_quorum=message.write_quorum,
         ack_quorum=message.ack_quorum,
@@ -94,18 +106,12 @@ def decode_stream(data: bytes, stream_id: int) -> StreamMetadata:
             Fragment(EntryId(each.first_entry), tuple(BookieId(bookie) for bookie in each.ensemble))
             for each in message.fragments
         ),
-        term=Term(message.term),
-        ranges=tuple(TermRange(Term(each.term), EntryId(each.first_entry)) for each in message.ranges),
-        owner=message.owner,
-        mode=mode,
-        start=EntryId(message.start),
-        first_length=message.first_length,
         last_entry=EntryId(message.last_entry) if message.HasField("last_entry") else NO_ENTRY,
         length=message.length,
         created_ms=message.created_ms if message.HasField("created_ms") else None,
         custom=tuple((each.key, each.value) for each in message.custom),
         creation_token=message.creation_token,
-        unknown=unknown_of(message),
+        terms=terms,
     ).checked()
 
 
@@ -146,9 +152,7 @@ def _newer(where: str, what: str) -> CorruptMetadataError:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_WRITER: Final = FieldUse(
-    "nobody yet; a stream's writer will", "nobody yet; clients and bookies will", "2", NEVER_SENT
-)
+_WRITER: Final = FieldUse("the stream's writer, take-overs", "clients and bookies", "2", NEVER_SENT)
 STREAM_FIELDS: Final = Message(
     "Record of a stream",
     pb.Stream.DESCRIPTOR,

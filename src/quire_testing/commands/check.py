@@ -36,7 +36,7 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "ack_quorum": (2, 1, "Qa."),
     "entries": (1, 0, "Appends of the writer; with --collector, of each life's."),
     "in_flight": (2, 1, "Appends that may be unconfirmed at a time."),
-    "clients": (1, 1, "Clients that recover; with --log, handles."),
+    "clients": (1, 1, "Clients that recover; with --log, handles; with --stream, those that did not create it."),
     "reruns": (0, 0, "Recoveries that begin again."),
     "window": (1, 1, "Entries of one round of recovery reads."),
     "timeouts": (0, 0, "Requests given up that still arrive."),
@@ -66,6 +66,8 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "ledgers": (3, 1, "With --log: ledgers that can be created."),
     "trims": (0, 0, "With --log: truncations beside the handles."),
     "stages": (0, 0, "With --log: ledgers that a sink commits."),
+    "stream": (False, 0, "Explore a stream that clients take over from each other."),
+    "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
     "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
     "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),
     "ours": (False, 0, "With --collector: ledgers of ours; without it Java's, without tokens."),
@@ -159,6 +161,7 @@ def check(
     from quire_testing.explorer.configuration import Configuration
     from quire_testing.explorer.directory_world import DirectoryConfiguration
     from quire_testing.explorer.log_parts import LogConfiguration
+    from quire_testing.explorer.stream_parts import StreamConfiguration
 
     out = Output(as_json=as_json)
     if list_mutants:
@@ -177,6 +180,8 @@ def check(
         configuration = _made(CollectorConfiguration, budgets)
     elif budgets["log"]:
         configuration = _made(LogConfiguration, budgets)
+    elif budgets["stream"]:
+        configuration = _made(StreamConfiguration, budgets)
     else:
         configuration = _made(Configuration, budgets)
         _refuse_away(configuration)

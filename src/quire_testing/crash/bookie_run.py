@@ -26,7 +26,7 @@ from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
-from quire.wire.run import RunView, encode_run
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 from quire_testing.crash.promises import BookieMark, Promises, Told, request
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
@@ -67,14 +67,25 @@ def open_storage(
 
 
 def entries_for(
-    ledger_id: int, first: int, count: int, size: int, *, lac: int = NO_ENTRY, salt: int = 0
+    ledger_id: int,
+    first: int,
+    count: int,
+    size: int,
+    *,
+    lac: int = NO_ENTRY,
+    salt: int = 0,
+    origin_term: int = 0,
 ) -> list[tuple[int, bytes]]:
     """(id, whole entry) of some entries with a payload of `size` bytes each, all different."""
     made = []
     for entry_id in range(first, first + count):
         payload = b"%d/%d/%d " % (ledger_id, entry_id, salt)
         payload = (payload * (size // len(payload) + 1))[:size]
-        made.append((entry_id, _DIGEST.seal_one(ledger_id, entry_id, lac, size, payload) + payload))
+        if origin_term:
+            head = _DIGEST.seal_with_term(ledger_id, entry_id, lac, size, payload, origin_term=origin_term)
+        else:
+            head = _DIGEST.seal_one(ledger_id, entry_id, lac, size, payload)
+        made.append((entry_id, head + payload))
     return made
 
 
@@ -157,17 +168,21 @@ class BookieRun:
         *,
         lac: int = NO_ENTRY,
         recovery: bool = False,
+        term: int = 0,
+        origin_term: int = 0,
     ) -> Answer:
-        """Send a run; it is marked as added once the bookie says so."""
+        """Send a run; it is marked as added once the bookie says so. Of a stream, entries are of `term` or of another one."""
         self._salt += 1
-        entries = entries_for(ledger_id, first, count, size, lac=lac, salt=self._salt)
+        origin = origin_term or term
+        entries = entries_for(ledger_id, first, count, size, lac=lac, salt=self._salt, origin_term=origin)
         body = bytes(
             encode_run(
                 ledger_id, first, first + count - 1, [entry for _, entry in entries],
                 [len(entry) for _, entry in entries], digest_type=int(DigestType.CRC32C), period=1, residues=1,
+                origin_term=origin, scheme=SCHEME_TERMS if origin else SCHEME_PLAIN,
             )
         )  # fmt: skip
-        asked = BookieMark(Told.ASKED_ADD, ledger_id, tuple(entries))
+        asked = BookieMark(Told.ASKED_ADD, ledger_id, tuple(entries), term=term, origin_term=origin)
         self.files.mark(asked)
         known = NO_ENTRY if recovery else lac
         answer = self.ledgers.add(
@@ -178,10 +193,11 @@ class BookieRun:
                 body_crc=crc32c(body),
                 lac=lac,
                 flags=Flag.RECOVERY if recovery else 0,
+                term=term,
             ),
             RunView.parse(body),
             self,
-            _Waiting(BookieMark(Told.ADDED, ledger_id, tuple(entries), known)),
+            _Waiting(replace(asked, told=Told.ADDED, value=known)),
         )
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
@@ -193,9 +209,9 @@ class BookieRun:
         self._answered(tag.event, Answer.OK if error is None else Answer.ERROR)
 
     def fence(self, ledger_id: int, *, term: int = 0) -> None:
-        """Fence a ledger, as a recoverer does."""
-        self.files.mark(BookieMark(Told.ASKED_FENCE, ledger_id))
-        event = BookieMark(Told.FENCED, ledger_id, value=term)
+        """Fence a ledger, as a recoverer does, or take a stream over in a term."""
+        self.files.mark(BookieMark(Told.ASKED_FENCE, ledger_id, term=term))
+        event = BookieMark(Told.FENCED, ledger_id, term=term)
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def explicit_lac(self, ledger_id: int, lac: int, *, more_bytes: int = 0) -> None:

@@ -14,7 +14,7 @@ from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.crash.bookie_run import DIRECTORY, SMALL, BookieRun, TurnedLedgers, open_storage
 from quire_testing.crash.images import Image, ImageBuilder
 from quire_testing.crash.operations import Recording
-from quire_testing.crash.promises import BrokenPromiseError, Promises, entries_of
+from quire_testing.crash.promises import BrokenPromiseError, Promises, all_entries_of
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.crash.workloads import Workload
 from quire_testing.kit.memory import MemoryFiles
@@ -156,12 +156,14 @@ class Campaign:
                 )
 
 
-def summary(storage: LedgerStorage, promises: Promises) -> dict[int, tuple[tuple[int, ...], bool]]:
-    """What a bookie holds of each ledger that a workload names: entry ids, and whether it is deleted."""
+def summary(
+    storage: LedgerStorage, promises: Promises
+) -> dict[int, tuple[tuple[tuple[int, int], ...], bool]]:
+    """What a bookie holds of each ledger that a workload names: origin terms and entry ids, and whether it is deleted."""
     ledgers = TurnedLedgers(storage, lambda: None)
     held = {}
     for ledger_id, promise in promises.ledgers.items():
-        found, _, _ = entries_of(ledgers, ledger_id, max(promise.sent, default=-1) + 1)
+        found, _, _ = all_entries_of(ledgers, ledger_id, promise)
         info = ledgers.info(ledger_id)
         held[ledger_id] = (tuple(sorted(found)), info is not None and bool(info["deleted"]))
     return held

@@ -39,13 +39,18 @@ class Told(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BookieMark:
-    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or a term."""
+    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC.
+
+    Of a stream, `term` is the sender's and `origin_term` the entries'.
+    """
 
     told: Told
     ledger_id: int = -1
     entries: tuple[tuple[int, bytes], ...] = ()
     value: int = NO_ENTRY
     text: str = ""
+    term: int = 0
+    origin_term: int = 0
 
     def __str__(self) -> str:
         ids = f" {self.entries[0][0]}..{self.entries[-1][0]}" if self.entries else ""
@@ -54,10 +59,10 @@ class BookieMark:
 
 @dataclass(slots=True)
 class LedgerPromise:
-    """What was said about one ledger."""
+    """What was said about one ledger; entries by (origin term, id)."""
 
-    sent: dict[int, set[bytes]] = field(default_factory=dict)
-    added: dict[int, bytes] = field(default_factory=dict)
+    sent: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)
+    added: dict[tuple[int, int], bytes] = field(default_factory=dict)
     fenced: bool = False
     term: int = 0
     lac: int = NO_ENTRY
@@ -95,13 +100,14 @@ class Promises:
         match event.told:
             case Told.ASKED_ADD:
                 for entry_id, entry in event.entries:
-                    ledger.sent.setdefault(entry_id, set()).add(entry)
+                    ledger.sent.setdefault((event.origin_term, entry_id), set()).add(entry)
             case Told.ADDED:
-                ledger.added.update(event.entries)
+                ledger.added |= {(event.origin_term, entry_id): entry for entry_id, entry in event.entries}
                 ledger.lac = max(ledger.lac, event.value)
+                ledger.term = max(ledger.term, event.term)
             case Told.FENCED:
-                ledger.fenced = True
-                ledger.term = max(ledger.term, event.value)
+                ledger.fenced = ledger.fenced or not event.term
+                ledger.term = max(ledger.term, event.term)
             case Told.LAC:
                 ledger.lac = max(ledger.lac, event.value)
             case Told.ASKED_DELETE:
@@ -166,25 +172,23 @@ def _check_deleted(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> 
     info = ledgers.info(ledger_id)
     if (info is None and not promise.forgotten) or (info is not None and not info["deleted"]):
         raise BrokenPromiseError(f"ledger {ledger_id} was deleted and is back")
-    found, _, _ = entries_of(ledgers, ledger_id, max(promise.sent, default=0) + 1)
-    if found:
+    if all_entries_of(ledgers, ledger_id, promise)[0]:
         raise BrokenPromiseError(f"entries of the deleted ledger {ledger_id} are back")
 
 
 def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> None:
-    last = max(promise.sent, default=-1) + 1
-    found, denied, lac = entries_of(ledgers, ledger_id, last)
+    found, denied, lac = all_entries_of(ledgers, ledger_id, promise)
     info = ledgers.info(ledger_id)
     if promise.deleting and info is not None and info["deleted"]:
         if found:
             raise BrokenPromiseError(f"ledger {ledger_id} is deleted in part")
         return
-    for entry_id, entry in found.items():
-        if entry not in promise.sent.get(entry_id, ()):
+    for (term, entry_id), entry in found.items():
+        if entry not in promise.sent.get((term, entry_id), ()):
             raise BrokenPromiseError(f"entry {entry_id} of ledger {ledger_id} has other bytes than were sent")
-    for entry_id, entry in promise.added.items():
-        if found.get(entry_id) not in promise.sent[entry_id]:
-            how = "is denied" if entry_id in denied else "cannot be read"
+    for (term, entry_id), entry in promise.added.items():
+        if found.get((term, entry_id)) not in promise.sent[term, entry_id]:
+            how = "is denied" if (term, entry_id) in denied else "cannot be read"
             raise BrokenPromiseError(
                 f"entry {entry_id} of ledger {ledger_id} was acknowledged and {how} ({len(entry)} bytes)"
             )
@@ -196,14 +200,31 @@ def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> N
         raise BrokenPromiseError(f"the LAC of ledger {ledger_id} is {lac}, and was told as {promise.lac}")
 
 
-def entries_of(ledgers: Ledgers, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int], int]:
+def all_entries_of(
+    ledgers: Ledgers, ledger_id: int, promise: LedgerPromise
+) -> tuple[dict[tuple[int, int], bytes], set[tuple[int, int]], int]:
+    """As `entries_of`, of every origin term of which something was sent; and the LAC."""
+    found: dict[tuple[int, int], bytes] = {}
+    denied: set[tuple[int, int]] = set()
+    last = max((entry_id for _, entry_id in promise.sent), default=-1) + 1
+    lac: int = NO_ENTRY
+    for term in sorted({term for term, _ in promise.sent} or {promise.term}):
+        entries, none, lac = entries_of(ledgers, ledger_id, last, term)
+        found |= {(term, entry_id): entry for entry_id, entry in entries.items()}
+        denied |= {(term, entry_id) for entry_id in none}
+    return found, denied, lac
+
+
+def entries_of(
+    ledgers: Ledgers, ledger_id: int, last: int, origin_term: int = 0
+) -> tuple[dict[int, bytes], set[int], int]:
     """What a reader of entries 0..last gets: (entry id to the whole entry, the ids that are denied, the LAC)."""
     found: dict[int, bytes] = {}
     denied: set[int] = set()
     lac: int = NO_ENTRY
     at = 0
     while at <= last:
-        answer = ledgers.read(request(Kind.READ, ledger_id), at, last, READ_BYTES)
+        answer = ledgers.read(request(Kind.READ, ledger_id), at, last, READ_BYTES, origin_term=origin_term)
         lac = max(lac, answer.lac)
         unknown = {
             entry_id

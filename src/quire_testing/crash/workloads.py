@@ -74,8 +74,9 @@ def many_ledgers(run: BookieRun) -> None:
 
 def fences(run: BookieRun) -> None:
     """Fences alone, between adds, and with a term; a recoverer writes behind the fence."""
-    for ledger_id in (1, 2, 3):
+    for ledger_id in (1, 2):
         run.add(ledger_id, 0, count=3, size=200)
+    run.add(3, 0, count=3, size=200, term=4)
     run.settle()
     run.fence(1)
     run.settle()
@@ -88,6 +89,30 @@ def fences(run: BookieRun) -> None:
     run.settle()
     run.add(1, 3, count=2, size=600, recovery=True)
     run.fence(3, term=6)
+    run.settle()
+
+
+def take_overs(run: BookieRun) -> None:
+    """A stream whose writers leave entries of the same ids in several terms, in segments that others fill."""
+    for term in range(1, 5):
+        first = 3 * term
+        run.add(1, first, count=5, size=300, lac=first - 1, term=term)
+        run.add(2, term, size=ROLL_BYTES)
+        run.settle()
+        run.fence(1, term=term + 1)
+        run.flush()
+        run.add(1, first, count=3, size=300, recovery=True, term=term + 1, origin_term=term)
+        run.add(1, first + 1, size=100, lac=first, term=term)  # a writer that has not heard of it
+        run.add(2, 10 + term, size=ROLL_BYTES)
+        run.settle()
+        if term == 2:
+            run.kill()
+            run.add(1, first + 3, size=400, lac=first + 2, term=term)
+            run.settle()
+    run.delete(2)
+    run.settle()
+    run.reclaim()
+    run.add(1, 15, count=2, size=100, lac=14, term=5)
     run.settle()
 
 
@@ -135,7 +160,8 @@ def deletes(run: BookieRun) -> None:
 
 def tombstones(run: BookieRun) -> None:
     """A segment dies that holds nothing but the tombstone, the fence and the term of ledgers whose entries lie elsewhere."""
-    for ledger_id in (1, 2, 3):
+    run.add(2, 0, count=3, size=300, term=1)
+    for ledger_id in (1, 3):
         run.add(ledger_id, 0, count=3, size=300)
     run.settle()
     for entry_id in range(9):
@@ -343,6 +369,7 @@ WORKLOADS = (
     Workload("groups on the worker", groups, NARROW),
     Workload("many ledgers", many_ledgers),
     Workload("fences", fences),
+    Workload("take-overs", take_overs),
     Workload("lacs", lacs),
     Workload("rolls", rolls),
     Workload("deletes and reclaim", deletes),

@@ -29,11 +29,14 @@ from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges, led, replayed, state_rows, transcript
+from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
+from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
 
-AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld
+AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld
 
 
 EVERY_INVARIANT: dict[str, str] = {
@@ -41,6 +44,7 @@ EVERY_INVARIANT: dict[str, str] = {
     **LOG_INVARIANTS,
     **COLLECTOR_INVARIANTS,
     **DIRECTORY_INVARIANTS,
+    **{name: text for name, text in STREAM_INVARIANTS.items() if name not in INVARIANTS},
 }
 
 
@@ -87,6 +91,11 @@ def setting_of(
     if isinstance(configuration, DirectoryConfiguration):
         names = tuple(DIRECTORY_INVARIANTS if invariants is None else invariants)
         return Setting(DirectoryWorld(configuration, switches), DirectoryWatch(names), None)
+    if isinstance(configuration, StreamConfiguration):
+        stream = StreamWorld(configuration, switches)
+        names = tuple(STREAM_INVARIANTS if invariants is None else invariants)
+        found = StreamWatch(stream, names)
+        return Setting(stream, found, found.deadlock)
     world = World(configuration, switches)
     watch = Watch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)

@@ -109,6 +109,7 @@ class Running:
     ensemble: Sequence[BookieId]
     result: str = ""
     chosen: str = ""
+    taken: e.TakenOver | None = None
     fault: Fault | None = None
 
     def fork(self) -> Running:

@@ -20,6 +20,7 @@ from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.ledger_mutants import LATE_WRITER
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutants import AnyConfiguration
+from quire_testing.explorer.stream_parts import StreamConfiguration
 
 LARGE: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(ours=True, lives=2, passes=4, backups=2, restores=2, crashes=1),
@@ -83,6 +84,10 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, entries=2, repairers=1, changed=True, gone=True),
     Configuration(4, 3, 3, 2, timeouts=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(4, 3, 3, 2, entries=2, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
+    StreamConfiguration(2, 2, 2, 1, entries=3),
+    StreamConfiguration(clients=2, take_overs=2),
+    StreamConfiguration(readers=2, explicit_lac=True),
+    StreamConfiguration(3, 3, 3, 2),
 )
 """Largest first, so that no core waits long for the other at the end. `make test` takes those up to 160,000 states."""
 
@@ -121,6 +126,9 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, lost_swaps=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
+    StreamConfiguration(lost_swaps=1),
+    StreamConfiguration(2, 2, 2, 1),
+    StreamConfiguration(),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
@@ -134,6 +142,11 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, entries=2, recoverers=2),
     Configuration(3, 3, 3, 2, entries=2),
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
+    StreamConfiguration(3, 3, 3, 2, breaks=1),
+    StreamConfiguration(3, 3, 3, 2, losses=1),
+    StreamConfiguration(3, 3, 3, 2, lost_swaps=1),
+    StreamConfiguration(3, 3, 2, 2, entries=2),
+    StreamConfiguration(3, 2, 2, 2, timeouts=1),
 )
 """Complete as well, a minute or two each: part of `make full`."""
 
@@ -141,6 +154,8 @@ BOUNDED: Final = (
     (Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),
     (Configuration(3, 2, 2, 2, entries=2, losses=1, repairers=1, changed=True), 5_000_000),
     (Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True), 5_000_000),
+    (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2), 5_000_000),
+    (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 

@@ -82,8 +82,8 @@ def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
     return AddOutcome.BOOKIE_FAILED if answer is Answer.FENCED else shipped.add_outcome(answer)
 
 
-def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
-    outcome = shipped.close_outcome(record, last_confirmed)
+def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int, term: int) -> CloseOutcome:
+    outcome = shipped.close_outcome(record, last_confirmed, term)
     return CloseOutcome.SUCCESS if outcome is CloseOutcome.CONFLICT else outcome
 
 
@@ -284,7 +284,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "an ensemble change does not look at the state that it rereads",
         SPARE_ONE,
         "M",
-        writer_may_change=lambda record: True,
+        writer_may_change=lambda record, term: True,
     ),
     with_rules(
         "X14",

@@ -10,6 +10,9 @@
 | `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
 | `delete` | | nobody waits |
 
+In a stream's world each names the sender's term last; `read` and `put` before that the origin term, or terms, of what is
+read or put.
+
 A response is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
 arrive beside what is sent on the next one.
 """
@@ -71,24 +74,32 @@ class Link(NamedTuple):
 def request_text(request: Request) -> str:
     """A request as transcripts write it."""
     match request:
-        case ("add", _, _, first, last, lac):
-            return f"add {first}..{last} lac={lac}"
-        case ("lac", lac):
-            return f"explicit lac={lac}"
-        case ("fence", _):
-            return "fence, read lac"
-        case ("read", _, first, last, fence):
-            return f"{'fence, ' if fence else ''}read {first}..{last}"
-        case ("put", _, _, first, last, period, residues, lac):
+        case ("add", _, _, first, last, lac, *term):
+            return f"add {first}..{last} lac={lac}{_terms_text(term)}"
+        case ("lac", lac, *term):
+            return f"explicit lac={lac}{_terms_text(term)}"
+        case ("fence", _, *term):
+            return f"fence, read lac{_terms_text(term)}"
+        case ("read", _, first, last, fence, *terms):
+            return f"{'fence, ' if fence else ''}read {first}..{last}{_terms_text(terms)}"
+        case ("put", _, _, first, last, period, residues, lac, *terms):
             share = (
                 ""
                 if period == 1
                 else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
             )
-            return f"recovery add {first}..{last}{share} lac={lac}"
+            return f"recovery add {first}..{last}{share} lac={lac}{_terms_text(terms)}"
         case ("copy", _, first, last, bits, *_):
             return f"copies of {first}..{last}: {entries_text(bits)}"
     return str(request[0])
+
+
+def _terms_text(terms: list[Any]) -> str:
+    """What a stream's request names besides: of entries their origin terms, and the sender's term."""
+    if not terms:
+        return ""
+    origins = f" of term {' '.join(map(str, terms[0])) if isinstance(terms[0], tuple) else terms[0]}"
+    return f"{origins if len(terms) > 1 else ''} in term {terms[-1]}"
 
 
 def entries_text(bits: int) -> str:

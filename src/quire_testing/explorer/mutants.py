@@ -21,9 +21,11 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
 from quire_testing.explorer.repair_mutants import REPAIR_MUTANTS
+from quire_testing.explorer.stream_mutants import STREAM_MUTANTS
+from quire_testing.explorer.stream_parts import StreamConfiguration
 
 AnyConfiguration: TypeAlias = (
-    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
+    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration | StreamConfiguration
 )
 AnyMutant: TypeAlias = Mutant[AnyConfiguration]
 
@@ -36,6 +38,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     COLLECTOR_MUTANTS,
     DIRECTORY_MUTANTS,
     REPAIR_MUTANTS,
+    STREAM_MUTANTS,
 )
 """What shows in one world, or is of one kind, stands together."""
 

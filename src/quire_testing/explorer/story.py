@@ -24,6 +24,8 @@ from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import Label, State
+from quire_testing.explorer.stream_watch import stream_rows
+from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.world import World
 
 
@@ -97,7 +99,7 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
 
 
 def state_rows(
-    world: World | LogWorld | CollectorWorld | DirectoryWorld, state: Any
+    world: World | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld, state: Any
 ) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
@@ -106,6 +108,8 @@ def state_rows(
         return _collector_rows(world, state)
     if isinstance(world, DirectoryWorld):
         return directory_rows(state)
+    if isinstance(world, StreamWorld):
+        return stream_rows(world, state)
     return _ledger_rows(world, state)
 
 

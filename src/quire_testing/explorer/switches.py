@@ -12,6 +12,7 @@ from quire.core.log_trimming import TrimMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
+from quire.core.take_over import TakeOverMachine
 from quire.core.writer import WriterMachine
 
 
@@ -22,7 +23,7 @@ class Switches:
     Attributes:
         faults: the fields that are faults of the world, here of its metadata store.
         rules: the judgements of every machine.
-        writer, recovery, repair, log, trim, collector, bookie: the machines; of a bookie, that of one ledger.
+        writer, recovery, take_over, repair, log, trim, collector, bookie: the machines; of a bookie, that of one ledger.
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
@@ -32,6 +33,7 @@ class Switches:
     rules: Rules = RULES
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
+    take_over: type[TakeOverMachine] = TakeOverMachine
     repair: type[RepairMachine] = RepairMachine
     log: type[LogMachine] = LogMachine
     trim: type[TrimMachine] = TrimMachine

@@ -49,10 +49,10 @@ class LooksBeforeItFences(BookieLedgerMachine):
 
     __slots__ = ()
 
-    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> BookieReady:
+    def set_fence(self, *, key: bytes, token: int, digest_type: int) -> BookieReady:
         """The facts are journaled with the fence; until they are there, adds go on."""
         fenced = self.facts.fenced
-        ready = super().set_fence(key=key, token=token, digest_type=digest_type, term=term)
+        ready = super().set_fence(key=key, token=token, digest_type=digest_type)
         if fenced or ready.answer is not Answer.OK:
             return ready
         self.facts.fenced, self.fence = False, Fence.NONE

@@ -29,6 +29,7 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges
+from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.world import World
 from quire_testing.replay.log_replay import replay_log
@@ -39,6 +40,9 @@ from quire_testing.sim.run import simulate
 
 _LEDGER: Final = re.compile(r"(\d+) bookies (\d+)/(\d+)/(\d+) N=(\d+)(.*)")
 _LOG: Final = re.compile(r"log (\d+) clients (\d+) ledgers (\d+) writes(.*)")
+_STREAM: Final = re.compile(
+    r"stream (\d+) bookies (\d+)/(\d+)/(\d+) N=(\d+) clients=(\d+) take overs=(\d+)(.*)"
+)
 _COLLECTOR: Final = re.compile(r"collector (java|ours)( mixed)? (\d+) lives (\d+) writes (\d+) passes(.*)")
 _MORE: Final = re.compile(r"([a-z][a-z ]*)=(\w+)")
 _RUN: Final = re.compile(r"seed (\d+), mix ([^:]+):")
@@ -77,7 +81,7 @@ def configuration_of(name: str) -> AnyConfiguration | None:
     log, ledger = _LOG.fullmatch(name), _LEDGER.fullmatch(name)
     found = log or ledger
     if found is None:
-        return _directories_of(name) or _collector_of(name)
+        return _directories_of(name) or _collector_of(name) or _stream_of(name)
     *sizes, rest = found.groups()
     more = _more(rest)
     kind: Any = LogConfiguration if log else Configuration
@@ -90,6 +94,17 @@ def _directories_of(name: str) -> DirectoryConfiguration | None:
     if len(numbers) != len(fields(DirectoryConfiguration)):
         return None
     configuration = DirectoryConfiguration(*map(int, numbers))
+    return configuration if configuration.name == name else None
+
+
+def _stream_of(name: str) -> StreamConfiguration | None:
+    found = _STREAM.fullmatch(name)
+    if found is None:
+        return None
+    *sizes, rest = found.groups()
+    names = ("bookies", "ensemble", "write_quorum", "ack_quorum", "entries", "clients", "take_overs")
+    given: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
+    configuration = StreamConfiguration(**given | _more(rest))
     return configuration if configuration.name == name else None
 
 

@@ -15,8 +15,9 @@ from quire.core.answers import Answer
 from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.accepting import accept_store, bookies_that_hold
+from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import passes_key, tombstone_key
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.collector_file import COLLECTOR_FILE
@@ -315,7 +316,7 @@ def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pyte
         collector = at.server.collector
         store = Failing(at.cluster.space)
         store.fails = True
-        collector._store.records = LedgerStore(store)
+        collector._store.records = BothRecords(store)
         async with asyncio.timeout(20):
             while collector.info()["failures"] < 3:
                 await asyncio.sleep(0.01)

@@ -36,10 +36,16 @@ def greet(bookie: StillBookie, **fields: Any) -> HelloAnswer:
 
 
 def ask(
-    bookie: StillBookie, kind: Kind, body: bytes = b"", *, version: int = 2, **fields: Any
+    bookie: StillBookie,
+    kind: Kind,
+    body: bytes = b"",
+    *,
+    version: int = 2,
+    features: int = 0,
+    **fields: Any,
 ) -> native.AnswerFrame:
     head = native.encode_request(kind, 7, len(body), checksum(body), **fields)
-    said = memoryview(bookie.serve_pieces([bookie.hello_of(version), head + body]))
+    said = memoryview(bookie.serve_pieces([bookie.hello_of(version, features), head + body]))
     split = native_hello.split_hello(said)
     assert split is not None
     return native.decode_answer(said[split[1] :])
@@ -59,7 +65,7 @@ def test_the_highest_version_that_both_know(
     assert (answer.version, answer.answer) == (spoken, Answer.OK)
     assert answer.boot == (12 if spoken > 1 else 0)
     announced = answer.features & ~native_hello.BESIDE
-    assert announced == (native_hello.BACKGROUND | native_hello.LACS if spoken > 1 else 0)
+    assert announced == (native_hello.OFFERED if spoken > 1 else 0)
 
 
 @pytest.mark.parametrize("offered", [(3, 9), (0, 0), (2, 1), (9, 9)])
@@ -108,14 +114,14 @@ def test_answers_carry_the_term_and_the_lac_its_own(bookie: StillBookie) -> None
     assert ask(bookie, Kind.READ_LAC, ledger_id=LEDGER).term == 0
     facts = ledgers._machine(LEDGER).facts
     facts.term, facts.lac_term, facts.lafr = 9, 8, 3
-    body = native_bodies.encode_read(0, 1, 100, version=2)
-    found = ask(bookie, Kind.READ, body, ledger_id=LEDGER)
+    body = native_bodies.encode_read(0, 1, 100, 9, version=2)
+    found = ask(bookie, Kind.READ, body, ledger_id=LEDGER, features=native_hello.TERMS)
     assert found.term == 9
     assert native_bodies.decode_entries(found.body, version=2).lac_term == 8
     told = ask(bookie, Kind.READ_LAC, ledger_id=LEDGER)
     assert (told.term, native_bodies.decode_lac_body(told.body, version=2)[2:]) == (9, (8, 3))
-    poll = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, version=2)
-    polled = ask(bookie, Kind.LONG_POLL, poll, ledger_id=LEDGER)
+    poll = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 9, version=2)
+    polled = ask(bookie, Kind.LONG_POLL, poll, ledger_id=LEDGER, features=native_hello.TERMS)
     assert (polled.term, native_bodies.decode_entries(polled.body, version=2).lac_term) == (9, 8)
     run = a_run(20, 21)
     refused = ask(bookie, Kind.ADD, run, ledger_id=LEDGER, digest_type=3, key=ACCESS.key)
@@ -195,7 +201,6 @@ def test_the_lacs_of_many_ledgers(bookie: StillBookie) -> None:
             item(7, 4, digest_type=int(DigestType.HMAC), body=mac),
             item(8, 4, digest_type=int(DigestType.HMAC), body=HMAC.lac_body(8, 5)),
             item(9, 4, body=ACCESS.digest.lac_body(9, 4)),
-            item(10, 4, term=1),
             item(11, 4, digest_type=77),
             item(12, 4, key=bytes(20)),
             item(13, 4, digest_type=int(DigestType.DUMMY)),
@@ -204,7 +209,7 @@ def test_the_lacs_of_many_ledgers(bookie: StillBookie) -> None:
     no = Answer.BAD_REQUEST
     unauthorised = Answer.UNAUTHORISED
     assert refused == {
-        GOOD.ledger_id: unauthorised, 6: no, 7: no, 8: no, 9: no, 10: no, 11: no, 12: unauthorised
+        GOOD.ledger_id: unauthorised, 6: no, 7: no, 8: no, 9: no, 11: no, 12: unauthorised
     }  # fmt: skip
     assert lac_of(bookie, LEDGER) == (6, ACCESS.digest.lac_body(LEDGER, 6)), "readers can check it"
     assert lac_of(bookie, 5) == (4, mac)
@@ -226,7 +231,7 @@ def test_write_lacs_is_for_no_one_ledger(bookie: StillBookie) -> None:
     assert ask(bookie, Kind.WRITE_LACS, body, ledger_id=LEDGER).answer is Answer.BAD_REQUEST
 
 
-# --- what this program does not know -----------------------------------------------------------------------------------
+# --- what it refuses of a client that does not know terms -----------------------------------------------------------------------------------
 
 
 def scheme_1_run() -> bytes:
@@ -248,24 +253,30 @@ def run_with_a_term() -> bytes:
         (Kind.ADD, scheme_1_run(), {}),
         (Kind.WRITE_LAC, ACCESS.digest.lac_body(LEDGER, 3), {"term": 1}),
         (Kind.READ_LAC, b"", {"term": 1, "flags": int(Flag.FENCE)}),
+        (
+            Kind.WRITE_LACS,
+            native_bodies.encode_lacs([LacItem(LEDGER, 0, 4, 1, 3, ACCESS.key)]),
+            {"ledger_id": -1},
+        ),
     ],
 )
-def test_terms_are_refused(
-    bookie: StillBookie, kind: Kind, body: bytes, fields: dict[str, int], version: int
+def test_terms_of_a_client_that_does_not_announce_them_are_refused(
+    bookie: StillBookie, kind: Kind, body: bytes, fields: dict[str, Any], version: int
 ) -> None:
-    said = ask(bookie, kind, body, ledger_id=LEDGER, digest_type=3, key=ACCESS.key, version=version, **fields)
+    fields = {"ledger_id": LEDGER, "digest_type": 3, "key": ACCESS.key} | fields
+    said = ask(bookie, kind, body, version=version, **fields)
     assert said.answer is Answer.BAD_REQUEST
     info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["term"], info["fenced"], info["last_entry"]) == (0, False, ENTRIES - 1)
 
 
 @pytest.mark.parametrize(("term", "answer"), [(0, Answer.OK), (ANY_TERM, Answer.OK), (1, Answer.BAD_REQUEST)])
-def test_a_read_may_name_no_term_but_0(bookie: StillBookie, term: int, answer: Answer) -> None:
+def test_a_read_of_such_a_client_names_no_term_but_0(bookie: StillBookie, term: int, answer: Answer) -> None:
     body = native_bodies.encode_read(0, 1, 100, term, version=2)
     assert ask(bookie, Kind.READ, body, ledger_id=LEDGER).answer is answer
 
 
-def test_a_long_poll_may_name_no_term(bookie: StillBookie) -> None:
+def test_a_long_poll_of_such_a_client_names_no_term(bookie: StillBookie) -> None:
     body = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 1, version=2)
     assert ask(bookie, Kind.LONG_POLL, body, ledger_id=LEDGER).answer is Answer.BAD_REQUEST
 

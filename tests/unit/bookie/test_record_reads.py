@@ -10,7 +10,7 @@ from quire.bookie import record_reads
 from quire.bookie.record_reads import RecordReads
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
 
 
@@ -20,7 +20,7 @@ def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(record_reads, "READING_MAX", 1)
 
     async def work() -> None:
-        store = LedgerStore(MemoryStore(MemorySpace()))
+        store = BothRecords(MemoryStore(MemorySpace()))
         for ledger_id in (1, 2):
             record = new_ledger(
                 LedgerId(ledger_id),
@@ -31,7 +31,7 @@ def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatc
                 password=b"",
                 creation_token=1,
             )
-            await store.create(record)
+            await store.ledgers.create(record)
         reads, loop = RecordReads(store), asyncio.get_running_loop()
         told: asyncio.Future[int] = loop.create_future()
 

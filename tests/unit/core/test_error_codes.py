@@ -52,6 +52,7 @@ CODES = [
     "no_such_entry",
     "no_such_ledger",
     "no_such_log",
+    "no_such_stream",
     "not_enough_bookies",
     "not_leader",
     "not_writing",

@@ -18,6 +18,7 @@ from quire.core.repair_effects import REPAIR_TABLE
 from quire.core.repair_queue import MARK_TABLE, MarkedLedger, SeenMark
 from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
+from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE
 from quire_testing.explorer.snapshot import state_of
@@ -29,6 +30,7 @@ ENSEMBLE = RECORD.last_fragment.ensemble
 MADE = {
     WriterMachine: (WRITER_TABLE, "status", lambda: WriterMachine(RECORD, 0)),
     RecoveryMachine: (RECOVERY_TABLE, "status", lambda: RecoveryMachine(RECORD, 0)),
+    TakeOverMachine: (TAKE_OVER_TABLE, "status", lambda: TakeOverMachine(RECORD, 0, 5)),
     EndSearch: (END_TABLE, "status", lambda: EndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
     EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
     RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),

@@ -221,7 +221,7 @@ BAD = {
     ),
     "in its first fields": entries(bytes(23)),
     "in its run": entries(told() + struct.pack(">I", 77)),
-    "entry headers of scheme 1: a newer client": entries(told() + a_scheme_1_run()),
+    "requested are entries of origin term 0, scheme 0": entries(told() + a_scheme_1_run()),
     "the offset 18446744073709551615 of a place": placed(RunPlace("/1.seg", 2**64 - 1, 10, 0)),
     "the offset 9223372036854775800 of a place": placed(RunPlace("/1.seg", 2**63 - 8, 10, 0)),
     "longer than": placed(RunPlace("/1.seg", 0, FRAME + 1, 0)),

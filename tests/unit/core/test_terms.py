@@ -8,8 +8,16 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
-from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.core.ledger_metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    new_ledger,
+    new_stream,
+)
+from quire.core.terms import TermRange, Terms, last_of_range, origin_of, reach_of, resolve
+from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.stream_metadata import (
     STREAM_BYTES_MAX,
@@ -19,10 +27,14 @@ from quire.wire.stream_metadata import (
     encode_stream_name,
 )
 
+TERMS = Terms(Term(3), (TermRange(Term(1), EntryId(0)), TermRange(Term(3), EntryId(9))), owner=5)
+OF_TERMS = frozenset(Terms.__dataclass_fields__)
+
 
 def stream_of(**changes):
-    stream = StreamMetadata(
-        stream_id=LedgerId(7),
+    of_terms = {name: changes.pop(name) for name in OF_TERMS & changes.keys()}
+    stream = LedgerMetadata(
+        ledger_id=LedgerId(7),
         ensemble_size=2,
         write_quorum=2,
         ack_quorum=1,
@@ -30,10 +42,7 @@ def stream_of(**changes):
         password=b"",
         state=LedgerState.OPEN,
         fragments=(Fragment(EntryId(0), (BookieId("a"), BookieId("b"))),),
-        term=Term(3),
-        ranges=(TermRange(Term(1), EntryId(0)), TermRange(Term(3), EntryId(9))),
-        owner=5,
-        mode=StreamMode.IDENTIFIERS,
+        terms=replace(TERMS, **of_terms),
     )
     return replace(stream, **changes)
 
@@ -49,7 +58,7 @@ CLOSED = {"state": LedgerState.CLOSED}
     ("changes", "words"),
     [
         ({"ack_quorum": 3}, "ack quorum"),
-        ({"stream_id": -1}, "its id is -1"),
+        ({"ledger_id": -1}, "its id is -1"),
         ({"owner": 2**64}, "its owner is"),
         ({"owner": -1}, "its owner is"),
         ({"start": 2**63}, "its start is"),
@@ -59,8 +68,8 @@ CLOSED = {"state": LedgerState.CLOSED}
         ({"fragments": ()}, "no fragment"),
         ({"fragments": (fragment(1, "a", "b"),)}, "first fragment starts at 1"),
         ({"fragments": (fragment(0, "a", "b"), fragment(0, "a", "b"))}, "fragment 0 does not come after 0"),
-        ({"fragments": (fragment(0, "a"),)}, "not 2 bookies"),
-        ({"fragments": (fragment(0, "a", "a"),)}, "not 2 bookies"),
+        ({"fragments": (fragment(0, "a"),)}, "1 bookies, not 2"),
+        ({"fragments": (fragment(0, "a", "a"),)}, "names a bookie twice"),
         ({"fragments": (fragment(0, "a", "b"), fragment(2**63, "a", "b"))}, "last fragment"),
         ({"ranges": ()}, "no range"),
         ({"ranges": (TermRange(0, 0),)}, "first range is of term 0"),
@@ -91,9 +100,62 @@ def test_every_entry_has_the_term_that_wrote_it():
         start=EntryId(4),
         fragments=(fragment(2, "a", "b"),),
     ).checked()
-    assert [stream.term_of(entry) for entry in (4, 8, 9, 10**18)] == [1, 1, 4, 4]
-    with pytest.raises(MisuseError, match="before the first range, 4"):
-        stream.term_of(3)
+    assert [stream.origin_of(entry) for entry in (3, 4, 8, 9, 10**18)] == [0, 1, 1, 4, 4]
+    assert [last_of_range(entry, stream.ranges) for entry in (4, 8, 9)] == [8, 8, None]
+    assert (reach_of(stream.ranges), reach_of(())) == (4, 0)
+    assert origin_of(5, ()) == 0
+
+
+def test_what_a_superseded_term_wrote_is_kept_below_the_next_ones_first_entry():
+    ranges = (TermRange(1, 0), TermRange(3, 4), TermRange(4, 4), TermRange(7, 9))
+    assert [resolve(entry, 1, ranges) for entry in (0, 3, 4)] == [True, True, False]
+    assert resolve(4, 3, ranges) is False
+    assert [resolve(entry, 4, ranges) for entry in (4, 8, 9)] == [True, True, False]
+    assert resolve(9, 7, ranges) is None
+
+
+def test_a_take_over_is_announced_and_opens_its_range():
+    stream = new_stream(
+        new_ledger(
+            LedgerId(7), ("a", "b"), write_quorum=2, ack_quorum=1, digest_type=DigestType.CRC32C, password=b""
+        ),
+        owner=1,
+    )
+    assert (stream.term, stream.ranges, stream.state) == (1, ((1, 0),), LedgerState.OPEN)
+    begun = stream.taken_over(2, 77)
+    assert (begun.term, begun.terms.owner, begun.ranges, begun.state) == (
+        2,
+        77,
+        ((1, 0),),
+        LedgerState.IN_RECOVERY,
+    )
+    again = begun.taken_over(3, 78)
+    opened = again.opened(4, (*again.fragments, fragment(3, "a", "c")))
+    assert opened.state is LedgerState.OPEN
+    assert opened.ranges == ((1, 0), (3, 5))
+    assert [each.first_entry for each in opened.fragments] == [0, 3]
+    assert opened.ensemble_of(9) == ("a", "c")
+    closed = opened.closed(6, 60)
+    with pytest.raises(MisuseError, match="stream 7 is closed at entry 6"):
+        closed.taken_over(4, 1)
+    with pytest.raises(MisuseError, match="cannot be opened"):
+        opened.opened(9, opened.fragments)
+
+
+def test_a_stream_is_no_ledger_and_a_ledger_is_no_stream():
+    ledger = replace(stream_of(), terms=None)
+    with pytest.raises(MisuseError, match="7 is a ledger and no stream"):
+        encode_stream(ledger)
+    with pytest.raises(MisuseError, match="7 is a stream"):
+        ledger_metadata.serialize(stream_of())
+    with pytest.raises(MisuseError, match="is no stream"):
+        ledger.taken_over(1, 1)
+    with pytest.raises(MisuseError, match="taken over, not recovered"):
+        stream_of().in_recovery()
+    with pytest.raises(CorruptMetadataError):
+        ledger_metadata.parse(encode_stream(stream_of()), 7)
+    with pytest.raises(CorruptMetadataError):
+        decode_stream(ledger_metadata.serialize(ledger), 7)
 
 
 def test_a_stream_of_the_future_is_not_guessed_at():

@@ -1,0 +1,340 @@
+"""Take-over: a client becomes the writer of a stream, in a term of its own, without losing an acknowledged entry.
+
+1. Announce: compare-and-swap the record to the next term and IN_RECOVERY, with 64 random bits as its owner.
+2. Recover: fence the bookies of the last fragment with the term, read forward, write back. It is what a recovery does
+   (`recovery.py`), on the same machine; its driver sends the term with every request, reads each entry under the term
+   that the ranges name, and writes it back under that.
+3. Open: compare-and-swap the record to OPEN, with the range (term, last + 1) and the fragments that the recovery used.
+
+A compare-and-swap of unknown outcome is settled by the owner: two clients may have asked for the same term, and a record
+in one's own term is not yet one's own. Whoever finds a higher term ends, and may begin again with a term above it.
+
+Nothing needs to be written at its end: entries of an earlier term that are left on some bookie have another name than
+those of this one. A take-over that dies has written entries of earlier terms only.
+
+Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers", "Terms are also entry identifiers";
+docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.effects import (
+    RecoveryClosed,
+    RecoveryFailed,
+    RereadMetadata,
+    TakenOver,
+    TakeOverEffect,
+    TakeOverSuperseded,
+    WriteMetadata,
+)
+from quire.core.ids import BookieId, Slot
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.recovery import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
+from quire.core.rules import RULES, Rules
+from quire.core.state_table import StateTable
+
+
+class TakeOverStatus(Enum):
+    """Where a take-over stands."""
+
+    NEW = "new"
+    ANNOUNCING = "announcing"
+    RECOVERING = "recovering"
+    OPENING = "opening"
+    ENDED = "ended"
+
+
+_RECOVERS: Final = "recovering > = opening ended; new announcing opening ended > -"
+TAKE_OVER_TABLE: Final = StateTable(
+    TakeOverStatus,
+    {
+        "take_over": "new > announcing ended",
+        "metadata_written": "announcing > recovering; opening > ended",
+        "metadata_conflicted": "announcing opening > =",
+        "metadata_read": "announcing > = recovering ended; opening > = ended",
+        "fence_answered": _RECOVERS,
+        "read_answered": _RECOVERS,
+        "waited": _RECOVERS,
+        "adds_answered": _RECOVERS,
+        "replacements_found": _RECOVERS,
+        "length_found": "recovering > opening",
+        "length_unavailable": "recovering > = ended",
+    },
+)
+"""What a take-over's inputs do."""
+
+
+class TakeOverMachine:
+    """One take-over of one stream. Inputs are methods; what it wants done appears in `out`.
+
+    Args:
+        record: the stream's record as it was read.
+        version: its version in the store.
+        owner: 64 random bits, of this take-over alone.
+        rules: the judgements; production uses the one true set.
+        window_entries: how many ids one round of reads asks for.
+        window_bytes: payload bytes on their way back beyond which reading waits.
+
+    Attributes:
+        record: the newest record that is known to have been stored.
+        term: this take-over's.
+        recovery: what fences, reads forward and writes back; None before it has begun.
+    """
+
+    __slots__ = (
+        "_ignored_lacs",
+        "_owner",
+        "_rules",
+        "_version",
+        "_window",
+        "out",
+        "record",
+        "recovery",
+        "status",
+        "term",
+    )
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        owner: int,
+        rules: Rules = RULES,
+        window_entries: int = WINDOW_ENTRIES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.record = record
+        self._version = version
+        self._owner = owner
+        self._rules = rules
+        self._window = (window_entries, window_bytes)
+        self._ignored_lacs: tuple[BookieId, ...] = ()
+        self.term = rules.next_term(record.term)
+        self.recovery: RecoveryMachine | None = None
+        self.status = TakeOverStatus.NEW
+        self.out: list[TakeOverEffect] = []
+
+    # --- the beginning: announced in the record ----------------------------------------------------------------------
+
+    def take_over(self, ignored_lacs: Collection[BookieId] = ()) -> None:
+        """Begin.
+
+        Args:
+            ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
+
+        Effects:
+            WriteMetadata with the next term and IN_RECOVERY; RecoveryClosed when the stream was closed for good.
+
+        Raises:
+            MisuseError: the record is no stream's, or of a mode that is not built.
+
+        Source: Vanlightly's unbounded ledgers: "When a client decides it should be the one that writes to the ledger it increments
+        the ledger term".
+        """
+        assert TAKE_OVER_TABLE.acts["take_over"][self.status]
+        self._ignored_lacs = tuple(sorted(ignored_lacs))
+        if self.record.terms is not None and self.record.state is LedgerState.CLOSED:
+            self._stop(RecoveryClosed(self.record, self._version, accepted=True))
+            return
+        effect = self._announcement()
+        self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.ANNOUNCING]
+        self.out.append(effect)
+
+    def _announcement(self) -> WriteMetadata:
+        return WriteMetadata(self.record.taken_over(self.term, self._owner), self._version)
+
+    # --- responses of the metadata store -----------------------------------------------------------------------------
+
+    def metadata_written(self, record: LedgerMetadata, version: int) -> None:
+        """The compare-and-swap that was asked for succeeded.
+
+        Effects:
+            fencing LAC reads after the announcement; TakenOver after the opening.
+        """
+        assert TAKE_OVER_TABLE.acts["metadata_written"][self.status]
+        self.record, self._version = record, version
+        if self.status is TakeOverStatus.ANNOUNCING:
+            self._recover()
+        else:
+            self._taken()
+
+    def metadata_conflicted(self) -> None:
+        """The record had another version; or the response was lost, and it may have been written.
+
+        Effects:
+            RereadMetadata: a conflict may be this client's own earlier success.
+        """
+        assert TAKE_OVER_TABLE.acts["metadata_conflicted"][self.status]
+        self.out.append(RereadMetadata())
+
+    def metadata_read(self, record: LedgerMetadata | None, version: int) -> None:
+        """What the store holds now; None when the stream was deleted.
+
+        Effects:
+            Announcing: on with the fence if it is announced, again if nobody else is in this term or a later one.
+            Opening: TakenOver if it is open, again on the new record if another client changed something else. Else
+            TakeOverSuperseded; RecoveryClosed if the stream was closed for good.
+        """
+        assert TAKE_OVER_TABLE.acts["metadata_read"][self.status]
+        if record is None:
+            self._stop(RecoveryFailed(Answer.NO_LEDGER, ()))
+            return
+        self.record, self._version = record, version
+        own = self._rules.is_own_take_over(record, self.term, self._owner)
+        if record.state is LedgerState.CLOSED:
+            self._stop(RecoveryClosed(record, version, accepted=True))
+        elif not own and record.term >= self.term:
+            self._stop(TakeOverSuperseded(record.term))
+        elif self.status is TakeOverStatus.ANNOUNCING:
+            if own:
+                self._recover()
+            else:
+                self.out.append(self._announcement())
+        elif not own:
+            self._stop(RecoveryFailed(Answer.ERROR, ()))  # a term never falls
+        elif record.state is LedgerState.OPEN:
+            self._taken()
+        else:
+            assert self.recovery is not None
+            self.recovery.metadata_read(record, version)
+            self._follow()
+
+    # --- the middle: a recovery --------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        entries, size = self._window
+        self.recovery = RecoveryMachine(self.record, self._version, self._rules, entries, size)
+        self.recovery.recover(self._ignored_lacs)
+        self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.RECOVERING]
+        self._follow()
+
+    def _follow(self) -> None:
+        """What the recovery wants done is wanted; where it would close, the stream is opened in its new term."""
+        recovery = self.recovery
+        assert recovery is not None
+        for effect in recovery.out:
+            if isinstance(effect, WriteMetadata) and effect.record.state is LedgerState.CLOSED:
+                end = effect.record
+                opened = self.record.opened(end.last_entry, end.fragments)
+                self.out.append(WriteMetadata(opened, self._version))
+            else:
+                self.out.append(effect)
+        recovery.out = []
+        if recovery.status is RecoveryStatus.ENDED:
+            self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.ENDED]
+        elif recovery.status is RecoveryStatus.CLOSING and self.status is TakeOverStatus.RECOVERING:
+            self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.OPENING]
+
+    def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:
+        """The recovery that a bookie's response is for; None if it is for none, or ends the take-over."""
+        if not TAKE_OVER_TABLE.acts[name][self.status]:
+            return None
+        if answer is Answer.INVALID_TERM:
+            self._stop(TakeOverSuperseded(None))
+            return None
+        return self.recovery
+
+    def fence_answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
+        """One bookie of the last fragment answered the fencing LAC read, or did not: as for a recovery.
+
+        Effects:
+            TakeOverSuperseded when it has a higher term.
+
+        Source: Vanlightly's unbounded ledgers: "The client sends the LAC requests to the current fragment as normal, but with the new
+        term, rather than a fencing flag".
+        """
+        if (recovery := self._heard("fence_answered", answer)) is not None:
+            recovery.fence_answered(slot, answer, last_add_confirmed)
+            self._follow()
+
+    def read_answered(
+        self,
+        slot: int,
+        answer: Answer,
+        entries: Mapping[int, int],
+        vouched_through: int,
+        unknown: Sequence[tuple[int, int]],
+    ) -> None:
+        """One bookie answered its recovery read, or did not: as for a recovery.
+
+        Args:
+            entries: those under the origin term that was asked for; an entry of another one is no such entry.
+
+        Effects:
+            TakeOverSuperseded when it has a higher term.
+        """
+        if (recovery := self._heard("read_answered", answer)) is not None:
+            recovery.read_answered(slot, answer, entries, vouched_through, unknown)
+            self._follow()
+
+    def adds_answered(self, slot: int, bookie: BookieId, first: int, last: int, answer: Answer) -> None:
+        """One bookie answered a `SendRecoveryAdds`, or did not: as for a recovery.
+
+        Effects:
+            TakeOverSuperseded when it has a higher term.
+        """
+        if (recovery := self._heard("adds_answered", answer)) is not None:
+            recovery.adds_answered(slot, bookie, first, last, answer)
+            self._follow()
+
+    def waited(self) -> None:
+        """The time of `WaitForAnswers` is over: as for a recovery."""
+        if TAKE_OVER_TABLE.acts["waited"][self.status]:
+            assert self.recovery is not None
+            self.recovery.waited()
+            self._follow()
+
+    def replacements_found(self, replacements: Mapping[Slot, BookieId]) -> None:
+        """The spares for the slots of the last `FindReplacements`: as for a recovery.
+
+        Raises:
+            MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
+        """
+        if TAKE_OVER_TABLE.acts["replacements_found"][self.status]:
+            assert self.recovery is not None
+            self.recovery.replacements_found(replacements)
+            self._follow()
+
+    def length_found(self, length: int) -> None:
+        """The length in the header of the entry that `FindLength` asked for."""
+        assert TAKE_OVER_TABLE.acts["length_found"][self.status]
+        assert self.recovery is not None
+        self.recovery.length_found(length)
+        self._follow()
+
+    def length_unavailable(self, silent: Sequence[BookieId]) -> None:
+        """No bookie could serve the last entry now: as for a recovery."""
+        assert TAKE_OVER_TABLE.acts["length_unavailable"][self.status]
+        assert self.recovery is not None
+        self.recovery.length_unavailable(silent)
+        self._follow()
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _taken(self) -> None:
+        """The record is open in this term; slots without a bookie begin as absent ones."""
+        assert self.recovery is not None
+        change, named = self.recovery.back.change, self.record.last_fragment.ensemble
+        absent = tuple(slot for slot in sorted(change.absent) if change.ensemble[slot] == named[slot])
+        last = self.record.ranges[-1].first_entry - 1
+        self._stop(TakenOver(self.record, self._version, last, self.recovery.end.length, absent))
+
+    def _stop(self, result: TakenOver | TakeOverSuperseded | RecoveryClosed | RecoveryFailed) -> None:
+        self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.ENDED]
+        self.out.append(result)
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        self.record.checked()
+        recovers = self.status in {TakeOverStatus.RECOVERING, TakeOverStatus.OPENING}
+        assert (self.recovery is not None) >= recovers
+        if recovers:
+            assert self.recovery is not None
+            self.recovery.check()
+            assert self.record.state is LedgerState.IN_RECOVERY, "what is recovered was announced"
+            assert self.record.term == self.term, "U4: the term stands in the record first"

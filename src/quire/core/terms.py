@@ -1,0 +1,124 @@
+"""The terms of an unbounded ledger, or stream: a ledger without an end, which writers take over from each other.
+
+A term is one writer's turn. An entry of a stream is named by its id and by the term that first wrote it, its origin
+term; the ranges say which term's entry an id stands for. Ordinary ledgers have no terms: in their requests a term is 0.
+
+Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers"; docs/formats/stream.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from quire.core.ids import ID_MAX, EntryId, Term
+
+OWNER_MAX: Final = 2**64 - 1
+NO_TERM: Final = Term(0)
+"""The term of everything that belongs to an ordinary ledger."""
+
+
+class StreamMode(IntEnum):
+    """How a writer is kept out after a take-over."""
+
+    IDENTIFIERS = 1
+    """Entries of an earlier term are recognised by their ids: each term begins at an id of its own."""
+    FENCING = 2
+    """Bookies refuse the earlier term."""
+
+
+class TermRange(NamedTuple):
+    """The entries from `first_entry` up to the next range's first were written in this term."""
+
+    term: Term
+    first_entry: EntryId
+
+
+def origin_of(entry_id: int, ranges: Sequence[TermRange]) -> Term:
+    """The term that an entry of this id was first written in; `NO_TERM` without ranges, or before the first.
+
+    Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers": "the client can include the correct term when
+    performing a read of a given entry".
+    """
+    index = bisect_right(ranges, entry_id, key=lambda each: each.first_entry)
+    return ranges[index - 1].term if index else NO_TERM
+
+
+def last_of_range(entry_id: int, ranges: Sequence[TermRange]) -> int | None:
+    """The last id that has the same origin term as this one; None in the last range, which has no end."""
+    index = bisect_right(ranges, entry_id, key=lambda each: each.first_entry)
+    return ranges[index].first_entry - 1 if index < len(ranges) else None
+
+
+def reach_of(ranges: Sequence[TermRange]) -> Term:
+    """The newest term whose first entry is known; `NO_TERM` without ranges."""
+    return ranges[-1].term if ranges else NO_TERM
+
+
+def resolve(entry_id: int, term: int, ranges: Sequence[TermRange]) -> bool | None:
+    """Whether an entry that a term wrote is kept, once the writer of that term was superseded.
+
+    Args:
+        entry_id: the entry's id, as its writer gave it.
+        term: the writer's.
+        ranges: of the stream's record as it is now.
+
+    Returns:
+        True: every reader sees it. False: no reader ever will. None: no later term is open yet.
+    """
+    later = next((each for each in ranges if each.term > term), None)
+    return None if later is None else entry_id < later.first_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the record of a stream has and that of a ledger has not.
+
+    Attributes:
+        term: of the last take-over that began; above that of the last range until the take-over is done.
+        ranges: which term wrote which entries, ascending in both; of a term that wrote nothing the first entry is the
+            next one's too. Those wholly before `start` may be gone.
+        owner: 64 random bits of the last take-over: they show whether a compare-and-swap whose response was lost was
+            one's own.
+        mode: how a writer is kept out.
+        start: the first entry that is kept.
+        first_length: payload bytes of the entries before `start`.
+        unknown: fields of later versions.
+    """
+
+    term: Term
+    ranges: tuple[TermRange, ...]
+    owner: int
+    mode: StreamMode = StreamMode.IDENTIFIERS
+    start: EntryId = EntryId(0)  # noqa: RUF009 - an int
+    first_length: int = 0
+    unknown: bytes = b""
+
+    def wrong(self) -> str | None:
+        """What is not possible about them; None if nothing is."""
+        for name, number, most in (
+            ("start", self.start, ID_MAX),
+            ("first length", self.first_length, ID_MAX),
+            ("owner", self.owner, OWNER_MAX),
+        ):
+            if not 0 <= number <= most:
+                return f"its {name} is {number}, and goes from 0 to {most}"
+        if not self.ranges:
+            return "it has no range"
+        first = self.ranges[0]
+        if first.term < 1 or not 0 <= first.first_entry <= self.start:
+            return f"its first range is of term {first.term}, from entry {first.first_entry}"
+        for before, after in pairwise(self.ranges):
+            if after.term <= before.term or after.first_entry < before.first_entry:
+                return (
+                    f"the range of term {after.term} from entry {after.first_entry} does not come after that of term"
+                    f" {before.term} from entry {before.first_entry}"
+                )
+        last = self.ranges[-1]
+        if not last.term <= self.term <= ID_MAX or last.first_entry > ID_MAX:
+            return f"it is in term {self.term}, and its last range is of term {last.term}, from entry {last.first_entry}"
+        return None

@@ -1,0 +1,246 @@
+"""The records of streams in a metadata store: one key a stream, one key a name, changed by compare-and-swap only.
+
+Streams and ledgers share one id space, and an id is one or the other. Streams do not stand among BookKeeper's records:
+Java's auditor ends its audit at a record that it cannot read, and a Java client's recovery would close a stream.
+
+Source: docs/formats/stream.md; Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MetadataUnknownError,
+    NoSuchStreamError,
+)
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.env.interfaces import Clock
+from quire.env.real import RealClock
+from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key
+from quire.metadata.ledgers import ATTEMPTS_MAX, ledger_key
+from quire.metadata.store import (
+    LIST_LIMIT,
+    Create,
+    Delete,
+    KeyMissingError,
+    MetadataStore,
+    Op,
+    Require,
+    VersionConflictError,
+    Versioned,
+    Watch,
+)
+from quire.metadata.tombstones import look, tombstone_in, tombstone_op
+from quire.wire.store_records import Tombstone
+from quire.wire.stream_metadata import decode_stream, decode_stream_name, encode_stream, encode_stream_name
+
+
+class StreamStore:
+    """Stream records over a metadata store.
+
+    Args:
+        store: the cluster's.
+        clock: for the wall time in tombstones, which people read.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock | None = None) -> None:
+        self._store = store
+        self._clock = clock or RealClock()
+
+    async def next_id(self) -> LedgerId:
+        """An id that no stream and no ledger had or will have."""
+        return await self._store.next_ledger_id()
+
+    async def create(self, name: str, record: LedgerMetadata) -> int:
+        """Store a new stream's record and its name, both or neither.
+
+        A lost response is settled here: the record that is found is ours if its owner is.
+
+        Returns:
+            The version to name at the next change.
+
+        Raises:
+            AlreadyExistsError: another stream has the name, or a ledger or a stream has the id.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
+            MisuseError: the name cannot be a key, or the record is no stream's.
+        """
+        stream_id = record.ledger_id
+        key, named, of_ledger = stream_key(stream_id), stream_name_key(name), ledger_key(stream_id)
+        value = encode_stream(record)
+        ops: list[Op] = [
+            Require(of_ledger, None),
+            Create(key, value),
+            Create(named, encode_stream_name(stream_id)),
+        ]
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return (await self._store.multi(ops))[1]
+            except MetadataUnknownError:
+                unknown = True
+            except (AlreadyExistsError, VersionConflictError) as error:
+                found = await self._store.get(key) if unknown else None
+                if found is not None and found.value == value:
+                    return found.version
+                if error.ids.get("key") == named:
+                    msg = (
+                        f"the name {name!r} is taken by another stream; use another name, or open that stream"
+                    )
+                    raise AlreadyExistsError(msg, stream=name) from error
+                what = "a ledger" if error.ids.get("key") == of_ledger else "a stream"
+                msg = f"the id {stream_id} is {what} already; use another id"
+                raise AlreadyExistsError(msg, ledger_id=stream_id) from error
+        raise self._unknown(stream_id)
+
+    async def find(self, name: str) -> LedgerId:
+        """The id of the stream with a name.
+
+        Raises:
+            NoSuchStreamError: there is none.
+            CorruptMetadataError: the stored value is not a stream's name.
+        """
+        found = await self._store.get(stream_name_key(name))
+        if found is None:
+            msg = f"there is no stream {name!r} in this cluster; create it first"
+            raise NoSuchStreamError(msg, stream=name)
+        return decode_stream_name(found.value, name)[0]
+
+    async def read(self, stream_id: int) -> tuple[LedgerMetadata, int]:
+        """A stream's record and the version to name when changing it.
+
+        Raises:
+            NoSuchStreamError: there is none (any more), or the id is a ledger's.
+            CorruptMetadataError: the stored value is not a stream's record.
+        """
+        found = await self._store.get(stream_key(stream_id))
+        if found is None:
+            raise await self._missing(stream_id)
+        return decode_stream(found.value, stream_id), found.version
+
+    async def write(self, record: LedgerMetadata, version: int) -> int:
+        """Replace the record that has a version.
+
+        A lost response is settled here, by reading: a record equal to this one counts as written, because it names this
+        take-over's owner.
+
+        Returns:
+            The new version.
+
+        Raises:
+            VersionConflictError: it was changed meanwhile; read it and decide again.
+            NoSuchStreamError: it was deleted meanwhile.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
+            MisuseError: the record is larger than it may be.
+        """
+        key, value = stream_key(record.ledger_id), encode_stream(replace(record, creation_token=0))
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._store.put(key, value, version)
+            except MetadataUnknownError:
+                unknown = True
+            except KeyMissingError as error:
+                raise await self._missing(record.ledger_id) from error
+            except VersionConflictError as error:
+                found = await self._store.get(key) if unknown else None
+                if found is not None and found.value == value:
+                    return found.version
+                msg = f"the record of stream {record.ledger_id} no longer has version {version}; read it and decide again"
+                raise VersionConflictError(msg, ledger_id=record.ledger_id) from error
+        raise self._unknown(record.ledger_id)
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream: in one transaction its record and its name go, and a tombstone is made.
+
+        Raises:
+            NoSuchStreamError: there is none (any more); after a lost response that may have been this call.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
+            VersionConflictError: the record was changed again and again.
+        """
+        stream_id, unknown = await self.find(name), False
+        for _ in range(ATTEMPTS_MAX):
+            record, version = await self.read(stream_id)
+            named = await self._store.get(stream_name_key(name))
+            stands = await look(self._store, tombstone_key(stream_id))
+            before = tombstone_in(stands, stream_id)
+            made = Tombstone(
+                stream_id,
+                record.token,
+                self._clock.wall_ms(),
+                version,
+                by_hand=before is not None and before.by_hand,
+            )
+            ops: list[Op] = [Delete(stream_key(stream_id), version), tombstone_op(made, stands)]
+            if named is not None:
+                ops.append(Delete(stream_name_key(name), named.version))
+            try:
+                await self._store.multi(ops)
+            except MetadataUnknownError:
+                unknown = True
+            except (VersionConflictError, AlreadyExistsError):
+                continue
+            else:
+                return
+        if unknown:
+            raise self._unknown(stream_id)
+        msg = f"the record of stream {stream_id} was changed {ATTEMPTS_MAX} times while it was to be deleted; try again"
+        raise VersionConflictError(msg, ledger_id=stream_id)
+
+    # --- lists ---------------------------------------------------------------------------------------------------
+
+    async def names(self, after: str | None = None, limit: int = LIST_LIMIT) -> list[str]:
+        """Names of streams, ascending.
+
+        Args:
+            after: only names above this one: the last of the page before.
+            limit: at most so many; fewer are the last page.
+        """
+        last = None if after is None else stream_name_key(after)
+        page = await self._store.list(STREAM_NAMES, after=last, limit=limit)
+        return [key.removeprefix(STREAM_NAMES) for key, _ in page]
+
+    async def page(
+        self, after: int | None = None, limit: int = LIST_LIMIT
+    ) -> Sequence[tuple[LedgerId, Versioned]]:
+        """Ids of streams, ascending, with the stored values, which are not parsed: a damaged one hides no other.
+
+        Raises:
+            CorruptMetadataError: a key names no stream.
+        """
+        page = await self._store.list(
+            STREAMS, after=None if after is None else stream_key(after), limit=limit
+        )
+        return [(_stream_id(key), value) for key, value in page]
+
+    def watch(self, stream_id: int) -> Watch:
+        """Changes of one stream's record."""
+        return self._store.watch(stream_key(stream_id))
+
+    async def _missing(self, stream_id: int) -> NoSuchStreamError:
+        if await look(self._store, ledger_key(stream_id)) is not None:
+            msg = f"{stream_id} is a ledger and no stream; open it as a ledger"
+        else:
+            msg = f"stream {stream_id} does not exist: it was deleted, or never created in this cluster"
+        return NoSuchStreamError(msg, ledger_id=stream_id)
+
+    @staticmethod
+    def _unknown(stream_id: int) -> MetadataUnknownError:
+        return MetadataUnknownError(
+            f"the outcome of writing the record of stream {stream_id} was unknown {ATTEMPTS_MAX} times; read the"
+            " record before doing anything else",
+            ledger_id=stream_id,
+        )
+
+
+def _stream_id(key: str) -> LedgerId:
+    found = ledger_of(key)
+    if found is None:
+        raise CorruptMetadataError(
+            f"the key {key} names no stream; remove it from the metadata store", key=key
+        )
+    return LedgerId(found)

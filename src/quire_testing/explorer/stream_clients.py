@@ -1,0 +1,294 @@
+"""A client in a stream's world: it takes the stream over, writes in its term, is superseded, and may begin again.
+
+Its machines are the take-over and the writer of `core`, one after the other. A client remembers what it acknowledged in
+each of its terms, and how far it had appended.
+
+Source: docs/protocol/streams.md; `client/writer_driver.py` and `client/recovery.py`, whose handling of effects this repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.errors import QuireError
+from quire.core.finding_end import EndStatus
+from quire.core.ids import NO_ENTRY, BookieId, Slot
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.recovery import RecoveryStatus
+from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.writer import WriterMachine
+from quire_testing.explorer.clients import (
+    NOW_MS,
+    WRITER_DONE,
+    Client,
+    Fault,
+    Outcome,
+    Running,
+    WriterDriver,
+    bookie_name,
+    bookie_number,
+    fault_of,
+    patience,
+)
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.messages import Reply, Request
+from quire_testing.explorer.recoverers import settle
+from quire_testing.explorer.snapshot import state_of
+from quire_testing.explorer.stream_bookies import Value
+from quire_testing.explorer.switches import Switches
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a client wrote in one of its terms: from `first` on it appended up to `lap`."""
+
+    term: int
+    first: int
+    lap: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamClient(Client):
+    """A client between two steps; a machine that has ended is forgotten.
+
+    Attributes:
+        begun: how many take-overs it began.
+        acked: what its callers were told of, in all its terms.
+        written: what it wrote, by term.
+    """
+
+    begun: int = 0
+    acked: tuple[Value, ...] = ()
+    written: tuple[Written, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do any more, unless it takes the stream over."""
+        return self.machine is None
+
+
+class StreamDriver(WriterDriver):
+    """A client's side.
+
+    Args:
+        configuration: the sizes.
+        switches: what runs.
+    """
+
+    def __init__(self, configuration: Configuration, switches: Switches) -> None:
+        super().__init__(configuration)
+        self._switches = switches
+
+    def nobody(self) -> StreamClient:
+        """A client that has done nothing."""
+        return self._client(StreamClient((), None), None, None)
+
+    def creator(self, record: LedgerMetadata, version: int) -> StreamClient:
+        """The client that created the stream and writes in its first term."""
+        return self._writing(self.nobody(), e.TakenOver(record, version, NO_ENTRY, 0, ()))
+
+    def take_over(
+        self, client: StreamClient, record: LedgerMetadata, version: int, owner: int
+    ) -> list[Outcome]:
+        """Begin a take-over with the record as it is now."""
+        machine = self._switches.take_over(
+            record, version, owner, self._switches.rules, self.configuration.window
+        )
+        fresh = replace(client, machine=machine, begun=client.begun + 1, result="")
+        return self.step(fresh, lambda m: m.take_over())
+
+    # --- what machines say -------------------------------------------------------------------------------------------
+
+    def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
+        """The ensemble that is sent to."""
+        if isinstance(machine, WriterMachine):
+            return machine.ensemble
+        if machine.recovery is None:
+            return machine.record.last_fragment.ensemble  # type: ignore[no-any-return]
+        return machine.recovery.back.change.ensemble  # type: ignore[no-any-return]
+
+    def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
+        """The driver's choice, made in the same turn."""
+        if isinstance(machine, TakeOverMachine):
+            machine.replacements_found(chosen)
+        else:
+            super().choose(machine, chosen)
+
+    def carry_out(self, running: Any, effect: Any) -> None:
+        """Do what one effect asks; every request names the client's term, and reads the origin term of their entries."""
+        machine = running.machine
+        if isinstance(machine, WriterMachine):
+            before = len(running.sends)
+            super().carry_out(running, effect)
+            term = machine.closing.term
+            running.sends[before:] = [
+                (bookie, request if request == ("drop",) else (*request, term))
+                for bookie, request in running.sends[before:]
+            ]
+            return
+        record, term = machine.record, machine.term
+        if isinstance(effect, e.SendLacRead):
+            running.sends.append((bookie_number(effect.bookie), ("fence", int(effect.slot), term)))
+        elif isinstance(effect, e.SendRecoveryRead):
+            span = (int(effect.first), int(effect.last))
+            read = ("read", int(effect.slot), *span, effect.fence, record.origin_of(span[0]), term)
+            running.sends.append((bookie_number(effect.bookie), read))
+        elif isinstance(effect, e.SendRecoveryAdds):
+            number, first, last = bookie_number(effect.bookie), int(effect.first), int(effect.last)
+            origins = tuple(record.origin_of(entry) for entry in range(first, last + 1))
+            share = (effect.period, effect.residues, int(effect.last_add_confirmed))
+            put = ("put", int(effect.slot), number, first, last, *share, origins, term)
+            running.sends.append((number, put))
+        elif isinstance(effect, e.WaitForAnswers):
+            try:
+                machine.waited()
+            except (QuireError, AssertionError) as error:
+                running.fault = running.fault or fault_of(error)
+        elif isinstance(effect, e.WriteMetadata):
+            running.asks.append(("swap", effect.record, effect.version))
+        elif isinstance(effect, e.RereadMetadata):
+            running.asks.append(("read",))
+        elif isinstance(effect, e.TakenOver):
+            running.taken = effect
+        elif isinstance(effect, e.TakeOverSuperseded):
+            running.result = "superseded"
+        elif isinstance(effect, e.RecoveryInconclusive):
+            running.result = "inconclusive"
+        elif isinstance(effect, e.RecoveryClosed):
+            running.result = "closed"
+        elif isinstance(effect, e.RecoveryFailed):
+            running.result = f"failed {effect.answer.name}"
+
+    def _outcome(self, client: Client, running: Running) -> Outcome:
+        assert isinstance(client, StreamClient)
+        machine, fault = running.machine, running.fault or client.fault
+        sends, asks, said = tuple(running.sends), tuple(running.asks), tuple(running.said)
+        if isinstance(machine, WriterMachine):
+            return Outcome(self._wrote(client, running, fault), sends, asks, said)
+        if running.taken is not None:
+            return Outcome(self._writing(replace(client, fault=fault), running.taken), sends, asks, said)
+        if machine.status is TakeOverStatus.ENDED:
+            return Outcome(self._client(client, None, fault, running.result), sends, asks, said)
+        if machine.recovery is not None and fault is None:
+            settle(machine.recovery)
+        return Outcome(self._client(client, machine, fault), sends, asks, said)
+
+    def _writing(self, client: StreamClient, taken: e.TakenOver) -> StreamClient:
+        switches = self._switches
+        machine = switches.writer(
+            taken.record,
+            taken.version,
+            rules=switches.rules,
+            limits=patience(self.configuration),
+            last=taken.last_entry,
+            length=taken.length,
+        )
+        if taken.absent:
+            machine.began_without(taken.absent, NOW_MS)
+            machine.out = []
+        written = (*client.written, Written(taken.record.term, taken.last_entry + 1, taken.last_entry))
+        begun = replace(client, told=taken.last_entry, left=self.configuration.entries, written=written)
+        return self._client(begun, machine, client.fault)
+
+    def _wrote(self, client: StreamClient, running: Running, fault: Fault | None) -> StreamClient:
+        machine = running.machine
+        term = machine.closing.term
+        acked = (*client.acked, *((entry, term) for entry in range(client.told + 1, running.told + 1)))
+        written = (
+            *client.written[:-1],
+            replace(client.written[-1], lap=max(client.written[-1].lap, machine.lap)),
+        )
+        left = client.left - (machine.lap > client.machine.lap)
+        after = replace(client, told=running.told, left=left, acked=acked, written=written)
+        done = machine.status in WRITER_DONE
+        return self._client(after, None if done else machine, fault, "superseded" if done else "")
+
+    def _client(
+        self, client: StreamClient, machine: Any, fault: Fault | None, result: str = ""
+    ) -> StreamClient:
+        if machine is None:
+            client = replace(client, told=NO_ENTRY, left=0)
+        ghosts = (client.begun, client.acked, client.written, fault)
+        state = result if machine is None else (type(machine).__name__, state_of(machine))
+        key = ("client", state, client.told, client.left, *ghosts)
+        return replace(client, key=key, machine=machine, result=result, fault=fault)
+
+    # --- responses ---------------------------------------------------------------------------------------------------
+
+    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+        """A bookie's response."""
+        if isinstance(client.machine, WriterMachine):
+            return super().answered(client, bookie, reply)
+        request, answer, payload = reply
+        slot, name = request[1], bookie_name(bookie)
+        if request[0] == "fence":
+            lac = NO_ENTRY if payload is None else payload
+            return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
+        if request[0] == "read":
+            entries, through, unknown = payload or ((), NO_ENTRY, ())
+            lengths = {entry: entry + 1 for entry in entries}
+            return self.step(client, lambda m: m.read_answered(slot, answer, lengths, through, unknown))
+        first, last = request[3], request[4]
+        return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
+
+    def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
+        """The time of a request is over."""
+        return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+
+    def heeds(self, client: Client, reply: Reply) -> bool:
+        """Whether a response can still change anything."""
+        request, answer, lac = reply
+        if not self.waits_for(client, request):
+            late = request[0] == "fence" and isinstance(client.machine, TakeOverMachine)
+            return bool(late and request[-1] == client.machine.term and self._contradicts(client, lac))
+        if isinstance(client.machine, WriterMachine):
+            return bool(answer is not Answer.OK or request[2] in client.machine.window.runs)
+        return True
+
+    @staticmethod
+    def _contradicts(client: Client, lac: int | None) -> bool:
+        """A LAC of a late response to the fence may contradict the end."""
+        recovery = client.machine.recovery
+        return (
+            lac is not None
+            and recovery is not None
+            and recovery.status is RecoveryStatus.READING
+            and lac > recovery.lap
+            and recovery.end.status is not EndStatus.FOUND
+        )
+
+    def waits_for(self, client: Client, request: Request) -> bool:
+        """Whether the response to a request can still change anything."""
+        machine = client.machine
+        if machine is None:
+            return False
+        if isinstance(machine, WriterMachine):
+            return bool(request[0] == "add" and request[-1] == machine.closing.term)
+        recovery = machine.recovery
+        if request[-1] != machine.term or recovery is None or request[0] == "add":
+            return False
+        if request[0] == "fence":
+            return recovery.status is RecoveryStatus.FENCING
+        if request[0] == "read":
+            return recovery.status is RecoveryStatus.READING and recovery.end.status is not EndStatus.FOUND
+        return recovery.status is RecoveryStatus.READING
+
+    def swap_answered(
+        self, client: Client, answer: str, record: LedgerMetadata, version: int
+    ) -> list[Outcome]:
+        """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
+        if isinstance(client.machine, WriterMachine):
+            return super().swap_answered(client, answer, record, version)
+        if answer == "written":
+            return self.step(client, lambda m: m.metadata_written(record, version))
+        return self.step(client, lambda m: m.metadata_conflicted())
+
+    def length_answered(self, client: Client, *, found: bool) -> list[Outcome]:
+        """The last entry was read for its length, or no bookie could serve it."""
+        if found:
+            return self.step(client, lambda m: m.length_found(m.recovery.lap + 1))
+        return self.step(client, lambda m: m.length_unavailable(()))

@@ -1,0 +1,118 @@
+"""What a stream's world is made of: its size, its store, its budgets, its readers.
+
+Source: docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import LedgerMetadata
+from quire_testing.explorer.configuration import Configuration, budgets_text
+from quire_testing.explorer.stream_bookies import Value
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfiguration:
+    """One world of one stream.
+
+    Attributes:
+        bookies: how many there are; those beyond `ensemble` are spares.
+        ensemble: E, like `write_quorum` Qw and `ack_quorum` Qa.
+        entries: how many appends a client makes in each of its terms.
+        in_flight: how many of them may be unconfirmed at a time.
+        clients: how many there are besides the one that created the stream.
+        take_overs: how many take-overs begin, of any clients.
+        window: entries that one round of recovery reads asks for.
+        timeouts: requests that are given up while they, or their responses, are still on their way.
+        breaks: connections that break.
+        lost_swaps: compare-and-swaps whose response never reaches the client.
+        losses: bookies that lose their disk and start again.
+        readers: clients that read, each with the record that it read once.
+        explicit_lac: whether a writer tells bookies a LAC that no later add carries.
+    """
+
+    bookies: int = 2
+    ensemble: int = 2
+    write_quorum: int = 2
+    ack_quorum: int = 2
+    entries: int = 1
+    in_flight: int = 2
+    clients: int = 1
+    take_overs: int = 1
+    window: int = 1
+    timeouts: int = 0
+    breaks: int = 0
+    lost_swaps: int = 0
+    losses: int = 0
+    readers: int = 0
+    explicit_lac: bool = False
+
+    @property
+    def name(self) -> str:
+        """The configuration on one line: the size, then each budget that is not the usual one."""
+        said = ("bookies", "ensemble", "write_quorum", "ack_quorum", "entries", "clients", "take_overs")
+        size = (
+            f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum} N={self.entries}"
+        )
+        return f"stream {size} clients={self.clients} take overs={self.take_overs}{budgets_text(self, *said)}"
+
+    @property
+    def sizes(self) -> Configuration:
+        """What a client's driver needs of it."""
+        return Configuration(
+            self.bookies,
+            self.ensemble,
+            self.write_quorum,
+            self.ack_quorum,
+            self.entries,
+            self.in_flight,
+            window=self.window,
+            explicit_lac=self.explicit_lac,
+            timeouts=self.timeouts,
+        )
+
+
+class StreamPlaces(NamedTuple):
+    """Where the parts stand in a state: each the place of the first of its kind; the bookies begin at 0."""
+
+    store: int
+    client: int
+    link: int
+    ask: int
+    reader: int
+
+
+def places_of(bookies: int, clients: int) -> StreamPlaces:
+    """The places in a world of so many bookies and clients."""
+    link = bookies + 1 + clients
+    ask = link + clients * bookies
+    return StreamPlaces(bookies, bookies + 1, link, ask, ask + clients)
+
+
+class StreamStoreState(NamedTuple):
+    """The metadata store: the record, its version, what went wrong."""
+
+    record: LedgerMetadata
+    version: int
+    fault: tuple[str, str] | None = None
+
+
+class StreamBudget(NamedTuple):
+    """What may still happen or go wrong."""
+
+    take_overs: int
+    timeouts: int
+    breaks: int
+    lost_swaps: int
+    losses: int
+
+
+class StreamReader(NamedTuple):
+    """A reader: the record that it has, the LAC up to which it reads, and what it has read."""
+
+    record: LedgerMetadata | None = None
+    lac: int = NO_ENTRY
+    seen: tuple[Value, ...] = ()

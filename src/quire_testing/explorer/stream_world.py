@@ -1,0 +1,496 @@
+"""The world of one stream: clients that take it over from each other, its bookies, and a reader with an old record.
+
+It runs the machines that ship: `TakeOverMachine`, `WriterMachine` and `BookieLedgerMachine`. An entry is an id and the term
+that wrote it first, so that two entries of one id are two: the ledger's world keeps entries as bits and could not tell them
+apart. A connection carries requests and responses in order; what was under way when it broke arrives late.
+
+| places of a state | part |
+| --- | --- |
+| 0 .. n-1 | bookies |
+| then one | the store: record, version |
+| then C | clients: the first created the stream and writes in term 1 |
+| then C x n | connections, client by client |
+| then C | what each client asked the store |
+| then R | readers |
+| last | budgets |
+
+Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from quire.core.answers import Answer
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.recovery import RecoveryStatus
+from quire.core.terms import origin_of
+from quire.core.transcript import record_text
+from quire.core.writer import WriterMachine
+from quire_testing.explorer.bookies import LEDGER
+from quire_testing.explorer.clients import Outcome, bookie_name, bookie_number
+from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
+from quire_testing.explorer.parts import Ask, Label, Table
+from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies
+from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
+from quire_testing.explorer.stream_parts import (
+    StreamBudget,
+    StreamConfiguration,
+    StreamReader,
+    StreamStoreState,
+    places_of,
+)
+from quire_testing.explorer.switches import SHIPPED, Switches
+
+State: TypeAlias = tuple[int, ...]
+Move: TypeAlias = tuple[Label, State]
+Done: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
+
+
+class StreamWorld:
+    """Every state that one stream's world can come to.
+
+    Args:
+        configuration: the size.
+        switches: the machines and judgements.
+    """
+
+    def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:
+        c = self.configuration = configuration
+        self.rules = switches.rules
+        self.bookie_driver = StreamBookies(c.ensemble, c.write_quorum, switches.rules, switches.bookie)
+        self.driver = StreamDriver(c.sizes, switches)
+        self.bookies: Table[StreamBookie] = Table()
+        self.stores: Table[StreamStoreState] = Table()
+        self.clients: Table[StreamClient] = Table(lambda client: client.key)
+        self.links: Table[Link] = Table()
+        self.asks: Table[tuple[Ask, ...]] = Table()
+        self.readers: Table[StreamReader] = Table()
+        self.budgets: Table[StreamBudget] = Table()
+        self.n, self.count = c.bookies, 1 + c.clients
+        self.at = places_of(self.n, self.count)
+        self.names = [f"client {number}" for number in range(self.count)]
+        self.reader_names = [f"reader {number + 1}" for number in range(c.readers)]
+        self.no_link = self.links.number(Link())
+        self.no_ask = self.asks.number(())
+        self._memo: dict[Any, Any] = {}
+
+    def initial(self) -> State:
+        """A new stream in term 1, whose creator has written nothing."""
+        c = self.configuration
+        ensemble = [bookie_name(number) for number in range(c.ensemble)]
+        ledger = new_ledger(
+            LedgerId(LEDGER),
+            ensemble,
+            write_quorum=c.write_quorum,
+            ack_quorum=c.ack_quorum,
+            digest_type=DigestType.CRC32C,
+            password=b"",
+        )
+        record = new_stream(ledger, 0)
+        creator = self.clients.number(self.driver.creator(record, 0))
+        nobody = self.clients.number(self.driver.nobody())
+        budget = StreamBudget(c.take_overs, c.timeouts, c.breaks, c.lost_swaps, c.losses)
+        return (
+            *[self.bookies.number(StreamBookie())] * self.n,
+            self.stores.number(StreamStoreState(record, 0)),
+            creator,
+            *[nobody] * (self.count - 1),
+            *[self.no_link] * (self.count * self.n),
+            *[self.no_ask] * self.count,
+            *[self.readers.number(StreamReader())] * c.readers,
+            self.budgets.number(budget),
+        )
+
+    def successors(self, state: State) -> list[Move]:
+        """Every next step: a label and the state after it."""
+        moves: list[Move] = []
+        budget = self.budgets.parts[state[-1]]
+        for client in range(self.count):
+            self._own_moves(state, client, budget, moves)
+            for bookie in range(self.n):
+                if state[self.at.link + client * self.n + bookie] != self.no_link:
+                    self._delivers(state, client, bookie, moves)
+                    self._hears(state, client, bookie, moves)
+            if state[self.at.ask + client] != self.no_ask:
+                self._store_moves(state, client, moves)
+        for bookie in range(self.n):
+            if self.bookies.parts[state[bookie]].waiting:
+                self._reads_record(state, bookie, moves)
+        for reader in range(len(self.reader_names)):
+            moves += self._reads(state, reader)
+        if budget.breaks:
+            self._breaks(self._spent(state, "breaks"), moves)
+        if budget.lost_swaps:
+            self._lost_swaps(self._spent(state, "lost_swaps"), moves)
+        if budget.losses:
+            self._losses(self._spent(state, "losses"), moves)
+        return moves
+
+    def _spent(self, state: State, what: str) -> State:
+        budget = self.budgets.parts[state[-1]]
+        left = {what: getattr(budget, what) - 1}
+        return (*state[:-1], self.budgets.number(budget._replace(**left)))
+
+    # --- a client's step on a state ------------------------------------------------------------------------------------
+
+    def _done(self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = "") -> Done:
+        label = Label(self.names[client], command, outcome.said, other, kind or command.split(maxsplit=1)[0])
+        assert isinstance(outcome.client, StreamClient)
+        return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
+
+    def _after(self, new: list[int], client: int, done: Done) -> State:
+        """Its own place, what it sends, what it asks; then replies that can change nothing are forgotten."""
+        _, after, sends, asks = done
+        changed = new[self.at.client + client] != after
+        new[self.at.client + client] = after
+        base = self.at.link + client * self.n
+        for bookie, request in sends:
+            new[base + bookie] = self.links.number(self.links.parts[new[base + bookie]].sent(request))
+        if asks:
+            place = self.at.ask + client
+            questions = self.asks.parts[new[place]]
+            for kind, *rest in asks:
+                questions = (*questions, Ask(kind, *(rest or (None, 0))))
+            new[place] = self.asks.number(questions)
+        if changed:
+            for place in range(base, base + self.n):
+                self._tidy(new, client, place)
+            if self.clients.parts[after].machine is None:
+                # A compare-and-swap on its way may still reach the store; nobody waits for what is said of it.
+                questions = self.asks.parts[new[self.at.ask + client]]
+                kept = tuple(
+                    ask._replace(waits=False) for ask in questions if ask.kind == "swap" and not ask.answer
+                )
+                new[self.at.ask + client] = self.asks.number(kept)
+        return tuple(new)
+
+    def _tidy(self, new: list[int], client: int, place: int) -> None:
+        if new[place] == self.no_link:
+            return
+        key = ("tidy", new[self.at.client + client], new[place])
+        after = self._memo.get(key)
+        if after is None:
+            who, link = self.clients.parts[key[1]], self.links.parts[key[2]]
+            driver = self.driver
+            requests = tuple((each, waits and driver.waits_for(who, each)) for each, waits in link.requests)
+            replies = tuple(reply for reply in link.replies if driver.heeds(who, reply))
+            after = self._memo[key] = self.links.number(Link(requests, replies, link.broken))
+        new[place] = after
+
+    def _push(self, new: list[int], client: int, bookie: int, reply: Reply) -> None:
+        place = self.at.link + client * self.n + bookie
+        new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
+        self._tidy(new, client, place)
+
+    def _own_moves(self, state: State, client: int, budget: StreamBudget, moves: list[Move]) -> None:
+        number = state[self.at.client + client]
+        who = self.clients.parts[number]
+        if who.machine is None:
+            if budget.take_overs:
+                self._takes_over(self._spent(state, "take_overs"), client, moves)
+            return
+        if isinstance(who.machine, WriterMachine):
+            key = ("own", client, number)
+            found = self._memo.get(key)
+            if found is None:
+                found = self._memo[key] = [
+                    self._done(client, outcome, command)
+                    for command, outcomes in self.driver.moves(who)
+                    for outcome in outcomes
+                ]
+            moves.extend((done[0], self._after(list(state), client, done)) for done in found)
+            if budget.timeouts:
+                spent = self._spent(state, "timeouts")
+                for slot, name in self.driver.losable(who):
+                    for outcome in self.driver.lost(who, slot, name):
+                        done = self._done(client, outcome, f"lost {name}", kind="timeout")
+                        moves.append((done[0], self._after(list(spent), client, done)))
+            return
+        if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
+            self._measures(state, client, moves)
+        if budget.timeouts:
+            self._gives_up(self._spent(state, "timeouts"), client, moves)
+
+    def _takes_over(self, state: State, client: int, moves: list[Move]) -> None:
+        store_at, client_at = state[self.at.store], state[self.at.client + client]
+        key = ("begin", client, client_at, store_at)
+        found = self._memo.get(key)
+        if found is None:
+            store, who = self.stores.parts[store_at], self.clients.parts[client_at]
+            owner = 1 + client + self.count * who.begun
+            outcomes = self.driver.take_over(who, store.record, store.version, owner)
+            command = f"takes over with {record_text(store.record)}"
+            found = self._memo[key] = [self._done(client, outcome, command) for outcome in outcomes]
+        moves.extend((done[0], self._after(list(state), client, done)) for done in found)
+
+    def _measures(self, state: State, client: int, moves: list[Move]) -> None:
+        """The last entry is read for its length."""
+        who = self.clients.parts[state[self.at.client + client]]
+        machine = who.machine
+        entry = machine.recovery.lap
+        value = (entry, machine.record.origin_of(entry))
+        held = any(
+            value in self.bookies.parts[state[bookie_number(name)]].entries
+            for name in machine.record.ensemble_of(entry)
+        )
+        for outcome in self.driver.length_answered(who, found=held):
+            done = self._done(
+                client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}"
+            )
+            moves.append((done[0], self._after(list(state), client, done)))
+
+    def _gives_up(self, state: State, client: int, moves: list[Move]) -> None:
+        who = self.clients.parts[state[self.at.client + client]]
+        for bookie in range(self.n):
+            place = self.at.link + client * self.n + bookie
+            link = self.links.parts[state[place]]
+            outstanding = [request for request, waits in link.requests if waits]
+            outstanding += [reply[0] for reply in link.replies]
+            for request in outstanding:
+                if not self.driver.waits_for(who, request):
+                    continue
+                new = list(state)
+                new[place] = self.links.number(link.given_up(request))
+                command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
+                for outcome in self.driver.gave_up(who, bookie, request):
+                    done = self._done(client, outcome, command, kind="timeout")
+                    moves.append((done[0], self._after([*new], client, done)))
+
+    # --- messages ------------------------------------------------------------------------------------------------------
+
+    def _delivers(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
+        """The oldest request of a connection, or one of a broken one, reaches its bookie."""
+        place = self.at.link + client * self.n + bookie
+        key = ("deliver", client, bookie, state[bookie], state[place])
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = list(self._delivered(*key[1:]))
+        for label, after, link_after, others in found:
+            new = list(state)
+            new[bookie], new[place] = after, link_after
+            for other, reply in others:
+                self._push(new, other, bookie, reply)
+            self._tidy(new, client, place)
+            moves.append((label, tuple(new)))
+
+    def _delivered(
+        self, client: int, bookie: int, bookie_at: int, link_at: int
+    ) -> Iterator[tuple[Label, int, int, list[tuple[int, Reply]]]]:
+        link, before = self.links.parts[link_at], self.bookies.parts[bookie_at]
+        arrivals = []
+        if link.requests:
+            (request, waits), rest = link.requests[0], link.requests[1:]
+            arrivals.append((request, waits, link._replace(requests=rest)))
+        if link.broken:
+            arrivals.append((link.broken[0], False, link._replace(broken=link.broken[1:])))
+        for request, waits, rest_of in arrivals:
+            after, replies, what = self.bookie_driver.deliver(before, client, request, waits=waits)
+            said = [what, *(f"-> {self.names[whom]} {reply_text(reply)}" for whom, reply in replies)]
+            label = Label(
+                bookie_name(bookie),
+                f"takes {request_text(request)} from {self.names[client]}",
+                tuple(said),
+                self.names[client],
+                request[0],
+            )
+            link_after = rest_of
+            for whom, reply in replies:
+                link_after = link_after.answered(reply) if whom == client else link_after
+            others = [each for each in replies if each[0] != client]
+            yield label, self.bookies.number(after), self.links.number(link_after), others
+
+    def _hears(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
+        """The oldest reply of a connection reaches its client."""
+        place = self.at.link + client * self.n + bookie
+        key = ("hear", client, bookie, state[self.at.client + client], state[place])
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._heard(*key[1:])
+        for done, link_after in found:
+            new = list(state)
+            new[place] = link_after
+            moves.append((done[0], self._after(new, client, done)))
+
+    def _heard(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
+        link, who = self.links.parts[link_at], self.clients.parts[client_at]
+        if not link.replies or not self.driver.heeds(who, link.replies[0]):
+            return []
+        reply, name = link.replies[0], bookie_name(bookie)
+        after = self.links.number(link._replace(replies=link.replies[1:]))
+        command, kind = f"hears {reply_text(reply)} from {name}", f"hears {reply[0][0]}"
+        return [
+            (self._done(client, outcome, command, name, kind), after)
+            for outcome in self.driver.answered(who, bookie, reply)
+        ]
+
+    # --- the store -----------------------------------------------------------------------------------------------------
+
+    def _store_moves(self, state: State, client: int, moves: list[Move]) -> None:
+        questions = self.asks.parts[state[self.at.ask + client]]
+        for index, ask in enumerate(questions):
+            rest = (*questions[:index], *questions[index + 1 :])
+            if ask.kind == "read":
+                store = self.stores.parts[state[self.at.store]]
+                who = self.clients.parts[state[self.at.client + client]]
+                outcomes = self.driver.read_answered(who, store.record, store.version)
+                command = f"reads {record_text(store.record)}"
+                self._answers(state, client, rest, outcomes, command, "reads", moves)
+            elif not ask.answer:
+                self._swaps(state, client, questions, index, moves)
+            elif ask.waits:
+                who = self.clients.parts[state[self.at.client + client]]
+                assert ask.record is not None
+                outcomes = self.driver.swap_answered(who, ask.answer, ask.record, ask.version)
+                command = f"hears {ask.answer} v{ask.version}"
+                self._answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
+
+    def _answers(
+        self,
+        state: State,
+        client: int,
+        rest: tuple[Ask, ...],
+        outcomes: list[Outcome],
+        command: str,
+        kind: str,
+        moves: list[Move],
+    ) -> None:
+        for outcome in outcomes:
+            new = list(state)
+            new[self.at.ask + client] = self.asks.number(rest)
+            done = self._done(client, outcome, command, "store", kind)
+            moves.append((done[0], self._after(new, client, done)))
+
+    def _swaps(
+        self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
+    ) -> None:
+        """A compare-and-swap reaches the store."""
+        ask, store = questions[index], self.stores.parts[state[self.at.store]]
+        assert ask.record is not None
+        answer = "conflict"
+        if store.version == ask.version:
+            fault = store.fault
+            if ask.record.term < store.record.term:
+                fault = fault or ("U4", f"the record's term fell to {ask.record.term}")
+            elif ask.record.state is LedgerState.CLOSED:
+                fault = fault or ("U4", "a writer that was not asked to closed the stream")
+            machine = self.clients.parts[state[self.at.client + client]].machine
+            if isinstance(machine, WriterMachine) and ask.record.term != machine.closing.term:
+                own = machine.closing.term
+                fault = fault or (
+                    "U5",
+                    f"a writer of term {own} changed the record in term {ask.record.term}",
+                )
+            store, answer = StreamStoreState(ask.record, store.version + 1, fault), "written"
+        kept = (ask._replace(answer=answer, version=store.version),) if ask.waits else ()
+        new = list(state)
+        new[self.at.store] = self.stores.number(store)
+        new[self.at.ask + client] = self.asks.number((*questions[:index], *kept, *questions[index + 1 :]))
+        command = f"takes v{ask.version}: {record_text(ask.record)} from {self.names[client]}"
+        moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
+
+    # --- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def _breaks(self, state: State, moves: list[Move]) -> None:
+        for client in range(self.count):
+            for bookie in range(self.n):
+                place = self.at.link + client * self.n + bookie
+                link = self.links.parts[state[place]]
+                if link.requests:
+                    new = list(state)
+                    new[place] = self.links.number(link.cut())
+                    self._tidy(new, client, place)
+                    command = f"its connection to {bookie_name(bookie)} breaks"
+                    moves.append((Label(self.names[client], command, (), kind="break"), tuple(new)))
+
+    def _lost_swaps(self, state: State, moves: list[Move]) -> None:
+        for client in range(self.count):
+            questions = self.asks.parts[state[self.at.ask + client]]
+            for index, ask in enumerate(questions):
+                who = self.clients.parts[state[self.at.client + client]]
+                if ask.kind != "swap" or not ask.waits:
+                    continue
+                kept = () if ask.answer else (ask._replace(waits=False),)
+                rest = (*questions[:index], *kept, *questions[index + 1 :])
+                assert ask.record is not None
+                outcomes = self.driver.swap_answered(who, "unknown", ask.record, ask.version)
+                self._answers(state, client, rest, outcomes, "hears nothing of its swap", "lost swap", moves)
+
+    def _losses(self, state: State, moves: list[Move]) -> None:
+        for bookie in range(self.n):
+            before = self.bookies.parts[state[bookie]]
+            if before.facts is None:
+                continue
+            new = list(state)
+            new[bookie] = self.bookies.number(self.bookie_driver.lost(before))
+            for client in range(self.count):
+                place = self.at.link + client * self.n + bookie
+                link = self.links.parts[new[place]].died()
+                for whom, request, waits in before.waiting:
+                    if whom == client and waits:
+                        link = link.answered((request, Answer.UNREACHABLE, None))
+                new[place] = self.links.number(link)
+                self._tidy(new, client, place)
+            moves.append((Label(bookie_name(bookie), "loses its disk", (), kind="loss"), tuple(new)))
+
+    def _reads_record(self, state: State, bookie: int, moves: list[Move]) -> None:
+        """A bookie that has lost its disk reads the record, and takes its term before anything that waits."""
+        term = self.stores.parts[state[self.at.store]].record.term
+        after, replies, said = self.bookie_driver.reads_record(self.bookies.parts[state[bookie]], term)
+        new = list(state)
+        new[bookie] = self.bookies.number(after)
+        for client, reply in replies:
+            self._push(new, client, bookie, reply)
+        said += [f"-> {self.names[client]} {reply_text(reply)}" for client, reply in replies]
+        label = Label(bookie_name(bookie), f"reads term {term}", tuple(said), "store", "reads")
+        moves.append((label, tuple(new)))
+
+    # --- readers -------------------------------------------------------------------------------------------------------
+
+    def _reads(self, state: State, which: int) -> Iterator[Move]:
+        """It opens the stream once; hears a LAC of a bookie; reads an entry from a bookie under its record's ranges."""
+        reader = self.readers.parts[state[self.at.reader + which]]
+        record = self.stores.parts[state[self.at.store]].record
+        if reader.record is None:
+            yield self._reader_move(
+                state, which, reader._replace(record=record), "opens", record_text(record)
+            )
+            return
+        for number in range(self.n):
+            bookie, name = self.bookies.parts[state[number]], bookie_name(number)
+            lac, lac_term = bookie.known.lac, bookie.known.lac_term
+            if lac > reader.lac:
+                if self.rules.may_use_lac(lac_term, reader.record):
+                    after = reader._replace(lac=lac)
+                    yield self._reader_move(state, which, after, f"hears LAC {lac} of term {lac_term}", name)
+                elif self.rules.may_use_lac(lac_term, record):
+                    after = reader._replace(lac=lac, record=record)
+                    command = f"hears LAC {lac} of term {lac_term}, reads the record"
+                    yield self._reader_move(state, which, after, command, name)
+            for entry in range(reader.lac + 1):
+                value = (entry, origin_of(entry, reader.record.ranges))
+                if value in bookie.entries and value not in reader.seen:
+                    after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
+                    yield self._reader_move(state, which, after, f"reads {entry} of term {value[1]}", name)
+
+    def _reader_move(self, state: State, which: int, after: StreamReader, command: str, other: str) -> Move:
+        new = list(state)
+        new[self.at.reader + which] = self.readers.number(after)
+        kind = command.split(maxsplit=1)[0]
+        return Label(self.reader_names[which], f"{command}: {other}", (), "", kind), tuple(new)
+
+    # --- what is looked at ---------------------------------------------------------------------------------------------
+
+    def clients_of(self, state: State) -> list[StreamClient]:
+        """The clients of a state."""
+        return [self.clients.parts[number] for number in state[self.at.client : self.at.link]]
+
+    def bookies_of(self, state: State) -> list[StreamBookie]:
+        """The bookies of a state."""
+        return [self.bookies.parts[number] for number in state[: self.n]]
+
+    def readers_of(self, state: State) -> list[StreamReader]:
+        """The readers of a state."""
+        return [self.readers.parts[number] for number in state[self.at.reader : -1]]

@@ -1,0 +1,152 @@
+"""Streams in the explorer: every input of a take-over is given in the states that its table names, and moves as it says.
+
+Source: docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from check.test_exercised import Seen
+from quire.core import effects
+from quire.core.rules import RULES
+from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch, stream_rows
+from quire_testing.explorer.stream_world import StreamWorld
+from quire_testing.explorer.switches import SHIPPED
+from support.rounds import keep_figures, rounds
+
+WORLDS = (
+    StreamConfiguration(ack_quorum=1),
+    StreamConfiguration(1, 1, 1, 1, entries=0, clients=2, take_overs=2, lost_swaps=1),
+    StreamConfiguration(1, 1, 1, 1, clients=2, take_overs=2),
+    StreamConfiguration(losses=1),
+    StreamConfiguration(1, 1, 1, 1, readers=1, explicit_lac=True),
+    StreamConfiguration(2, 1, 1, 1, timeouts=1),
+    StreamConfiguration(2, 2, 2, 1, timeouts=1),
+    StreamConfiguration(breaks=1),
+)
+TOO_LARGE = (
+    StreamConfiguration(
+        4,
+        3,
+        3,
+        2,
+        2,
+        clients=2,
+        take_overs=3,
+        timeouts=2,
+        breaks=1,
+        lost_swaps=1,
+        readers=1,
+        explicit_lac=True,
+    ),
+    StreamConfiguration(3, 3, 3, 2, 2, clients=2, take_overs=3, losses=1, breaks=1, lost_swaps=1, readers=1),
+    StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2),
+)
+NOT_MOVED = {
+    ("take_over", "new", "ended"),  # no client closes the stream
+    *(("length_unavailable", "recovering", status) for status in ("recovering", "ended")),  # somebody has it
+    *(("waited", "recovering", status) for status in ("recovering", "ended")),
+    *(
+        (name, "recovering", "opening") for name in ("fence_answered", "adds_answered", "replacements_found")
+    ),  # one entry at a time is recovered
+}
+"""Moves that these worlds do not come to; a recovery's dialogues do (tests/golden/recovery, tests/unit/core)."""
+KINDS = {
+    "client append", "client takes", "client finds", "client timeout", "client break", "client lost swap",
+    "client hears add", "client hears fence", "client hears read", "client hears put", "client hears written",
+    "client hears conflict", "client reads", "store swap written", "store swap conflict",
+    "reader opens", "reader hears", "reader reads",
+    *(f"b0 {kind}" for kind in ("add", "fence", "read", "put", "lac", "loss", "reads")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def seen():
+    seen = Seen()
+    switches = replace(SHIPPED, take_over=seen.machine(TakeOverMachine, TAKE_OVER_TABLE.rows))
+    for configuration in WORLDS:
+        world = StreamWorld(configuration, switches)
+        watch = StreamWatch(world)
+        result = explore(world, watch, watch.deadlock, count_kinds=True)
+        assert result.complete
+        assert result.violation is None
+        seen.kinds += result.kinds
+    return seen
+
+
+def test_every_kind_of_step_occurs(seen):
+    assert KINDS - set(seen.kinds) == set()
+
+
+def test_a_take_over_moves_as_its_table_says(seen):
+    listed = {
+        (name, old.value, new.value)
+        for name, row in TAKE_OVER_TABLE.rows.items()
+        for old, after in row.items()
+        for new in after
+    }
+    found = {(name, old.value, new.value) for _, name, old, new in seen.moves}
+    ignored = {move for move in found - listed if move[1] == move[2]}
+    assert found - listed == ignored
+    assert listed - found == NOT_MOVED
+    assert {status for status in TakeOverStatus if status in seen.statuses} == set(TakeOverStatus)
+
+
+def test_what_a_take_over_says_is_said(seen):
+    said = {effects.TakenOver, effects.TakeOverSuperseded, effects.FindLength, effects.FindReplacements}
+    assert said <= seen.said
+
+
+def test_a_client_that_waits_for_ever_is_found():
+    rules = replace(RULES, confirms=lambda acked, mask, quorum: False)
+    world = StreamWorld(StreamConfiguration(1, 1, 1, 1, take_overs=0), replace(SHIPPED, rules=rules))
+    watch = StreamWatch(world)
+    violation = explore(world, watch, watch.deadlock).violation
+    assert violation is not None
+    assert violation.invariant == "F1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_random_walks_through_worlds_that_are_too_large():
+    """Nothing is found on so many walks; each ends where nothing more can happen."""
+    seed, walks, steps = 37, rounds(50, 20_000), 0
+    for configuration in TOO_LARGE:
+        chance = random.Random(seed)
+        for number in range(walks):
+            if number % 200 == 0:  # what a world remembers of its steps takes memory
+                world = StreamWorld(configuration)
+                watch = StreamWatch(world)
+            state, path = world.initial(), []
+            while moves := world.successors(state):
+                label, state = chance.choice(moves)
+                path.append(f"{label.actor}: {label.command}")
+                assert watch(state) is None, path
+            assert watch.deadlock(state) is None, path
+            steps += len(path)
+    figures = {"walks": walks * len(TOO_LARGE), "steps": steps, "violations": 0}
+    keep_figures("walks_of_streams", figures, seed=seed)
+
+
+def test_an_invariant_that_does_not_exist_is_refused():
+    world = StreamWorld(StreamConfiguration())
+    with pytest.raises(ValueError, match="no such invariant: I1"):
+        StreamWatch(world, ("I1",))
+    assert "U1" in STREAM_INVARIANTS
+
+
+def test_a_state_is_told_part_by_part():
+    world = StreamWorld(StreamConfiguration(readers=1))
+    rows = dict(stream_rows(world, world.initial()))
+    assert rows["record"] == "OPEN term 1, ranges 1>0; 0:[b0 b1]"
+    assert rows["b0"] == "entries none, term 0, LAC -1"
+    assert rows["client 0"] == "writing in term 1, acknowledged nothing"
+    assert rows["client 1"] == "not started, acknowledged nothing"
+    assert rows["reader 1"] == "LAC -1, has read nothing"

@@ -1,0 +1,63 @@
+"""The records of ledgers and streams together: each id once, in order, whatever pages they come in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.core.errors import CorruptMetadataError
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import new_stream
+from quire.metadata import both_records
+from quire.metadata.both_records import BothRecords
+from quire.metadata.keys import stream_key
+from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.store import LIST_LIMIT, Create
+from support.records import record_of
+
+LEDGERS, STREAMS = {1, 2, 3, 8, 9}, {4, 5, 10}
+
+
+async def filled() -> BothRecords:
+    records = BothRecords(MemoryStore(MemorySpace()))
+    for ledger_id in LEDGERS:
+        await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
+    for stream_id in STREAMS:
+        record = new_stream(record_of(stream_id, ["b"], password=b""), owner=1)
+        await records.streams.create(f"s{stream_id}", record)
+    return records
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, LIST_LIMIT])
+def test_pages_have_every_id_once_and_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        records = await filled()
+        for kind in (records.ledgers, records.streams):
+            page = kind.page
+            monkeypatch.setattr(kind, "page", lambda after, page=page: page(after, limit))
+        monkeypatch.setattr(both_records, "LIST_LIMIT", limit)
+        found, after, whole = [], None, False
+        while not whole:
+            some, whole = await records.page(after)
+            found += [(one.ledger_id, one.is_stream, one.parsed().term) for one in some]
+            after = some[-1].ledger_id if some else after
+        assert found == sorted([*((one, False, 0) for one in LEDGERS), *((one, True, 1) for one in STREAMS)])
+
+    asyncio.run(work())
+
+
+def test_what_has_a_record_is_known_by_its_id() -> None:
+    async def work() -> None:
+        records = await filled()
+        assert await records.has(3)
+        assert await records.has(4)
+        assert not await records.has(6)
+        await records._store.multi([Create(stream_key(LedgerId(7)), b"damaged")])
+        assert await records.has(7)
+        page, _ = await records.page(5)
+        assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
+        with pytest.raises(CorruptMetadataError):
+            page[0].parsed()
+
+    asyncio.run(work())

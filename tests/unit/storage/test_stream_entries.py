@@ -1,0 +1,165 @@
+"""Entries of streams on the disk: named by id and origin term, in segments that say so, and unknown rather than denied."""
+
+from __future__ import annotations
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.storage.config import StorageConfig
+from quire.storage.ledger_storage import LedgerStorage
+from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
+
+KEY = b"k" * 20
+BIG = StorageConfig(segment_bytes=1 << 20, recent_bytes_max=0)
+
+
+def take_term(storage: LedgerStorage, stream: int, term: int) -> None:
+    facts = storage.facts(stream) or LedgerFacts(stream, KEY)
+    facts.term = term
+    storage.put_facts(facts, Answers(), None)
+
+
+def payloads(first: int, last: int, payload: bytes) -> dict[int, bytes]:
+    return {entry_id: payload + b"/%d" % entry_id for entry_id in range(first, last + 1)}
+
+
+def terms_of(storage: LedgerStorage) -> list[bool]:
+    return [segment.header.terms for segment in storage.segments.values()]
+
+
+def two_terms(files: FaultyFiles, config: StorageConfig = BIG) -> LedgerStorage:
+    """A stream whose ids 5..9 have entries of term 1 and of term 2, and a ledger."""
+    storage = open_storage(files, config)
+    put(storage, make_run(7, 0, 9, payload=b"ledger"), Answers())
+    settle(storage)
+    take_term(storage, 1, 1)
+    put(storage, make_run(1, 0, 9, payload=b"one", origin_term=1), Answers(), lac=4)
+    take_term(storage, 1, 2)
+    put(storage, make_run(1, 5, 12, payload=b"two", origin_term=2), Answers(), lac=4)
+    settle(storage)
+    return storage
+
+
+def holds_both(storage: LedgerStorage) -> None:
+    assert read_all(storage, 1, 0, 20, origin_term=1) == payloads(0, 9, b"one")
+    assert read_all(storage, 1, 0, 20, origin_term=2) == payloads(5, 12, b"two")
+    assert read_all(storage, 1, 0, 20) == read_all(storage, 1, 0, 20, origin_term=3) == {}
+    assert read_all(storage, 7, 0, 20) == payloads(0, 9, b"ledger")
+    assert read_all(storage, 7, 0, 20, origin_term=1) == {}
+    held = [(one.first, one.last, one.origin_term) for one in storage.held_from(1, 0)]
+    assert held == [(0, 9, 1), (5, 12, 2)]
+    assert [tuple(one) for one in storage.held_from(7, 0)] == [(0, 9, 1, 1, 0)]
+
+
+def test_entries_of_two_terms_live_side_by_side_over_all_stops() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    holds_both(storage)
+    storage.close(clean=False)
+    files = files.crash()
+    for _ in range(2):
+        storage = open_storage(files, BIG)
+        holds_both(storage)
+        storage.close()
+
+
+def test_only_segments_with_a_stream_say_that_they_may_have_terms() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    assert terms_of(storage) == [False, True], "the first record of a stream begins a new segment"
+    storage.close()
+    storage = open_storage(files, BIG)
+    assert terms_of(storage)[-1], "as long as one is in use, new ones do"
+    storage.delete(1, 1 << 50, Answers(), None)
+    settle(storage)
+    assert list(storage.held_from(1, 0)) == []
+
+
+def test_a_bookie_without_streams_writes_segments_as_before() -> None:
+    files = FaultyFiles()
+    storage = open_storage(files)
+    for entry_id in range(40):
+        put(storage, make_run(1, entry_id, entry_id, payload=bytes(9000)), Answers())
+        settle(storage)
+    storage.close()
+    assert not any(terms_of(open_storage(files)))
+
+
+def test_after_a_start_a_lac_that_entries_told_has_the_bookies_term() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    put(storage, make_run(1, 13, 13, origin_term=2), Answers(), lac=12)
+    facts = storage.facts(1)
+    assert facts is not None
+    assert (facts.lac, facts.lac_term) == (12, 2)
+    take_term(storage, 1, 5)
+    settle(storage)
+    put(storage, make_run(1, 14, 14, origin_term=5), Answers(), lac=13)
+    settle(storage)
+    storage.close(clean=False)
+    facts = open_storage(files.crash(), BIG).facts(1)
+    assert facts is not None
+    assert (facts.lac, facts.lac_term) == (13, 5), "of the term that told it, or of a later one"
+
+
+def test_little_of_a_long_run_of_a_stream_is_read_without_reading_it_all() -> None:
+    files = FaultyFiles()
+    storage = open_storage(files, BIG)
+    take_term(storage, 1, 3)
+    put(storage, make_run(1, 0, 999, payload=b"y" * 200, origin_term=3), Answers())
+    settle(storage)
+    reads: list[int] = []
+    read_at = storage._files.read_at
+    storage._files.read_at = lambda sequence, offset, size: (  # type: ignore[method-assign]
+        reads.append(size) or read_at(sequence, offset, size)  # type: ignore[func-returns-value]
+    )
+    assert read_all(storage, 1, 500, 501, origin_term=3) == payloads(500, 501, b"y" * 200)
+    assert sum(reads) < 10_000
+
+
+def test_rows_that_cannot_be_read_are_unknown_in_every_term() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files, SMALL)
+    for entry_id in range(10, 40):
+        put(storage, make_run(7, entry_id, entry_id, payload=bytes(9000)), Answers())
+        settle(storage)
+    storage.close()
+    storage = open_storage(files)
+    files.bad_reads = "0000000000000002.seg"
+    for term in (1, 2, 9):
+        held = storage.read(1, 0, 20, 1 << 20, origin_term=term)
+        assert held.unknown == [(0, 12)], "the footer does not say of which term"
+        assert held.runs == []
+    assert list(storage.held_from(1, 0)) == []
+
+
+def test_damage_concerns_the_entries_of_its_term() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    record = next(one for one in storage.scan() if one.kind == 0x81 and (one.ledger_id, one.first) == (1, 5))
+    files.nodes[str(storage._files.path(record.segment))].data[record.offset + 300] ^= 1
+    assert set(read_all(storage, 1, 0, 20, origin_term=2).values()) == {None}
+    assert read_all(storage, 1, 0, 20, origin_term=1) == payloads(0, 9, b"one")
+    (damage,) = storage.damages.kept
+    assert (damage.first, damage.last, damage.origin_term) == (5, 12, 2)
+    assert [(one.first, one.last, one.origin_term) for one in storage.good_from(1, 0)] == [(0, 9, 1)]
+    put(storage, make_run(1, 5, 12, payload=b"one", origin_term=1), Answers(), recovery=True)
+    assert storage.damages.kept == [damage], "that was another entry"
+    put(storage, make_run(1, 5, 12, payload=b"two", origin_term=2), Answers(), recovery=True)
+    assert storage.damages.kept == []
+
+
+def test_shares_of_a_striped_stream_have_terms_too() -> None:
+    files = FaultyFiles()
+    storage = open_storage(files)
+    take_term(storage, 1, 2)
+    for term, payload in ((1, b"one"), (2, b"two")):
+        run = make_run(1, 0, 9, period=3, residues=0b101, payload=payload, origin_term=term)
+        put(storage, run, Answers())
+    settle(storage)
+    ids = [entry_id for entry_id in range(10) if entry_id % 3 != 1]
+    for _ in range(2):
+        for term, payload in ((1, b"one"), (2, b"two")):
+            assert read_all(storage, 1, 0, 10, origin_term=term) == {
+                entry_id: payload + b"/%d" % entry_id for entry_id in ids
+            }
+        storage.close()
+        storage = open_storage(files)
