@@ -123,7 +123,7 @@ class Journal:
     ) -> tuple[Segment, int, int]:
         """Give a record its LSN and its place; the sink of `item` is called when it is durable.
 
-        One of a stream, whether it has an origin term or not, goes into a segment that says that it may hold terms.
+        One of a stream, with an origin term or without, goes into a segment that says that it may hold terms.
 
         Returns:
             (segment, offset of the record, LSN). It is on disk when `durable_lsn` has reached the LSN.
@@ -146,10 +146,10 @@ class Journal:
                 more=0 if run else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
-            or (of_stream and not group.segment.header.terms)
+            or ((origin_term or of_stream) and not group.segment.header.terms)
         ):
-            group = self._room(kind, ledger_id, length, size, space, of_stream=of_stream)
-        self.last_lsn = lsn = self.last_lsn + 1
+            group = self._room(kind, ledger_id, length, size, space, of_stream=of_stream or origin_term > 0)
+        lsn = self.last_lsn = self.last_lsn + 1
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
             view, at, length, kind, 0, digest_type, period, lsn, ledger_id, first, last, origin_term, token, lac,

@@ -370,7 +370,6 @@ class LedgerStorage:
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
                 origin_term=origin_term,
-                of_stream=origin_term > 0,
                 item=(sink, tag, None),
             )
         except StorageError as error:
