@@ -32,6 +32,8 @@ WINDOWS = (1, 10, 100, 1_000, 5_000)
 CPU_US_MAX = 25
 RATE, IDLE, CROWD_SECONDS = 2_000, 200, 5
 WARM_UP_ADDS = 200_000
+READ_BACK_SECONDS = 1_800
+"""Java reads one entry after another back, over V3 with a frame for each."""
 OURS, FRAMES = "Quire", "Quire, a frame an entry"
 
 Result = dict[str, Any]
@@ -93,7 +95,7 @@ class Sides:
     def close(self) -> None:
         """Close, read back, compare and delete all of them."""
         for name in (OURS, *self.java):
-            verified = self._clients[name].run("close-many", SIZE)["verified"]
+            verified = self._clients[name].run("close-many", SIZE, seconds=READ_BACK_SECONDS)["verified"]
             say(f"  {name}: {verified:,} entries verified")
 
 

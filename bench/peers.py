@@ -63,15 +63,15 @@ class LoadClient:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def run(self, *job: object) -> dict[str, Any]:
-        """Run one job to its end.
+    def run(self, *job: object, seconds: float = JOB_SECONDS) -> dict[str, Any]:
+        """Run one job to its end, for which it has so many seconds.
 
         Raises:
             RuntimeError: the client died, or the job failed: a comparison with a failed side is void.
         """
         _pipe(self._process.stdin).write(" ".join(str(word) for word in job) + "\n")
         _pipe(self._process.stdin).flush()
-        answer = self._answer()
+        answer = self._answer(seconds)
         if "error" in answer:
             raise RuntimeError(
                 f"{self.name}: {' '.join(map(str, job))}: {answer['error']} (log: {self._log})"
@@ -94,8 +94,8 @@ class LoadClient:
             self._process.kill()
             self._process.wait()
 
-    def _answer(self) -> dict[str, Any]:
-        watchdog = threading.Timer(JOB_SECONDS, self._process.kill)
+    def _answer(self, seconds: float = JOB_SECONDS) -> dict[str, Any]:
+        watchdog = threading.Timer(seconds, self._process.kill)
         watchdog.start()
         try:
             lines = iter(_pipe(self._process.stdout).readline, "")
@@ -105,7 +105,7 @@ class LoadClient:
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise RuntimeError(
-                f"{self.name} ended, or was stopped after {JOB_SECONDS} s, without an answer:\n{tail}"
+                f"{self.name} ended, or was stopped after {seconds:.0f} s, without an answer:\n{tail}"
             )
         answer: dict[str, Any] = json.loads(line)
         return answer

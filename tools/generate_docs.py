@@ -317,6 +317,26 @@ def java_versions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def java_classes() -> str:
+    """Which of BookKeeper's own tests passed on our bookies, and why some cannot, from the last full round."""
+    found = {
+        path.stem.removeprefix("java_class_"): json.loads(path.read_text())
+        for path in sorted((ROOT / "docs" / "proof").glob("java_class_*.json"))
+    }
+    lines = [
+        "| class | passed | different on purpose | not meant for these keys |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, result in found.items():
+        figures = result["figures"]
+        lines.append(f"| {name} | {figures['passed']} | {figures['different']} | {figures['not meant']} |")
+    reasons = {method: why for result in found.values() for method, why in result["rows"].items()}
+    if reasons:
+        lines += ["", "| test | why it cannot pass |", "| --- | --- |"]
+        lines += [f"| `{method}` | {why} |" for method, why in sorted(reasons.items())]
+    return "\n".join(lines) + "\n"
+
+
 def sink_kills() -> str:
     """How often each process was killed at each step of the sink, and what Kafka's sink did beside it."""
     folder = ROOT / "docs" / "proof"
@@ -397,6 +417,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "mutation_score": mutation_score,
     "sink_kills": sink_kills,
     "java_versions": java_versions,
+    "java_classes": java_classes,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,

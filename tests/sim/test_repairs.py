@@ -43,10 +43,15 @@ WALKED = (
 )
 
 
-@pytest.mark.timeout(7200)
+BUILD = Path(__file__).resolve().parents[2] / "build"
+KEPT_RUNS, KEPT_WALKS = BUILD / "repair-runs.jsonl", BUILD / "repair-walks.jsonl"
+"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
+
+
+@pytest.mark.timeout(36_000)
 def test_after_a_loss_every_decided_entry_is_on_its_whole_write_set() -> None:
     seeds = rounds(20, 10_000)
-    tally = campaign(0, seeds, mixes=("repair",), jobs=2)
+    tally = campaign(0, seeds, mixes=("repair",), jobs=2, keep=KEPT_RUNS if FULL else None)
     assert not tally.failures, tally.failures[:5]
     assert not [situation for situation in SEEN if not tally.seen[situation]]
     keep_figures(
@@ -71,15 +76,11 @@ def test_without_a_repair_copies_are_missing(monkeypatch: pytest.MonkeyPatch) ->
     assert any(violation.startswith("invariant 9") for violation in found)
 
 
-KEPT = Path(__file__).resolve().parents[2] / "build" / "repair-walks.jsonl"
-"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
-
-
 @pytest.mark.timeout(36_000)
 def test_no_walk_of_repairers_breaks_an_invariant() -> None:
     """The machines alone, a hundred times as many: a loss, crashes, time-outs, two repairers, a recoverer, a writer."""
     walks = rounds(150, 1_000_000)
-    tally = campaign(0, walks, mixes=("repair",), jobs=2, runs=some_walks, keep=KEPT if FULL else None)
+    tally = campaign(0, walks, mixes=("repair",), jobs=2, runs=some_walks, keep=KEPT_WALKS if FULL else None)
     assert tally.schedules == walks
     assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]
     assert not [step for step in WALKED if not tally.seen[step]]
