@@ -294,21 +294,21 @@ class Ledgers:
         if answer is not Answer.OK:
             return answer, NO_ENTRY, b"", b""
         self.told_lacs.complete(machine)
-        entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
-        # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
-        evidence: Buffer = b""
-        for term in {facts.term, facts.lac_term}:
-            evidence = evidence or self._normal(ledger_id, entry_id, term)
-        return Answer.OK, facts.lac, facts.explicit_lac, evidence
+        return Answer.OK, facts.lac, facts.explicit_lac, self._sent_last(ledger_id, facts)
 
-    def _normal(self, ledger_id: int, entry_id: int, origin_term: int) -> Buffer:
-        """An entry that a writer sent, not a recoverer; empty if it is not here."""
-        if entry_id == NO_ENTRY or self._storage.is_recovered(ledger_id, entry_id, origin_term):
+    def _sent_last(self, ledger_id: int, facts: LedgerFacts) -> Buffer:
+        """The last entry that a writer sent, not a recoverer; empty if it is not here."""
+        entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
+        if entry_id == NO_ENTRY:
             return b""
-        for body in self._storage.read(ledger_id, entry_id, entry_id, 1, origin_term=origin_term).runs:
-            run = RunView.parse(body)
-            if run.holds(entry_id):
-                return run.entry(run.position(entry_id))
+        # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
+        for term in {facts.term, facts.lac_term}:
+            if self._storage.is_recovered(ledger_id, entry_id, term):
+                continue
+            for body in self._storage.read(ledger_id, entry_id, entry_id, 1, origin_term=term).runs:
+                run = RunView.parse(body)
+                if run.holds(entry_id):
+                    return run.entry(run.position(entry_id))
         return b""
 
     def confirmed_in(self, ledger_id: int) -> tuple[int, int]:

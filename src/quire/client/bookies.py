@@ -250,7 +250,8 @@ class BookieClient(Inquiries):
     def entries_answered(self, bookie: BookieId) -> int:
         """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
         peer = self._peers.get(bookie)
-        return 0 if peer is None or peer.channel is None else peer.channel.codec.entries_answered
+        paced = () if peer is None or peer.channel is None else peer.channel.codec.paced
+        return sum(machine.answered for machine in paced)
 
     def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
         """Whether all of this writer's runs to a bookie have left this process."""

@@ -14,7 +14,7 @@ from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.net.channel_codec import AnswerSink
-from quire.net.paced_queue import PacedQueue
+from quire.net.paced_queue import PacedTurn
 from quire.net.run_frames import RunFrames
 from quire.wire.bookkeeper import run_shapes, whole_frames
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
@@ -47,9 +47,7 @@ class PendingRequest:
         request: what was asked; what comes for it is about its ledger, or none.
         done: it was answered or dropped; what still comes for it is ignored.
         expected: responses of the bookie that it waits for; the connection counts them.
-        queue: where its entries wait while the bookie has enough, if they are of a kind that does.
-        waiting: how many of them wait there.
-        timeout_ms: how long the bookie may accept nothing while some do.
+        turn: where its entries wait while the bookie has enough, if they are of a kind that does.
     """
 
     __slots__ = (
@@ -58,12 +56,10 @@ class PendingRequest:
         "done",
         "expected",
         "ledger_id",
-        "queue",
         "request",
         "sink",
         "tag",
-        "timeout_ms",
-        "waiting",
+        "turn",
     )
 
     def __init__(
@@ -82,9 +78,7 @@ class PendingRequest:
         self.deadline = deadline
         self.done = False
         self.expected = 0
-        self.queue: PacedQueue | None = None
-        self.waiting = 0
-        self.timeout_ms = 0
+        self.turn: PacedTurn | None = None
 
     @property
     def in_flight(self) -> int:
@@ -162,7 +156,7 @@ class RunAsked(PendingRequest):
 
     @property
     def in_flight(self) -> int:
-        return self.expected - self.waiting
+        return self.expected - (0 if self.turn is None else self.turn.waiting)
 
     def frames_at(self, positions: Sequence[int]) -> bytes:
         """The frames of some of its entries, in their order; `data` must be there."""

@@ -19,7 +19,7 @@ from quire.net.channel import Channel
 from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext
 from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
 from quire.net.opening import BookKeeperOpening, Opening
-from quire.net.paced_queue import PacedQueue
+from quire.net.paced_queue import PacedQueue, PacedQueues, PacedTurn
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
 from quire.net.security import ClientKeys
@@ -52,8 +52,8 @@ class BookKeeperCodec(ChannelCodec):
         self.runs = runs
         self._waits = False
         self._asked: dict[PendingRequest, None] = {}
-        self._queues = self._adds, self._reads, self._recovery = PacedQueue(), PacedQueue(), PacedQueue()
-        self._waiting_bytes: dict[AnswerSink, int] = {}
+        self._queues = PacedQueues(PacedQueue(), PacedQueue(), PacedQueue())
+        self.paced = [queue.machine for queue in self._queues]
         self._timer: asyncio.TimerHandle | None = None
 
     # --- for subclasses ------------------------------------------------------------------------------------------
@@ -115,20 +115,20 @@ class BookKeeperCodec(ChannelCodec):
                     self.channel.refuse_long(len(frames.data), request, sink, tag)
                     return True
                 run = RunAsked(self, wanted, sink, tag, deadline, frames)
-                self.begin(run, self._recovery if recovery else self._adds)
+                self.begin(run, self._queues.recovery if recovery else self._queues.adds)
                 self._enqueue(run, range(len(frames.ids)))
             case ReadRange(origin_term=native_bodies.ANY_TERM, fence=fence, recovery=recovery):
                 asked = RangeAsked(self, wanted, sink, tag, deadline)
-                self.begin(asked, self._recovery if fence or recovery else self._reads)
+                self.begin(asked, self._queues.recovery if fence or recovery else self._queues.reads)
                 self.begin_range(asked)
             case ReadLac(ledger, fence, 0) if ledger.key or not fence:
                 asked = LacAsked(self, wanted, sink, tag, deadline)
                 if fence:
-                    self.begin(asked, self._recovery)
-                    self._recovery.machine.left(1)
+                    self.begin(asked, self._queues.recovery)
+                    self._queues.recovery.machine.left(1)
                     self._leave(asked, (bookkeeper.LAST_ENTRY,))
                 else:
-                    self.begin(asked, self._reads)
+                    self.begin(asked, self._queues.reads)
                     self._enqueue(asked, (bookkeeper.LAST_ENTRY,))
             case _:
 
@@ -153,9 +153,9 @@ class BookKeeperCodec(ChannelCodec):
     def finished(self, asked: PendingRequest) -> None:
         """A request has its response, or is given up."""
         self._asked.pop(asked, None)
-        if asked.queue is not None and asked.in_flight:
-            asked.queue.machine.given_up(asked.in_flight)
-        asked.waiting = 0
+        if asked.turn is not None:
+            asked.turn.queue.machine.given_up(asked.in_flight)
+            asked.turn.waiting = 0
         if not isinstance(asked, RunAsked):
             if asked.expected:
                 self.forget(asked)
@@ -183,17 +183,13 @@ class BookKeeperCodec(ChannelCodec):
 
     def _may_wait(self, asked: PendingRequest, now: float) -> bool:
         """A request that waits here has more time while the bookie accepts other entries."""
-        if asked.queue is not None and asked.waiting:
-            self._give_time(asked)
+        if asked.turn is not None and asked.turn.waiting:
+            asked.deadline = max(asked.deadline, asked.turn.until_ms / 1000)
         return asked.deadline > now
 
-    def _give_time(self, asked: PendingRequest) -> None:
-        assert asked.queue is not None
-        until_ms = asked.queue.machine.may_wait_until(asked.timeout_ms)
-        asked.deadline = max(asked.deadline, until_ms / 1000)
-
     def timed_out(self, name: PendingRequest) -> None:
-        refuses = name.queue is not None and bool(name.waiting) and name.queue.machine.refuses
+        turn = name.turn
+        refuses = turn is not None and bool(turn.waiting) and turn.queue.machine.refuses
         name.refuse(Answer.TOO_BUSY if refuses else Answer.TIMED_OUT)
         self._go_on()
 
@@ -211,8 +207,8 @@ class BookKeeperCodec(ChannelCodec):
         """A request is outstanding from now on; its entries leave through a queue, if it has any."""
         self._asked[asked] = None
         if queue is not None:
-            asked.queue = queue
-            asked.timeout_ms = int(1000 * (asked.deadline - asyncio.get_running_loop().time()))
+            left = asked.deadline - asyncio.get_running_loop().time()
+            asked.turn = PacedTurn(queue, int(1000 * left))
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
         """Ask for entries one by one."""
@@ -220,8 +216,9 @@ class BookKeeperCodec(ChannelCodec):
 
     def _enqueue(self, asked: PendingRequest, items: Sequence[int]) -> None:
         """Ask for all that there is room for now, and for the rest later."""
-        queue = asked.queue
-        assert queue is not None
+        turn = asked.turn
+        assert turn is not None
+        queue = turn.queue
         if not queue.waits and queue.machine.has_room(len(items)):
             queue.machine.left(len(items))
             self._leave(asked, items)
@@ -230,7 +227,7 @@ class BookKeeperCodec(ChannelCodec):
         if isinstance(asked, RunAsked):
             self._wait_bytes(asked, len(asked.data))
         self._go_on()
-        self._waits = self._waits or bool(asked.waiting)
+        self._waits = self._waits or bool(turn.waiting)
 
     def _leave(self, asked: PendingRequest, items: Sequence[int]) -> None:
         """Send some of what a request asks for."""
@@ -243,31 +240,24 @@ class BookKeeperCodec(ChannelCodec):
         data = asked.frames_at(items)
         if asked.waiting_bytes:
             self._wait_bytes(asked, -len(data))
-        if not asked.waiting and not asked.was_refused:
+        if not asked.was_refused and not (asked.turn and asked.turn.waiting):
             asked.data = b""
         self.give(asked, data)
 
     def _wait_bytes(self, asked: RunAsked, count: int) -> None:
         """So many bytes more of a run wait, or fewer."""
         asked.waiting_bytes += count
-        waiting = self._waiting_bytes.get(asked.sink, 0) + count
+        waiting = self.waiting_bytes.get(asked.sink, 0) + count
         if waiting:
-            self._waiting_bytes[asked.sink] = waiting
+            self.waiting_bytes[asked.sink] = waiting
         else:
-            self._waiting_bytes.pop(asked.sink, None)
-
-    def waiting_bytes(self, sink: AnswerSink) -> int:
-        return self._waiting_bytes.get(sink, 0)
-
-    @property
-    def entries_answered(self) -> int:
-        return sum(queue.machine.answered for queue in self._queues)
+            self.waiting_bytes.pop(asked.sink, None)
 
     def item_answered(self, asked: PendingRequest, item: int, answer: Answer) -> bool:
         """Whether this is the response: an entry that the bookie is too busy for is asked for again."""
-        queue = asked.queue
-        if queue is None or asked.done:
+        if asked.turn is None or asked.done:
             return True
+        queue = asked.turn.queue
         if answer is not Answer.TOO_BUSY:
             queue.machine.accepted(1)
             return True
@@ -295,7 +285,7 @@ class BookKeeperCodec(ChannelCodec):
             queue.machine.look(now_ms)
             for asked, items in queue.leave(now_ms):
                 self._leave(asked, items)
-                self._give_time(asked)
+                asked.deadline = max(asked.deadline, asked.turn.until_ms / 1000)
             resume_ms = queue.machine.resume_ms
             if resume_ms is not None and self._timer is None:
                 self._timer = loop.call_at((resume_ms + 1) / 1000, self._pause_over)

@@ -212,7 +212,7 @@ class Channel(FrameProtocol):
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
-        return self._queue.unsent.get(sink, 0) + self.codec.waiting_bytes(sink)
+        return self._queue.unsent.get(sink, 0) + self.codec.waiting_bytes.get(sink, 0)
 
     def expire(self, now: float) -> None:
         """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from quire.core.pacing import PacingMachine
 from quire.net.connection_states import ConnectionState
 from quire.net.opening import Opening
 from quire.net.receive_memory import ReceiveBudget, Scratch
@@ -62,6 +63,8 @@ class ChannelCodec(ABC):
         first_state: what comes first on the connection.
         open_state: what comes when nothing is left to be said before the first request.
         in_chunks, short_kind: how frames come; see `FrameProtocol`.
+        waiting_bytes: bytes of each sink's requests that wait until the bookie has fewer others.
+        paced: what bounds the entries that are in flight, where a bookie takes them one by one.
     """
 
     channel: Any  # each subclass says `Channel`, which knows codecs
@@ -73,6 +76,8 @@ class ChannelCodec(ABC):
     def __init__(self, sent_bytes_max: int, taken_bytes_max: int) -> None:
         self.sent_bytes_max = sent_bytes_max
         self.taken_bytes_max = taken_bytes_max
+        self.waiting_bytes: dict[AnswerSink, int] = {}
+        self.paced: Sequence[PacingMachine] = ()
 
     @abstractmethod
     def opening(self, keys: ClientKeys | None) -> Opening | None:
@@ -101,15 +106,6 @@ class ChannelCodec(ABC):
     @abstractmethod
     def end(self) -> None:
         """The connection is over: answer everything UNREACHABLE."""
-
-    def waiting_bytes(self, sink: AnswerSink) -> int:  # noqa: ARG002 - most protocols let everything leave
-        """Bytes of a sink's requests that wait until the bookie has fewer others."""
-        return 0
-
-    @property
-    def entries_answered(self) -> int:
-        """How many responses of a bookie were about one entry of several that a request asks for; it only rises."""
-        return 0
 
     def ask_for_a_sign(self) -> None:  # noqa: B027 - most protocols have no such question
         """Ask what every bookie answers at once, where there is such a question."""

@@ -7,15 +7,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.core.pacing import PacingMachine
+
+
+class PacedTurn:
+    """Where the entries of one request wait.
+
+    Attributes:
+        queue: which.
+        timeout_ms: how long the bookie may accept nothing while some wait.
+        waiting: how many do.
+    """
+
+    __slots__ = ("queue", "timeout_ms", "waiting")
+
+    def __init__(self, queue: PacedQueue, timeout_ms: int) -> None:
+        self.queue = queue
+        self.timeout_ms = timeout_ms
+        self.waiting = 0
+
+    @property
+    def until_ms(self) -> int:
+        """Until when those that wait may, since the bookie accepts others; 0 if it never did."""
+        return self.queue.machine.may_wait_until(self.timeout_ms)
+
+
+class PacedQueues(NamedTuple):
+    """Those of one connection: ordinary adds, ordinary reads, and what a recovery asks for."""
+
+    adds: PacedQueue
+    reads: PacedQueue
+    recovery: PacedQueue
 
 
 class PacedQueue:
     """What one connection sends of one kind: refused entries first, then the others, first in, first out.
 
-    An entry is a request, which counts in `waiting` how many of its entries are here, and a number that says which of
+    An entry is a request, which counts in its turn how many of its entries are here, and a number that says which of
     its entries it is.
 
     Attributes:
@@ -36,13 +66,13 @@ class PacedQueue:
 
     def put(self, asked: Any, items: Sequence[int]) -> None:
         """Entries of a request wait until there is room for them."""
-        asked.waiting += len(items)
+        asked.turn.waiting += len(items)
         self._waiting.append((asked, items))
 
     def put_again(self, asked: Any, item: int, now_ms: int) -> None:
         """The bookie has refused an entry as too busy."""
         self.machine.refused(now_ms)
-        asked.waiting += 1
+        asked.turn.waiting += 1
         self._again.append((asked, item))
 
     def leave(self, now_ms: int) -> Iterator[tuple[Any, Sequence[int]]]:
@@ -54,7 +84,7 @@ class PacedQueue:
             if len(items) > room:
                 self._waiting.appendleft((asked, items[room:]))
                 items = items[:room]
-            asked.waiting -= len(items)
+            asked.turn.waiting -= len(items)
             self.machine.left(len(items))
             yield asked, items
 

@@ -71,8 +71,8 @@ class RunsExpected:
                 self._step = min(2 * self._step, _STEP_MAX)
                 run.offset = offset
                 run.expected -= count
-                if run.queue is not None:
-                    run.queue.machine.accepted(count)
+                if run.turn is not None:
+                    run.turn.queue.machine.accepted(count)
                 if not run.expected:
                     self._remove(run)
                     run.refuse(Answer.OK)

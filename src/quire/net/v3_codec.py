@@ -212,7 +212,7 @@ class V3Codec(BookKeeperCodec):
         asked = RangeAsked(self, wanted, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)
         poll.done = True
         self.finished(poll)
-        self.begin(asked, self._reads)
+        self.begin(asked, self._queues.reads)
         asked.start([read.body] if read.body and read.entryId == first else (), lac)
 
 

@@ -36,11 +36,11 @@ def values_of(number: int, count: int) -> list[bytes]:
         ("v2", 8, 200, 1),
         ("v3", 8, 200, 1),
         pytest.param("v2", 8, 200, 3, marks=pytest.mark.slow),
-        pytest.param("v3", 8, 200, 3, marks=pytest.mark.slow),
-        ("v2", 1_000, 3_000, 1),
+        ("v3", 8, 60, 3),
+        ("v2", 1_000, 2_000, 1),
         pytest.param("v3", 1_000, 3_000, 1, marks=pytest.mark.slow),
         pytest.param("v2", 1_000, 1_500, 3, marks=pytest.mark.slow),
-        ("v3", 1_000, 1_000, 3),
+        pytest.param("v3", 1_000, 1_500, 3, marks=pytest.mark.slow),
     ],
 )
 def test_everything_is_acknowledged_read_and_recovered_below_a_limit(
@@ -122,7 +122,7 @@ def test_a_bookie_that_is_busy_for_ever_is_replaced_after_the_add_timeout(
 ) -> None:
     async def work() -> None:
         async with busy_cluster(tmp_path, 4) as (cluster, busy):
-            client = await cluster.client(replace(HASTY, protocol=protocol))
+            client = await cluster.client(replace(PATIENT, protocol=protocol, add_timeout_ms=2_000))
             ledger = await client.create_ledger(**SHAPE)
             await ledger.append(b"before")
             gone = ledger.metadata.fragments[0].ensemble[1]
@@ -131,9 +131,8 @@ def test_a_bookie_that_is_busy_for_ever_is_replaced_after_the_add_timeout(
             await ledger.append_many([b"%d" % number for number in range(200)])
             await until_async(lambda: its.refused[ADDS] > 200)
             async with asyncio.timeout(60):
-                while len(ledger.metadata.fragments) == 1:
+                while gone in ledger.metadata.last_fragment.ensemble:
                     await ledger.append(b"after")
-            assert gone not in ledger.metadata.fragments[1].ensemble
             last = ledger.last_add_confirmed
             await ledger.close()
             reader = await client.open_ledger(ledger.ledger_id)
