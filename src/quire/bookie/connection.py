@@ -316,21 +316,18 @@ class Connection(ClientConnection):
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
         first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
-        wanted = first, last, bytes_max, self._origin_of(request, term)
-        return lambda answer: self._entries(request, answer, *wanted)
+        origin_term = 0 if term == native_bodies.ANY_TERM else term
+        if origin_term and not self._may_name(origin_term):
+            raise self._no_term(request, term)
+        return lambda answer: self._entries(request, answer, first, last, bytes_max, origin_term)
 
-    def _origin_of(self, request: Request, term: int) -> int:
-        """The origin term of the entries that a client asks for; 0 for those of a ledger.
+    def _may_name(self, origin_term: int) -> bool:
+        """Whether this client's requests can name an origin term."""
+        return self.terms and origin_term <= ID_MAX
 
-        Raises:
-            MalformedFrameError: it is one that cannot be, or of a client that does not know terms.
-        """
-        if term == native_bodies.ANY_TERM:
-            return 0
-        if term > (ID_MAX if self.terms else 0):
-            msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
-            raise MalformedFrameError(msg)
-        return term
+    def _no_term(self, request: Request, term: int) -> MalformedFrameError:
+        msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
+        return MalformedFrameError(msg)
 
     def _entries(
         self, request: Request, answer: Answer, first: int, last: int, bytes_max: int, origin_term: int
@@ -376,13 +373,14 @@ class Connection(ClientConnection):
         self.answer(request, answer, lac=lac, body=body)
 
     def _long_poll(self, request: Request) -> None:
-        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
+        previous, first, last, bytes_max, wait_ms, origin_term = native_bodies.decode_long_poll(
             request.body, version=self._version
         )
         if request.ledger_id < 0:
             self.answer(request, Answer.BAD_REQUEST)
             return
-        origin_term = self._origin_of(request, term)
+        if origin_term and not self._may_name(origin_term):
+            raise self._no_term(request, origin_term)
 
         def wake() -> None:
             lac = self._ledgers.lac(request.ledger_id)

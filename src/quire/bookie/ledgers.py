@@ -294,22 +294,15 @@ class Ledgers:
         if answer is not Answer.OK:
             return answer, NO_ENTRY, b"", b""
         self.told_lacs.complete(machine)
-        return Answer.OK, facts.lac, facts.explicit_lac, self._sent_last(ledger_id, facts)
-
-    def _sent_last(self, ledger_id: int, facts: LedgerFacts) -> Buffer:
-        """The last entry that a writer sent, not a recoverer; empty if it is not here."""
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
-        if entry_id == NO_ENTRY:
-            return b""
+        evidence: Buffer = b""  # an entry that a writer sent, not a recoverer
         # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
-        for term in {facts.term, facts.lac_term}:
-            if self._storage.is_recovered(ledger_id, entry_id, term):
-                continue
-            for body in self._storage.read(ledger_id, entry_id, entry_id, 1, origin_term=term).runs:
-                run = RunView.parse(body)
-                if run.holds(entry_id):
-                    return run.entry(run.position(entry_id))
-        return b""
+        for term in {facts.term, facts.lac_term} if entry_id != NO_ENTRY else ():
+            if not evidence and not self._storage.is_recovered(ledger_id, entry_id, term):
+                for body in self._storage.read(ledger_id, entry_id, entry_id, 1, origin_term=term).runs:
+                    if (run := RunView.parse(body)).holds(entry_id):
+                        evidence = run.entry(run.position(entry_id))
+        return Answer.OK, facts.lac, facts.explicit_lac, evidence
 
     def confirmed_in(self, ledger_id: int) -> tuple[int, int]:
         """(the term of the writer that sent the LAC, the LAFR) of a ledger that is known here."""

@@ -532,8 +532,7 @@ class WriterMachine:
             self.waits.quorum_is_back()
 
     def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
-        named = [self.change.ensemble[slot] for slot in missing]
-        bookies = ", ".join(named)
+        bookies = ", ".join(named := [self.change.ensemble[slot] for slot in missing])
         late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
         busy = ", ".join(bookie for bookie in named if bookie in self.change.busy)
         why = f" ({busy} refused all requests as too busy until the add timeout)" if busy else ""
@@ -550,8 +549,7 @@ class WriterMachine:
         Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
         an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
         """
-        record = self.swap.record
-        term = self.closing.term
+        record, term = self.swap.record, self.closing.term
         if self.rules.writer_may_change(record, term):
             self._next_round()
         elif record.term != term and record.state is not LedgerState.CLOSED:
