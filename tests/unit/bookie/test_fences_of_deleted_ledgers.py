@@ -19,7 +19,7 @@ from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.wire.native import Flag, Kind
 from support.one_bookie import OneBookie, opened, recovered
 from support.records import put_record, record_of
@@ -78,7 +78,7 @@ def test_a_read_that_had_begun_says_nothing_of_a_record_made_since(tmp_path: Pat
     async def work(at: World) -> None:
         store = SlowStore(at.store._space)
         store.gate = asyncio.Event()
-        reads, found = RecordReads(LedgerStore(store)), list[Told]()
+        reads, found = RecordReads(BothRecords(store)), list[Told]()
 
         def tell(_: int, told: Told) -> None:
             found.append(told)
