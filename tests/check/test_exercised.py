@@ -240,6 +240,7 @@ NOT_BY_THE_EXPLORER = {
         "ledgers have no terms: tests/check/test_streams.py",
     ),
     "left_counts_as_lost": REGISTRATIONS,
+    "fence_of_deleted": "its bookies are asked in our words: tests/unit/bookie/test_fences_of_deleted_ledgers.py",
 }
 
 

@@ -99,6 +99,7 @@ ASKED = "its driver asks it, and decides nothing by it"
 LEADS_ALONE = "nobody but the handles changes the list (tests/unit/log/test_log_drivers.py)"
 NO_PAGES = "a list of so few ledgers has no pages (tests/properties/test_log_list.py)"
 NO_LACS = "a LAC beyond the end comes from a Java client's recovery (tests/golden/recovery)"
+NO_TERMS = "ledgers have no terms (tests/check/test_streams.py)"
 NO_TIME = "a machine of these worlds has no time (tests/properties/test_reader_properties.py)"
 DISK = "its bookies' journals take everything (tests/unit/core/test_bookie_ledger.py)"
 VIGIL = (
@@ -132,6 +133,8 @@ NOT_CALLED = {
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
     ("BookieLedgerMachine", "not_saved"): DISK,
+    ("BookieLedgerMachine", "raise_term"): NO_TERMS,
+    ("BookieLedgerMachine", "_term_is_unknown"): NO_TERMS,
     ("BookieLedgerMachine", "not_deleted"): DISK,
     ("BookieLedgerMachine", "is_as_stored"): ASKED,
     (

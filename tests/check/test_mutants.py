@@ -46,8 +46,9 @@ def test_what_ships_holds_where_the_mutant_breaks(name):
     assert done.result.violation is None, done.text
 
 
-BY_PROGRAMS = ["first_word", "without_record"]
-"""The explorer's bookies know their ledger's key: `tests/unit/bookie/test_first_words.py` takes these out of a bookie."""
+BY_PROGRAMS = ["first_word", "without_record", "fence_of_deleted"]
+"""The explorer's bookies know their ledger's key: `tests/unit/bookie/test_first_words.py` takes the first two out of a
+bookie. Its clients speak our own protocol: `tests/unit/bookie/test_fences_of_deleted_ledgers.py` takes out the third."""
 
 OF_REPAIR = ["fragment_is_decided", "copy_priority"]
 """Taken out, or turned round, in `tests/unit/core/test_rereplication.py`."""

@@ -193,8 +193,8 @@ class ShortListing(LedgerStore):
 
     empty = False
 
-    async def list(self, after: int | None = None, limit: int = 1000) -> list[LedgerId]:
-        return [] if self.empty else await super().list(after, limit)
+    async def page(self, after: LedgerId | None = None) -> list[tuple[LedgerId, Any]]:
+        return [] if self.empty else await super().page(after)
 
 
 @incident(
@@ -225,7 +225,8 @@ async def test_870_an_empty_listing(fault: bool, tmp_path: Path) -> None:
                 password=b"",
             )
         )
-    asked = (ListingIsProof if fault else CollectorStore)(store, BookieId("b1"), records)
+    asked = (ListingIsProof if fault else CollectorStore)(store, BookieId("b1"))
+    asked.records.ledgers = records
     worker = StepWorker()
     collector = GarbageCollector(
         BookieConfig(directory=tmp_path),

@@ -52,7 +52,7 @@ class ScriptedBookies:
         return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
     def add_run(self, bookie, run, sink, tag, timeout_ms):
-        access, body, body_crc, lac, recovery, _ = run
+        access, body, body_crc, lac, recovery, *_ = run
         assert not recovery
         assert body_crc == checksum(body)
         frame = (access, body, sink, tag, lac)

@@ -61,7 +61,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "slots": "live",
         "ensembles": "ensemble",
         "holes": "holes",
-        "same": "ledger_id seeks_absent status",
+        "same": "busy ledger_id seeks_absent status",  # nobody is too busy,
     },
     WriterWaits: {
         "same": "left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
@@ -70,7 +70,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "records": "proposed record",
         "same": "asked attempts in_doubt version",
     },
-    Closing: {"same": "lac ledger_id length rules status"},
+    Closing: {"same": "lac ledger_id length rules status term"},
     RecoveryMachine: {
         "parts": "back end",
         "records": "record",
@@ -100,7 +100,8 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     LacMachine: {
         "masks": "_answered _known",
         "ensembles": "_ensemble",
-        "same": "_highest _quorums _rules out status",
+        "records": "_record",
+        "same": "_behind _highest _quorums _rules out status",
     },
     ReadMachine: {
         "masks": "_avoid _slow",
