@@ -34,10 +34,10 @@ def values_of(number: int, count: int) -> list[bytes]:
     ("protocol", "at_once", "count", "clients"),
     [
         ("v2", 8, 200, 1),
-        ("v3", 8, 200, 1),
+        pytest.param("v3", 8, 200, 1, marks=pytest.mark.slow),
         pytest.param("v2", 8, 200, 3, marks=pytest.mark.slow),
         ("v3", 8, 60, 3),
-        ("v2", 1_000, 2_000, 1),
+        pytest.param("v2", 1_000, 2_000, 1, marks=pytest.mark.slow),
         pytest.param("v3", 1_000, 3_000, 1, marks=pytest.mark.slow),
         pytest.param("v2", 1_000, 1_500, 3, marks=pytest.mark.slow),
         pytest.param("v3", 1_000, 1_500, 3, marks=pytest.mark.slow),
@@ -78,6 +78,7 @@ def test_everything_is_acknowledged_read_and_recovered_below_a_limit(
     asyncio.run(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_so_many_are_in_flight_and_no_more(tmp_path: Path, protocol: str) -> None:
     """Without any limit at the bookie: fences and other ledgers' reads do not wait for what does."""
@@ -179,7 +180,8 @@ def test_busy_is_no_negative_and_no_fence(tmp_path: Path, protocol: str) -> None
             assert sum(one.refused[URGENT] for one in busy)
             assert all(not one.most[URGENT] for one in busy)
             limit(busy, NO_LIMIT)
-            reader = await other.open_ledger(ledger.ledger_id)
+            third = await cluster.client(replace(PATIENT, protocol=protocol))
+            reader = await third.open_ledger(ledger.ledger_id)
             assert [entry.entry_id async for entry in reader.read()] == list(range(50))
             await ledger.abandon()
 
