@@ -27,7 +27,12 @@ LOCAL = "uses connections inside one Java process"
 NOT_STARTED = (
     "a bookie whose key does not fit its certificate does not start; Java's starts and refuses every client"
 )
+NOT_PROVEN = (
+    "Java's deletion leaves no tombstone: a ledger goes after two passes that found it and one that missed it, and this "
+    "one lives for less than two passes; its fence is served until then"
+)
 DIFFERENT = {
+    "testConcurrentFenceAndDeleteLedger": NOT_PROVEN,
     "testBookieAuthPluginRequireClientTLSAuthentication": IN_ITS_PROCESS,
     "testBookieAuthPluginRequireClientTLSAuthenticationLocal": LOCAL,
     "testBookieAuthPluginDenyAccesstoClientWithoutTLSAuthentication": IN_ITS_PROCESS,

@@ -63,6 +63,10 @@ class JavaPeers:
         jvm: options for each bookie's Java.
         version: another BookKeeper than 4.17.3; ZooKeeper stays that of 4.17.3.
         program: the client's source.
+        name: the host's name in the bookies' ids.
+
+    Attributes:
+        client_options: what every command of its clients is given at its end.
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class JavaPeers:
         jvm: str = "",
         version: str = "",
         program: str = "JavaClient",
+        name: str = "127.0.0.1",
     ) -> None:
+        self.name = name
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         settings = folder / "bookie.conf"
-        settings.write_text(CONFIGURATION + configuration)
+        settings.write_text(f"{CONFIGURATION}advertisedAddress={name}\n{configuration}")
         sessions = folder / "zookeeper.conf"
         sessions.write_text(LONG_SESSIONS)
         self._environment = (
@@ -97,6 +103,7 @@ class JavaPeers:
             timeout=START_SECONDS,
         )
         self._roots = itertools.count(1)
+        self.client_options: tuple[str, ...] = ()
 
     def run(self, command: str, *arguments: str, check: bool = True) -> str:
         """What one command of `tools/java-peer` prints."""
@@ -123,7 +130,7 @@ class JavaPeers:
         """The ids of the Java bookies, by their numbers."""
         lines = (self.folder / "ports").read_text().split()
         return [
-            f"127.0.0.1:{port}"
+            f"{self.name}:{port}"
             for name, _, port in (line.partition("=") for line in lines)
             if "bookie" in name
         ]
@@ -200,7 +207,7 @@ class JavaClient:
         self, uri: str, digest: str, command: str, *arguments: object
     ) -> AsyncIterator[dict[str, Any]]:
         """The events of one command, as they come."""
-        words = [uri, digest, "secret", *command.split(), *map(str, arguments)]
+        words = [uri, digest, "secret", *command.split(), *map(str, arguments), *self._peers.client_options]
         async for line in self._lines(" ".join(words)):
             if line.startswith(b'{"event":') and not line.startswith(b'{"event":"done"'):
                 yield json.loads(line)
