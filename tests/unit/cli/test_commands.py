@@ -206,7 +206,7 @@ def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
         (("log", "append", "x"), "no_such_log", 1),
         (("ledger", "append", "/no/such/file"), "os", 1),
         (("cluster", "status", "--cluster", "sqlite:/no/such/file"), "no_cluster", 1),
-        (("cluster", "status", "--cluster", "zk://localhost/x"), "no_cluster", 1),
+        (("cluster", "status", "--cluster", "zk://localhost/x?patience_ms=500"), "no_cluster", 1),
         (("cluster", "status", "--cluster", "nonsense"), "no_cluster", 1),
     ],
 )

@@ -230,7 +230,7 @@ async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
         for n in range(3):
             assert await ledger.append(b"%d" % n) == n
             await until_async(lambda: not ledger._outgoing._places)
-            assert c.bookies.explicit["b1"][-1] == n
+            await until_async(lambda n=n: c.bookies.explicit["b1"][-1:] == [n])
         c.bookies.set("b1", "dead")
         assert await ledger.append(b"3") == 3
         await until_async(lambda: ledger.metadata.last_fragment.ensemble == ("b4", "b2", "b3"))
