@@ -132,9 +132,9 @@ class ReplicaCheck:
         answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
         if answer in NEGATIVES:
             return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
-        if answer is Answer.OK and await self._in_limbo(bookie):
+        if answer is Answer.OK and (doubt := await self._doubt(bookie)):
             # It may hold more than it lists, and says so: no negative.
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, IN_LIMBO) for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, doubt) for share in mine]
         if answer is not Answer.OK:
             return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
         found: list[Finding] = []
@@ -223,15 +223,18 @@ class ReplicaCheck:
         unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
         found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
         found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
-        if unread and await self._in_limbo(part.bookie):
-            found += _findings(part, unread, CopyVerdict.UNKNOWN, IN_LIMBO)
+        if unread and (doubt := await self._doubt(part.bookie)):
+            found += _findings(part, unread, CopyVerdict.UNKNOWN, doubt)
         else:
             found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
         found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
 
-    async def _in_limbo(self, bookie: BookieId) -> bool:
+    async def _doubt(self, bookie: BookieId) -> str:
+        """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""
         answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
-        return answer not in NEGATIVES and (answer is not Answer.OK or bool(facts.get("limbo")))
+        if answer is Answer.OK:
+            return IN_LIMBO if facts.get("limbo") else ""
+        return "" if answer in NEGATIVES else answer.name
 
 
 def majority(contents: dict[BookieId, int]) -> list[BookieId]:

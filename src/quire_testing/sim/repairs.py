@@ -109,7 +109,7 @@ class RepairPrograms:
             one.server.bookie_id: one.server for one in self._world.bookies.values() if one.server and one.up
         }
         there = {int(ledger_id) async for ledger_id in client.ledgers()}
-        for (ledger_id, bookie), holes in self._marked.items():
+        for (ledger_id, bookie), holes in list(self._marked.items()):
             record = self._world.record(ledger_id)
             if record is None or ledger_id not in there or bookie not in stored:
                 continue

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quire.client.scrubbing import IN_LIMBO, CopyVerdict, Finding, ReplicaCheck, windows
+from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
@@ -56,7 +57,8 @@ async def findings(cluster: RecoveringCluster, ledger: LedgerId) -> dict[BookieI
             for part in windows(record, share)
             for one in (await check.scrub(part)).findings
         ]
-        assert [one.verdict for one in read] == [one.verdict for one in listed[bookie]]
+        if bookie not in {each for each, some in listed.items() for one in some if one.detail == "TIMED_OUT"}:
+            assert [one.verdict for one in read] == [one.verdict for one in listed[bookie]]
     marks = [
         mark for bookie, each in listed.items() for one in each if (mark := one.mark(bookie, version, 0))
     ]
@@ -105,3 +107,18 @@ def test_of_an_open_ledger_what_is_decided_is_looked_at_and_repaired() -> None:
         record: LedgerMetadata | None = cluster.world.record(ledger)
         assert record is not None
         assert record.last_entry < 0, "it is still open"
+
+
+def test_a_bookie_that_does_not_answer_is_not_marked() -> None:
+    """It listed what it holds, and stood still before it was asked whether that is all."""
+    with recovering_cluster(4) as cluster:
+        ledger = LedgerId(cluster.written())
+        stands = cluster.id_of(sorted(cluster.named(ledger))[0])
+
+        async def silent(bookie: str, *what: Any, **how: Any) -> Any:
+            return (Answer.TIMED_OUT, {}) if bookie == stands else await info(bookie, *what, **how)
+
+        info, cluster.client.bookies.info = cluster.client.bookies.info, silent  # type: ignore[method-assign,assignment]
+        found = cluster.run(findings(cluster, ledger))
+        assert [(one.verdict, one.detail) for one in found[stands]] == [(CopyVerdict.UNKNOWN, "TIMED_OUT")]
+        assert cluster.marked() == {}
