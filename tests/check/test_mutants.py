@@ -56,7 +56,8 @@ OF_REPAIR = ["fragment_is_decided", "copy_priority"]
 OF_AUTO_RECOVERY = ["is_gone", "seconds_to_add", "copy_is_due", "listing_concludes", "may_recover_open"]
 """No world of the explorer has auditors; taken out in `tests/unit/core/test_audit.py`: X39 "grace without a spare" is
 `may_recover_open`, X41 "short listing is an audit" is `listing_concludes`. X40 "mark deleted whatever its version" is no
-rule: the store's marks are compared by version and revision (`tests/conformance/test_repair_marks.py`)."""
+rule: the store's marks are compared by version and revision (`tests/conformance/test_repair_marks.py`). Whole programs without
+X40 and X41 lose marks in `tests/unit/autorecovery/test_rules_taken_out.py`."""
 
 OF_REGISTRATIONS = ["left_counts_as_lost"]
 """The explorer's bookies are not registered; taken out in `tests/properties/test_writer_properties.py`."""

@@ -12,6 +12,7 @@ from quire.client.bookies import AddSink
 from quire.client.copying import copies
 from quire.core.answers import Answer
 from quire.core.ids import EntryId
+from quire.metadata.repairs import RepairStore
 from quire.spark.jobs import scrub
 from quire.spark.jobs.__main__ import run_lines
 from quire.wire.entry import Entry
@@ -128,6 +129,15 @@ def test_bits_that_rot_while_a_bookie_is_down_are_found_too(spark, own_cluster, 
     assert report.found == {"corrupt": len(done) * TOGETHER}
 
 
+async def marks_of(client):
+    """What is marked for repair, by ledger."""
+    page = await RepairStore(client.store, client.clock, "test").marks_page()
+    return {
+        int(ledger): [(one.reason.name, one.bookie, *one.entries[:2]) for one in stored.mark.marks]
+        for ledger, stored in page
+    }
+
+
 async def fill_open(client):
     ledger = await client.create_ledger()
     await ledger.append(b"of a ledger that is still written")
@@ -154,7 +164,8 @@ def test_a_bookie_that_is_away_is_unknown_and_one_that_never_got_its_copies_is_s
     four_bookies.stop_bookie([b.bookie_id for b in four_bookies.bookies].index(away))
     for mode in ("audit", "scrub"):
         table = str(tmp_path / mode)
-        work = scrub.plan(four_bookies.uri, audit=mode == "audit", timeout_ms=2000)
+        work = scrub.plan(four_bookies.uri, audit=mode == "audit", mark=mode == "scrub", timeout_ms=2000)
+        assert four_bookies.run(marks_of) == {}
         report = scrub.run(spark, work, table)
         assert {(verdict, b) for verdict, b, *_ in wrong(spark, table)} == {
             ("missing", short),
@@ -162,6 +173,8 @@ def test_a_bookie_that_is_away_is_unknown_and_one_that_never_got_its_copies_is_s
         }
         assert (report.ok, report.open_ledgers, report.ledgers) == (False, 1, 1)
         assert report.found == {"missing": ENTRIES, "unknown": ENTRIES}
+        assert report.marked == (mode == "scrub")
+    assert four_bookies.run(marks_of) == {ledger_id: [("HOLE", short, 0, ENTRIES - 1)]}
 
 
 def test_a_copy_that_says_something_else_is_unlike_the_others(spark, own_cluster, tmp_path):

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
-from quire.client.copy_rate import CopyRate
 from quire.client.ledger_repair import LedgerRepair, access_of
 from quire.client.replica_lists import replica_list
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
@@ -109,7 +108,7 @@ class ClusterRepair:
     ) -> None:
         self._client, self._gone = client, frozenset(gone)
         self._password, self._accepted = password, accepted
-        self._targets = RepairTargets(client, CopyRate(client.clock, bytes_per_s))
+        self._targets = RepairTargets(client, bytes_per_s)
         self._under_way: dict[int, LedgerRepair] = {}
         self.totals = RepairTotals()
 

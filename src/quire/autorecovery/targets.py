@@ -1,12 +1,14 @@
 """Which bookies may be given copies, how much, and how fast: free space above a floor, and one rate for all.
 
-Source: docs/protocol/repair.md, "Targets"; docs/operations.md.
+Source: docs/protocol/repair.md, "Targets", "Giving way"; docs/operations.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -15,6 +17,7 @@ from quire.client.client import Client
 from quire.client.copy_rate import CopyRate
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.core.yielding import CopyPace
 
 FLOOR_PART: Final = 20
 """One part in so many of a disk stays free of copies."""
@@ -25,6 +28,7 @@ SEGMENT_BYTES: Final = 64 << 20
 LOOK_AGAIN_MS: Final = 5_000
 """What bookies say of their disks is asked for again after so long."""
 _ASKED_MS: Final = 3_000
+_LOG: Final = logging.getLogger(__name__)
 
 
 class RepairTargets:
@@ -32,13 +36,16 @@ class RepairTargets:
 
     Args:
         client: the cluster.
-        rate: how fast they are sent copies.
+        bytes_per_s: how fast they are sent copies; None: as fast as they take them. Where that makes adds of others slow
+            it is less.
     """
 
-    def __init__(self, client: Client, rate: CopyRate) -> None:
-        self._client, self._rate = client, rate
+    def __init__(self, client: Client, bytes_per_s: int | None) -> None:
+        self._client, self._rate = client, CopyRate(client.clock, bytes_per_s)
+        self._pace = CopyPace(bytes_per_s)
         self._room_bytes: dict[BookieId, float] = {}
         self._looked_ms = -LOOK_AGAIN_MS
+        self._sent_bytes = 0
         self._looking = asyncio.Lock()
 
     async def candidates(self, ledger_id: int) -> list[BookieId]:
@@ -79,7 +86,24 @@ class RepairTargets:
                 bookie: room_above_floor(info) if answer is Answer.OK else 0
                 for bookie, (answer, info) in zip(bookies, told, strict=True)
             }
-            self._looked_ms = self._client.clock.now_ms()
+            self._keep_pace({bookie: info for bookie, (_, info) in zip(bookies, told, strict=True)})
+
+    def _keep_pace(self, told: Mapping[BookieId, Mapping[str, Any]]) -> None:
+        """Copy slower or faster, by what bookies say of others' adds."""
+        add_us = {
+            bookie: us for bookie, info in told.items() if isinstance(us := info.get("add_p99_us"), int)
+        }
+        now_ms, sent_bytes = self._client.clock.now_ms(), self._rate.sent_bytes
+        before, elapsed_ms = self._pace.bytes_per_s, max(1, now_ms - self._looked_ms)
+        # After a long pause bookies tell of a time in which nothing was copied.
+        copied = sent_bytes - self._sent_bytes if elapsed_ms < 2 * LOOK_AGAIN_MS else 0
+        self._pace.looked(add_us, copied, elapsed_ms)
+        self._rate.bytes_per_s = self._pace.bytes_per_s
+        self._looked_ms, self._sent_bytes = now_ms, sent_bytes
+        if before != self._pace.bytes_per_s:
+            _LOG.info(
+                "copies are sent at %s bytes/s at most from now on", self._pace.bytes_per_s or "any number of"
+            )
 
 
 def room_above_floor(info: dict[str, Any]) -> float:

@@ -19,7 +19,6 @@ from quire.autorecovery.following import AGAIN_S, following
 from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
-from quire.client.copy_rate import CopyRate
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
@@ -76,7 +75,7 @@ class RepairWorker:
     ) -> None:
         self._client, self._marks = client, marks
         self._marked = MarkedLedgers(marks, client.ledger_store)
-        self._targets = RepairTargets(client, CopyRate(client.clock, bytes_per_s))
+        self._targets = RepairTargets(client, bytes_per_s)
         self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
         self.state = RepairWorkerState(name)
         self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s

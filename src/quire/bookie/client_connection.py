@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from quire.bookie.admission import Admission
+from quire.bookie.background import BackgroundQueue
 from quire.bookie.config import BookieConfig
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.ledgers import Ledgers
@@ -56,6 +57,7 @@ class Serving(Protocol):
     receive_budget: ReceiveBudget
     unread: UnreadAnswers
     admission: Admission[ClientConnection]
+    background: BackgroundQueue
     ledgers: Ledgers
     storage: LedgerStorage
     digest_types: DigestTypes
@@ -80,7 +82,7 @@ class Serving(Protocol):
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk."""
 
-    def settled(self, size: int) -> None:
+    def settled(self, size: int, *, background: bool = False) -> None:
         """So many bytes are there, or failed."""
 
     def answer_for(self, error: StorageError) -> Answer:
@@ -178,6 +180,7 @@ class ClientConnection(FrameProtocol, Asker):
         self._waiting.clear()
         self._again.clear()
         self._server.unread.done(self)
+        self._server.background.dropped(self)
         self._server.disconnected(self)
 
     # --- before its first request --------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
 _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
 """Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
+_YIELDING = frozenset({Kind.ADD, Kind.READ})
+_FLAGS = Flag.BACKGROUND | Flag.FENCE
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
 REQUESTS_A_LOOK = 64
 """So many requests are served between two looks at the clock."""
@@ -255,26 +257,37 @@ class Connection(ClientConnection):
 
     def _serve_intact(self, request: Request, frame: memoryview) -> None:
         kind = request.kind
-        if kind is Kind.ADD:
-            self._add(request)
+        if request.flags & _FLAGS == Flag.BACKGROUND and kind in _YIELDING:
+            self._server.background.come(self, request, frame)
+        elif kind is Kind.ADD:
+            self.serve_add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
             look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
             self._ledgers.fence_then(request, self.unless_held(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
-            self._look(request)(Answer.OK)
+            self.serve_read(request)
         elif kind is Kind.LONG_POLL:
             self._long_poll(request)
         else:
             self._serve_rest(request)
 
-    def _add(self, request: Request) -> None:
+    def must_wait(self, request: Request) -> bool:
+        """Whether something is to be waited for before a request is served."""
+        return self.not_read_since is not None or (self._server.vigil.holding and _must_wait(request))
+
+    def serve_read(self, request: Request) -> None:
+        """Answer a READ or READ_LAC that does not fence, or whose fence is durable."""
+        self._look(request)(Answer.OK)
+
+    def serve_add(self, request: Request) -> bool:
+        """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
         if request.ledger_id < 0 or not request.key:
             self.answer(request, Answer.BAD_REQUEST)
-            return
+            return False
         run = RunView.parse_sent(request.body)
         if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
             self.answer(request, Answer.BAD_REQUEST)
-            return
+            return False
         if run.ledger_id != request.ledger_id:
             msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
@@ -288,12 +301,13 @@ class Connection(ClientConnection):
         if answer is Answer.OK:
             self.added = True
             self._server.admitted(len(request.body))
-        else:
-            self.answer(request, answer)
+            return True
+        self.answer(request, answer)
+        return False
 
     def stored_alone(self, tag: Any, error: StorageError | None) -> None:
-        request: AddRequest = tag  # as `_add` or `serve_adds` gave it
-        self._server.settled(len(request.body))
+        request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
+        self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
         if self._server.vigil.holding:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:

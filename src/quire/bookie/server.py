@@ -21,6 +21,7 @@ from typing import Any
 from quire.bookie.about import disk_facts, program_version
 from quire.bookie.admission import Admission
 from quire.bookie.attention import Attention
+from quire.bookie.background import BackgroundQueue
 from quire.bookie.boots import BootRecord
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
@@ -140,6 +141,7 @@ class BookieServer:
         self._answering: list[ClientConnection] = []
         self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
+        self.background = BackgroundQueue(self.clock, lambda: self._pending_bytes, self.put)
         self._freed = FreedMemory(self.scratch, self.unread, self.receive_budget)
         self.lost: LostLedgers
         self._server: asyncio.Server | None = None
@@ -338,6 +340,7 @@ class BookieServer:
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
             self.ledgers.settle_lacs()
+            self.background.keep_times()
             self._writers.clear()
             self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_space()
@@ -396,6 +399,11 @@ class BookieServer:
     def put(self, connection: ClientConnection) -> None:
         """A connection has put entries: one that lately was alone to do so has no other to share a sync with."""
         self._writers.add(connection)
+        background = self.background
+        others = background.settled_bytes + self._pending_bytes - background.machine.in_flight
+        if others > background.put_bytes:
+            background.put_bytes, background.put_s = others, asyncio.get_running_loop().time()
+            background.puts.append((others, background.put_s))
         if len(self._writers) == 1:
             self.ledgers.flush()
         else:
@@ -420,9 +428,18 @@ class BookieServer:
             for connection in list(self._connections):
                 connection.hold()
 
-    def settled(self, size: int) -> None:
+    def settled(self, size: int, *, background: bool = False) -> None:
         """So many bytes are there, or failed."""
         self._pending_bytes -= size
+        others = self.background
+        if background:
+            others.machine.settled(size)
+        else:
+            others.settled_bytes += size
+            while others.puts and others.puts[0][0] <= others.settled_bytes:
+                others.took_s.append(asyncio.get_running_loop().time() - others.puts.popleft()[1])
+        if others.waiting:
+            others.look_soon()
         if self.holding and self._pending_bytes < self.config.pending_bytes_max // 2:
             self.holding = False
             asyncio.get_running_loop().call_soon(self._release)
@@ -452,6 +469,8 @@ class BookieServer:
             "entries_added": self.ledgers.entries_added,
             "bytes_added": self.ledgers.bytes_added,
             "pending_bytes": self._pending_bytes,
+            "add_p99_us": self.background.add_p99_us(),
+            "background": self.background.info(),
             "record_reads": self.record_reads.reads,
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),

@@ -18,6 +18,10 @@ class CopyRate:
         clock: time.
         bytes_per_s: None: as many as bookies take.
         sleep: waits for some seconds.
+
+    Attributes:
+        bytes_per_s: may be set anew at any time.
+        sent_bytes: what was let through so far.
     """
 
     def __init__(
@@ -26,15 +30,17 @@ class CopyRate:
         bytes_per_s: int | None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._clock, self._bytes_per_s, self._sleep = clock, bytes_per_s, sleep
+        self._clock, self.bytes_per_s, self._sleep = clock, bytes_per_s, sleep
         self._free_at_ns = 0
+        self.sent_bytes = 0
 
     async def wait(self, size: int) -> None:
         """Return when so many bytes may be sent; callers are served in their order."""
-        if self._bytes_per_s is None:
+        self.sent_bytes += size
+        if self.bytes_per_s is None:
             return
         now_ns = self._clock.now_ns()
         begin_ns = max(now_ns, self._free_at_ns)
-        self._free_at_ns = begin_ns + size * 1_000_000_000 // self._bytes_per_s
+        self._free_at_ns = begin_ns + size * 1_000_000_000 // self.bytes_per_s
         if begin_ns > now_ns:
             await self._sleep((begin_ns - now_ns) / 1e9)

@@ -13,7 +13,7 @@ from typing import Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient
-from quire.client.copying import copies
+from quire.client.copying import Copies, copies
 from quire.client.range_read import open_runs
 from quire.client.replica_lists import READ_BYTES
 from quire.core.answers import NEGATIVES, Answer
@@ -30,6 +30,9 @@ from quire.wire.run import ids_in
 
 NEAR: Final = 64
 """Entries this close together are asked for in one read."""
+BUSY_PAUSE_S: Final = 0.25
+BUSY_TRIES: Final = 240
+"""A bookie that has no room for the background is asked again, for a minute."""
 _SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
@@ -129,9 +132,13 @@ class RangeCopier(AddSink):
 
     async def _read(self, source: BookieId, first: int, last: int) -> ReadReply | None:
         """A source's response; None if it gives nothing, which says nothing of its copies."""
-        reply = await self._bookies.read(
-            source, self._access, first, last, READ_BYTES, background=True, timeout_ms=self._timeout_ms
-        )
+        for _ in range(BUSY_TRIES):
+            reply = await self._bookies.read(
+                source, self._access, first, last, READ_BYTES, background=True, timeout_ms=self._timeout_ms
+            )
+            if reply.answer is not Answer.TOO_BUSY:
+                break
+            await asyncio.sleep(BUSY_PAUSE_S)
         if reply.answer is Answer.OK or reply.answer in NEGATIVES:
             return reply
         if reply.answer in _SILENT:
@@ -177,7 +184,7 @@ class RangeCopier(AddSink):
         self, piece: CopyRange, entries: Entries, wants: Callable[[int], bool], outcome: CopyOutcome
     ) -> None:
         part = piece.entries
-        waiting: list[tuple[int, asyncio.Future[Answer]]] = []
+        waiting: list[tuple[int, Copies, asyncio.Future[Answer]]] = []
         for run in copies(
             (entry for entry in entries if wants(entry.entry_id)),
             self._access,
@@ -189,21 +196,31 @@ class RangeCopier(AddSink):
                 outcome.answer = Answer.READ_ONLY
                 break
             count = len(ids_in(run.first, run.last, part.period, part.residues))
-            waiting.append((count, self._add(piece.bookie, run.body, run.body_crc)))
-        for count, answered in waiting:
-            answer = await answered
+            waiting.append((count, run, self._add(piece.bookie, run)))
+        for count, run, answered in waiting:
+            answer = await self._unless_busy(piece.bookie, run, answered)
             if answer is Answer.OK:
                 outcome.count += count
             elif outcome.answer is Answer.OK:
                 outcome.answer = answer
 
-    def _add(self, bookie: BookieId, body: bytes, body_crc: int) -> asyncio.Future[Answer]:
+    async def _unless_busy(self, bookie: BookieId, run: Copies, answered: asyncio.Future[Answer]) -> Answer:
+        """The bookie's response to a run, which is sent again as long as its queue of the background is full."""
+        answer = await answered
+        for _ in range(BUSY_TRIES):
+            if answer is not Answer.TOO_BUSY:
+                break
+            await asyncio.sleep(BUSY_PAUSE_S)
+            answer = await self._add(bookie, run)
+        return answer
+
+    def _add(self, bookie: BookieId, run: Copies) -> asyncio.Future[Answer]:
         tag = object()
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answered[tag] = answered
-        self.bytes += len(body)
-        run = AddRun(self._access, body, body_crc, -1, recovery=True, background=True)
-        self._bookies.add_run(bookie, run, self, tag, self._timeout_ms)
+        self.bytes += len(run.body)
+        request = AddRun(self._access, run.body, run.body_crc, -1, recovery=True, background=True)
+        self._bookies.add_run(bookie, request, self, tag, self._timeout_ms)
         return answered
 
     def add_answered(self, tag: object, answer: Answer) -> None:

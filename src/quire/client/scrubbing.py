@@ -1,8 +1,8 @@
-"""Looks at one bookie's copies of a closed ledger: what it lacks, what is no longer what was written, what is too much.
+"""Looks at one bookie's copies of a ledger: what it lacks, what is no longer what was written, what is too much.
 
 One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
-bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed.
-A bookie that does not respond is "unknown", never "missing".
+bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed. Of an open ledger the last fragment is left out: what it
+will hold is not decided. A bookie that does not respond is "unknown", never "missing".
 
 Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
 """
@@ -22,14 +22,19 @@ from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import told_through
+from quire.core.repair_marks import MarkReason, RepairMark
 from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.wire.entries import Entries
 from quire.wire.responses import ReadReply
 
 WINDOW_BYTES = 4 << 20
 """About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""
+
+OPEN_WINDOW_ENTRIES = 256
+"""A window of a ledger whose record does not say how long it is."""
 
 _READ_BYTES = WINDOW_BYTES
 
@@ -50,6 +55,10 @@ class CopyVerdict(StrEnum):
     """The bookie did not respond, or its response is inconclusive."""
 
 
+IN_LIMBO = "limbo"
+_MARKED = {CopyVerdict.MISSING: MarkReason.HOLE, CopyVerdict.CORRUPT: MarkReason.DAMAGE}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Entries first..last of a share, which all have one verdict; `detail` says what the bookie said."""
@@ -58,6 +67,22 @@ class Finding:
     last: int
     verdict: CopyVerdict
     detail: str = ""
+
+    def mark(self, bookie: BookieId, record_version: int, now_ms: int) -> RepairMark | None:
+        """What a worker is to look at; None where nothing is to be copied, or the bookie did not say it.
+
+        Args:
+            bookie: whose copies these are.
+            record_version: of the ledger's record that was looked at.
+            now_ms: wall time.
+        """
+        if self.detail == IN_LIMBO:
+            reason = MarkReason.LIMBO
+        elif self.verdict in _MARKED:
+            reason = _MARKED[self.verdict]
+        else:
+            return None
+        return RepairMark(reason, bookie, EntryRange(self.first, self.last), record_version, "", now_ms)
 
 
 @dataclass(slots=True)
@@ -83,12 +108,14 @@ def windows(record: LedgerMetadata, share: BookieShare) -> Iterator[BookieShare]
     """A share in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
     average = max(1, record.length // max(1, record.last_entry + 1))
     step = max(1, min(1 << 16, WINDOW_BYTES // average))
+    if record.state is not LedgerState.CLOSED:
+        step = OPEN_WINDOW_ENTRIES
     for first in range(share.first // step * step, share.last + 1, step):
         yield share.cut(first, first + step - 1)
 
 
 class ReplicaCheck:
-    """Checks what bookies hold of one closed ledger. A bookie that did not respond once is not waited for again."""
+    """Checks what bookies hold of what is decided of one ledger. A bookie that did not respond once is not waited for again."""
 
     def __init__(self, bookies: BookieClient, record: LedgerMetadata, timeout_ms: int) -> None:
         self._bookies, self._record, self._timeout_ms = bookies, record, timeout_ms
@@ -105,15 +132,18 @@ class ReplicaCheck:
         answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
         if answer in NEGATIVES:
             return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
-        if answer is Answer.OK and await self._in_limbo(bookie):
+        if answer is Answer.OK and (doubt := await self._doubt(bookie)):
             # It may hold more than it lists, and says so: no negative.
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, "limbo") for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, doubt) for share in mine]
         if answer is not Answer.OK:
             return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
         found: list[Finding] = []
         for share in mine:
             for part in windows(self._record, share):
                 found += _findings(part, not_held(part, held), CopyVerdict.MISSING)
+        if self._record.state is not LedgerState.CLOSED:
+            end = self._record.last_fragment.first_entry  # what follows its writer may have put there
+            held = [each._replace(last=min(each.last, end - 1)) for each in held if each.first < end]
         return found + _too_much(mine, held)
 
     async def scrub(self, window: BookieShare) -> WindowCheck:
@@ -193,15 +223,18 @@ class ReplicaCheck:
         unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
         found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
         found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
-        if unread and await self._in_limbo(part.bookie):
-            found += _findings(part, unread, CopyVerdict.UNKNOWN, "limbo")
+        if unread and (doubt := await self._doubt(part.bookie)):
+            found += _findings(part, unread, CopyVerdict.UNKNOWN, doubt)
         else:
             found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
         found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
 
-    async def _in_limbo(self, bookie: BookieId) -> bool:
+    async def _doubt(self, bookie: BookieId) -> str:
+        """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""
         answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
-        return answer not in NEGATIVES and (answer is not Answer.OK or bool(facts.get("limbo")))
+        if answer is Answer.OK:
+            return IN_LIMBO if facts.get("limbo") else ""
+        return "" if answer in NEGATIVES else answer.name
 
 
 def majority(contents: dict[BookieId, int]) -> list[BookieId]:

@@ -203,11 +203,11 @@ MIXES: Final = {
         ),
         Mix(
             "autorecovery",
-            "two daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump, an owner deletes",
+            "two daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump; holes are marked, an owner deletes",
             "autorecovery",
             ((4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (3, 3, 3, 2), (4, 2, 2, 2), (5, 4, 3, 2)),
             16,
-            ("writer1", "writer2", "repairer1", "repairer2", "owner"),
+            ("writer1", "writer2", "repairer1", "repairer2", "inspector", "owner"),
             {
                 Kind.POWER: 3,
                 Kind.KILL: 3,

@@ -11,12 +11,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from quire.autorecovery.daemon import AutoRecovery
+from quire.autorecovery.marking import mark_findings
 from quire.autorecovery.repair import ClusterRepair
 from quire.client.client import RecoveryReport
+from quire.client.scrubbing import ReplicaCheck
 from quire.core.audit_effects import AuditLimits
 from quire.core.errors import QuireError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.open_tails import GraceLimits
+from quire.core.repair_marks import MarkReason
 from quire.core.repair_queue import QueueLimits
+from quire.core.shares import BookieShare, HeldInterval, not_held, shares
 from quire.log.client import QuireClient
 from quire_testing.sim.responses import answer
 from quire_testing.sim.world import World
@@ -28,8 +34,10 @@ GRACE: Final = GraceLimits(grace_s=4, idle_wait_s=1, tick_s=1)
 """As production's, at a faster pace."""
 DAEMON_SECONDS: Final = 12
 """So long the run waits for what daemons do, before everything heals."""
+ANSWER_MS: Final = 500
+"""So long an inspector waits for a bookie's list."""
 REPAIRS: Final = 12
-"""As often a repairer looks at all ledgers, at most."""
+"""As often a repairer or an inspector looks at all ledgers, at most."""
 
 
 class RepairPrograms:
@@ -37,6 +45,7 @@ class RepairPrograms:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._marked: dict[tuple[int, BookieId], set[int]] = {}
 
     async def delete(self, name: str, client: QuireClient, ledger_id: int) -> None:
         """The owner deletes a ledger."""
@@ -51,7 +60,10 @@ class RepairPrograms:
             operation.ok()
 
     async def again(self, name: str, client: QuireClient, over: Callable[[], bool]) -> None:
-        """Repair all ledgers now and then, and some time after `over`; or have a daemon do it."""
+        """Repair all ledgers now and then, and some time after `over`; or have a daemon do it, and look for holes."""
+        if name == "inspector":
+            await self._inspect(name, client, over)
+            return
         if self._world.settings.mix.workload == "autorecovery":
             self.start(name, client)
             await asyncio.sleep(DAEMON_SECONDS)
@@ -63,6 +75,53 @@ class RepairPrograms:
                 await self.run(name, client)
             if over() and chance.random() < 0.3:
                 return
+
+    async def _inspect(self, name: str, client: QuireClient, over: Callable[[], bool]) -> None:
+        """Ask the bookies of all ledgers for their lists now and then, and mark the holes that they tell of."""
+        chance = self._world.chance(name)
+        for _ in range(REPAIRS):
+            await asyncio.sleep(2 * chance.random())
+            with contextlib.suppress(QuireError):
+                async for ledger_id in client.ledgers():
+                    await self._mark_holes(name, client, ledger_id)
+            if over() and chance.random() < 0.3:
+                return
+
+    async def _mark_holes(self, name: str, client: QuireClient, ledger_id: LedgerId) -> None:
+        record = await client.ledger_metadata(ledger_id)
+        check = ReplicaCheck(client.bookies, record, ANSWER_MS)
+        for bookie, mine in _by_bookie(record).items():
+            found = await check.audit(bookie, mine)
+            marks = await mark_findings(client, ledger_id, bookie, found, name)
+            holes = [mark.entries for mark in marks if mark.reason is MarkReason.HOLE]
+            if holes:
+                self._world.saw("a hole is marked")
+            self._marked.setdefault((ledger_id, bookie), set()).update(
+                entry_id
+                for entries in holes
+                for share in mine
+                for entry_id in share.cut(entries.first, entries.last).ids()
+            )
+
+    async def check_marks(self, daemon: AutoRecovery, client: QuireClient) -> None:
+        """AR2: what was marked is filled, or has a mark still, or is no longer asked of that bookie."""
+        stored = {
+            one.server.bookie_id: one.server for one in self._world.bookies.values() if one.server and one.up
+        }
+        there = {int(ledger_id) async for ledger_id in client.ledgers()}
+        for (ledger_id, bookie), holes in list(self._marked.items()):
+            record = self._world.record(ledger_id)
+            if record is None or ledger_id not in there or bookie not in stored:
+                continue
+            mine = _by_bookie(record).get(bookie, [])
+            held = [HeldInterval(*each) for each in stored[bookie].storage.held(ledger_id)]
+            left = holes & {entry_id for share in mine for entry_id in not_held(share, held)}
+            mark = await daemon.marks.marks(LedgerId(ledger_id))
+            if left and (mark is None or mark.mark is None or not mark.mark.marks):
+                self._world.broken(
+                    f"AR2: ledger {ledger_id} has no mark, and {bookie} lacks entries {sorted(left)[:5]} that were marked"
+                )
+            self._world.saw("a marked hole stays marked" if left else "a marked hole is filled")
 
     def start(self, name: str, client: QuireClient) -> AutoRecovery:
         """Begin to audit and to repair."""
@@ -134,3 +193,11 @@ class RepairPrograms:
             self._world.saw(f"repair: {error.code}")
             self._world.say(name, f"cannot repair ledger {ledger_id}: {error.code}")
         return " ".join(str(ledger_id) for ledger_id in sorted({*debt.debts, *debt.blocked}))
+
+
+def _by_bookie(record: LedgerMetadata) -> dict[BookieId, list[BookieShare]]:
+    """What each bookie should hold of what is decided of a ledger."""
+    found: dict[BookieId, list[BookieShare]] = {}
+    for share in shares(record):
+        found.setdefault(share.bookie, []).append(share)
+    return found

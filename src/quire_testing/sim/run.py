@@ -205,6 +205,10 @@ class _End:
         if world.settings.mix.workload == "autorecovery" and len(world.bookies) > world.settings.shape[1]:
             daemon = self.workload.repairs.start(self.process.name, client)
             await self._repair_all(partial(self.workload.repairs.left, daemon, client), DAEMON_TRIES)
+            for _ in range(TRIES):
+                with contextlib.suppress(MetadataUnknownError):
+                    await self.workload.repairs.check_marks(daemon, client)
+                    break
 
     async def _ledgers(self, client: QuireClient) -> list[int]:
         """All ledgers there are, those too whose creator died before it knew; the store's response may be late even now, and the caller asks again."""

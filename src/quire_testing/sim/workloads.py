@@ -15,12 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from quire.client.writer import LedgerWriter
-from quire.core.errors import (
-    AlreadyExistsError,
-    NotWritingError,
-    QuireError,
-    TrimmedError,
-)
+from quire.core.errors import AlreadyExistsError, NotWritingError, QuireError, TrimmedError
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
 from quire.log.log import Log
@@ -91,6 +86,8 @@ class Workload:
             for number in (1, 2):
                 self._program(f"writer{number}", self.writer, self._box())
                 self._program(f"repairer{number}", self.repairer)
+            for inspector in self.settings.mix.clients[4:-1]:
+                self._program(inspector, self.repairer)
             self._program("owner", self.owner, self.boxes[-1])
         elif name == "cancelled":
             for number, client in enumerate(("leader1", "leader2", "leader3")):
@@ -312,7 +309,7 @@ class Workload:
             await self.repairs.delete(process.name, client, box.ledger_id)
 
     async def repairer(self, process: SimClient) -> None:
-        """Repair all ledgers, again and again, while they are written and some time after."""
+        """Repair all ledgers, or look for holes, again and again, while they are written and some time after."""
         client = await self._client(process)
         await self.repairs.again(process.name, client, lambda: all(box.over for box in self.boxes))
 

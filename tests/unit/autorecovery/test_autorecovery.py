@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.background import BackgroundQueue
 from quire.client.writer import LedgerWriter
 from quire.core.audit_effects import AuditLimits
 from quire.core.errors import AlreadyExistsError, QuireError
@@ -22,6 +23,7 @@ from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import LIMITS
 from quire.core.repair_marks import MarkReason, RepairMark, WaitsFor
 from quire.core.repair_queue import MarkStatus
+from quire.core.yielding import Entrance, YieldMachine
 from quire.metadata.keys import missing_key
 from quire_testing.sim.programs import SIM_CLIENT
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
@@ -370,3 +372,50 @@ def test_a_short_listing_or_one_that_fails_is_no_audit() -> None:
         assert cluster.marked() == {}
         store.list = page  # type: ignore[method-assign]
         cluster.until(lambda: gone not in cluster.named(ledger), 400)
+
+
+class Full(YieldMachine):
+    """A bookie's queue of the background that is full for its first thirty requests."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    def come(self, size: int, others_bytes: int | None, now_ms: int) -> Entrance:
+        if self.refused < 30:
+            self.refused += 1
+            return Entrance.REFUSED
+        return super().come(size, others_bytes, now_ms)
+
+
+def test_a_bookie_without_room_for_the_background_is_asked_again() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledgers = [cluster.written(30) for _ in range(6)]
+        servers = [cluster.bookie(name).server for name in ("b1", "b2", "b3")]
+        for server in servers:
+            assert server is not None
+            server.background.machine = Full()
+        daemon = cluster.recover()
+        cluster.lose("b0")
+        cluster.until(lambda: not any("b0" in cluster.named(each) for each in ledgers), 120)
+        cluster.until(lambda: cluster.marked() == {}, 60)
+        assert daemon.worker.queue.counts.attempts == daemon.worker.queue.counts.repaired
+        assert any(server.background.machine.refused == 30 for server in servers if server is not None)
+        assert cluster.all_whole(ledgers)
+
+
+def test_copies_are_sent_slower_while_bookies_say_that_adds_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_us = [2_000]
+    monkeypatch.setattr(BackgroundQueue, "add_p99_us", lambda _: slow_us[0])
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledgers = [cluster.written(400, 10_000) for _ in range(4)]
+        daemon = cluster.recover(bytes_per_s=2_000_000)
+        cluster.lose("b0")
+        cluster.until(lambda: cluster.copied > 0, 60)
+        slow_us[0] = 9_000
+        cluster.until(lambda: daemon.worker._targets._pace.bytes_per_s == 1_000_000, 60)
+        slow_us[0] = 2_000
+        cluster.until(lambda: not any("b0" in cluster.named(each) for each in ledgers), 120)
+        assert cluster.all_whole(ledgers)

@@ -7,42 +7,18 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.connection import Connection
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire import native, native_bodies
-from quire.wire.entry import EntryDigest
-from quire.wire.native import AnswerFrame, Flag, Kind
+from quire.wire.native import Flag, Kind
 from quire.wire.native_requests import plain_add
 from quire.wire.plain_adds import SHORT_BYTES_MAX
-from quire.wire.run import checksum, encode_run
-from support.hostile_worlds import ACCESS, GOOD, StillBookie, _Handed, feed
+from quire.wire.run import checksum
+from support.hostile_worlds import ACCESS, GOOD
+from support.native_peer import Peer, add
 
 FIRST = 10
 """Both ledgers hold ten entries."""
-
-
-def add(
-    entry_id: int, *, ledger: Any = ACCESS, number: int | None = None, size: int = 20, flags: int = 0
-) -> bytes:
-    digest: EntryDigest = ledger.digest
-    payload = bytes([entry_id % 256]) * size
-    entry = digest.seal(ledger.ledger_id, entry_id, entry_id - 1, 0, [payload])[0] + payload
-    body = encode_run(
-        ledger.ledger_id, entry_id, entry_id, [entry], [len(entry)], digest_type=digest.digest_type
-    )
-    head = native.encode_request(
-        Kind.ADD,
-        entry_id if number is None else number,
-        len(body),
-        checksum(body),
-        ledger_id=ledger.ledger_id,
-        digest_type=digest.digest_type,
-        flags=flags,
-        key=ledger.key,
-        lac=entry_id - 1,
-    )
-    return head + body
 
 
 def fencing_read(number: int, first: int, last: int) -> bytes:
@@ -57,60 +33,6 @@ def fencing_read(number: int, first: int, last: int) -> bytes:
         key=ACCESS.key,
     )
     return head + body
-
-
-class Counted(_Handed):
-    """Counts the writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes = 0
-
-    def send(self, data: bytes) -> None:
-        self.writes += bool(data)
-        super().send(data)
-
-
-class Peer:
-    """One client of a bookie."""
-
-    def __init__(self) -> None:
-        self.bookie = StillBookie()
-        self.line = Counted()
-        self.line.owner = Connection(self.bookie.server)
-        self.bookie.inside(lambda: self.line.owner.connection_made(self.line))
-        self.send([self.bookie.hello])
-        self.greeting = len(self.line.sent)
-        self.line.writes = 0
-
-    def send(self, pieces: list[bytes], *, wait: bool = True) -> None:
-        """Let the bookie receive pieces, and do what it has to."""
-        self.bookie.inside(lambda: feed(self.line.owner, pieces, self.line))
-        if wait:
-            self.wait()
-
-    def wait(self) -> None:
-        for _ in range(4):
-            self.bookie.pass_time(1_000_000)
-            if self.bookie.worker.jobs:
-                self.bookie.inside(self.bookie.worker.finish)
-
-    def answers(self) -> list[AnswerFrame]:
-        """All that came after the hello."""
-        said, at, found = bytes(self.line.sent), self.greeting, []
-        while at < len(said):
-            end = at + 4 + int.from_bytes(said[at : at + 4], "big")
-            found.append(native.decode_answer(memoryview(said)[at:end]))
-            at = end
-        return found
-
-    def told(self) -> list[tuple[int, Answer]]:
-        return [(one.number, one.answer) for one in self.answers()]
-
-    def holds(self, ledger: Any = ACCESS) -> list[int]:
-        storage = self.bookie.server.storage
-        held = storage.held(ledger.ledger_id)
-        return [entry_id for one in held for entry_id in range(one[0], one[1] + 1)]
 
 
 @pytest.fixture

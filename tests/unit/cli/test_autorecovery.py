@@ -186,6 +186,10 @@ def test_a_bookie_dies_its_copies_are_made_and_its_name_is_removed(
 def test_what_cannot_be_meant_is_refused(quire: Quire, tmp_path: Path) -> None:
     nowhere = f"sqlite:{tmp_path / 'none.db'}"
     assert error_of(quire("autorecovery", "--json", "--cluster", nowhere, code=1))["code"]
+    other = tmp_path / "notes.db"
+    other.write_bytes(b"notes of somebody else " * 100)
+    refused = error_of(quire("autorecovery", "--json", "--cluster", f"sqlite:{other}", code=1))
+    assert str(other) in refused["message"]
     assert error_of(quire("autorecovery", "--rate", "0", "--json", code=2))["code"] == "usage"
     assert error_of(quire("cluster", "lost-delay", "-1", "--json", code=2))["code"] == "usage"
     assert "--dir" in error_of(quire("bookie", "--json", code=2))["message"]

@@ -1,9 +1,10 @@
 """Every stored copy looked at, by many machines: which are missing, damaged, too many, or unlike the others.
 
-    quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID] [--audit] [--dry-run]
+    quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID] [--audit] [--mark] [--dry-run]
 
-`--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. Nothing is changed. What
-a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
+`--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. No copy is changed; `--mark`
+marks what is missing, damaged or in limbo, so that auto-recovery repairs it. An open ledger is looked at up to its last
+decided fragment. What a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
 of a bookie's share, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
 
 Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
@@ -24,9 +25,18 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
 
-from quire.client.scrubbing import CopyVerdict, Finding, ReplicaCheck, WindowCheck, majority, windows
+from quire.autorecovery.marking import mark_findings
+from quire.client.scrubbing import (
+    IN_LIMBO,
+    CopyVerdict,
+    Finding,
+    ReplicaCheck,
+    WindowCheck,
+    majority,
+    windows,
+)
 from quire.core.errors import NoSuchLedgerError
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units
@@ -44,6 +54,7 @@ SCHEMA = (
     "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
     "fingerprint bigint, verdict string, detail string"
 )
+_IS_MARKED = f"verdict IN ('missing', 'corrupt') OR detail = '{IN_LIMBO}'"
 BAD = (CopyVerdict.MISSING, CopyVerdict.CORRUPT, CopyVerdict.UNLIKE)
 
 
@@ -57,6 +68,7 @@ class ScrubUnit:
         audit: compare lists only.
         timeout_ms: how long a bookie may take for a response.
         size: payload bytes, about.
+        mark: mark what is wrong for repair.
     """
 
     uri: str
@@ -65,6 +77,7 @@ class ScrubUnit:
     audit: bool
     timeout_ms: int
     size: int
+    mark: bool = False
 
     @property
     def lane(self) -> str:
@@ -75,7 +88,7 @@ class ScrubUnit:
     def name(self) -> str:
         """Whose shares, and from where to where."""
         (one, first), (other, last) = self.pieces[0], self.pieces[-1]
-        what = "audit" if self.audit else "scrub"
+        what = ("audit" if self.audit else "scrub") + (" and mark" if self.mark else "")
         return f"{what} {self.bookie} {one.ledger_id}:{first.first} to {other.ledger_id}:{last.last}"
 
 
@@ -86,7 +99,7 @@ class ScrubPlan:
     Attributes:
         units: the work.
         ledgers: closed ledgers that it covers.
-        open_ledgers: ledgers that are still written: what they should hold is not decided, they are left out.
+        open_ledgers: ledgers that are not closed, which it covers up to their last decided fragment.
     """
 
     units: tuple[ScrubUnit, ...]
@@ -104,6 +117,7 @@ class ScrubReport(command.Report):
         bytes: their payload.
         found: entries by verdict; an entry counts for each bookie.
         worst: the first things that are wrong.
+        marked: ledgers that were marked for repair.
         units: units of this run; `units_before` were done by an earlier one.
         seconds: of this run.
     """
@@ -117,6 +131,7 @@ class ScrubReport(command.Report):
     bytes: int
     found: dict[str, int]
     worst: list[Fields]
+    marked: int
     units: int
     units_before: int
     seconds: float
@@ -128,16 +143,18 @@ def plan(
     logs: Sequence[str] = (),
     ledgers: Sequence[int] = (),
     audit: bool = False,
+    mark: bool = False,
     timeout_ms: int = 10_000,
     unit_bytes: int = UNIT_BYTES,
 ) -> ScrubPlan:
-    """What there is to look at: shares of closed ledgers, by bookie, in units of about `unit_bytes`.
+    """What there is to look at: shares of what is decided of ledgers, by bookie, in units of about `unit_bytes`.
 
     Args:
         uri: the cluster.
         logs: only the ledgers of these logs.
         ledgers: only these ledgers (besides those of `logs`). Without either, all.
         audit: compare lists only.
+        mark: mark what is wrong for repair.
         timeout_ms: how long a bookie may take for a response.
         unit_bytes: payload that a task reads.
 
@@ -145,10 +162,10 @@ def plan(
         NoSuchLogError, NoSuchLedgerError: one that was named is not there.
     """
     records = cluster.call(uri, _records, tuple(logs), tuple(ledgers))
-    closed = [record for record in records if record.state.name == "CLOSED"]
+    closed = sum(record.state is LedgerState.CLOSED for record in records)
     found: list[ScrubUnit] = []
     by_bookie: dict[str, list[tuple[LedgerMetadata, BookieShare]]] = {}
-    for record in closed:
+    for record in records:
         for share in shares(record):
             by_bookie.setdefault(share.bookie, []).extend(
                 (record, part) for part in _cut(record, share, unit_bytes)
@@ -162,12 +179,12 @@ def plan(
         for piece in pieces:
             more = _size(*piece)
             if group and size + more / 2 > each and not _same_ledger(audit, group[-1], piece):
-                found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size))
+                found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size, mark))
                 group, size = [], 0
             group.append(piece)
             size += more
-        found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size))
-    return ScrubPlan(tuple(found), len(closed), len(records) - len(closed))
+        found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size, mark))
+    return ScrubPlan(tuple(found), closed, len(records) - closed)
 
 
 def run(
@@ -195,7 +212,7 @@ def run(
         _compare(spark, work, table, before)
         names += [f"compare {name}" for name in names]
     found: dict[str, int] = {}
-    copies = size = 0
+    copies = size = marked = 0
     worst: list[Row] = []
     if work.units:
         rows = units.results(spark, table, SCHEMA).where(col("unit").isin(names))
@@ -207,6 +224,8 @@ def run(
         found = {row["verdict"]: row["entries"] for row in sums}
         size = sum(row["bytes"] or 0 for row in sums)
         copies = found.pop(CopyVerdict.OK, 0)
+        if found and work.units[0].mark:
+            marked = rows.where(_IS_MARKED).select("ledger").distinct().count()
         if found:
             worst = (
                 rows.where(col("verdict") != "ok")
@@ -225,6 +244,7 @@ def run(
         bytes=size,
         found=found,
         worst=[row.asDict() for row in worst],
+        marked=marked,
         units=len(left),
         units_before=len(work.units) - len(left),
         seconds=round(time.monotonic() - began, 3),
@@ -247,8 +267,18 @@ async def _check_unit(client: QuireClient, unit: ScrubUnit) -> list[Fields]:
         found = await (_audit(check, mine) if unit.audit else _scrub(check, record, mine))
         if any(row["verdict"] != CopyVerdict.OK for row in found):
             found = await _still_true(client, record, found)
+            if unit.mark:
+                await mark_findings(client, record.ledger_id, unit.bookie, _findings(found), "scrub")
         rows += [{"ledger": record.ledger_id, "bookie": unit.bookie, **row} for row in found]
     return rows
+
+
+def _findings(rows: list[Fields]) -> list[Finding]:
+    return [
+        Finding(row["first_entry"], row["last_entry"], row["verdict"], row["detail"] or "")
+        for row in rows
+        if row["verdict"] != CopyVerdict.OK
+    ]
 
 
 async def _audit(check: ReplicaCheck, mine: list[BookieShare]) -> list[Fields]:
@@ -305,7 +335,7 @@ async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fi
         now = await client.ledger_metadata(record.ledger_id)
     except NoSuchLedgerError:
         return []
-    if tuple(now.fragments) == tuple(record.fragments) and now.last_entry == record.last_entry:
+    if _decided(now, record) == _decided(record, record):
         return rows
     return [
         row | {"verdict": CopyVerdict.UNKNOWN, "detail": "the ledger's record was changed meanwhile"}
@@ -313,6 +343,14 @@ async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fi
         else row
         for row in rows
     ]
+
+
+def _decided(now: LedgerMetadata, record: LedgerMetadata) -> object:
+    """What a record says of the entries that were looked at, where another one said what is decided."""
+    if record.state is LedgerState.CLOSED:
+        return tuple(now.fragments), now.last_entry
+    count = len(record.fragments) - 1
+    return tuple(now.fragments[:count]), [each.first_entry for each in now.fragments[count : count + 1]]
 
 
 # --- on the driver ---------------------------------------------------------------------------------------------------
@@ -416,6 +454,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
         logs=arguments.log or (),
         ledgers=arguments.ledger or (),
         audit=arguments.audit,
+        mark=arguments.mark,
         timeout_ms=arguments.timeout_ms,
     )
     facts = {
@@ -443,6 +482,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--audit", action="store_true", help="compare the bookies' lists only; reads no entry"
+    )
+    parser.add_argument(
+        "--mark", action="store_true", help="mark what is wrong, so that auto-recovery repairs it"
     )
     parser.add_argument(
         "--timeout-ms",

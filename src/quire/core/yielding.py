@@ -1,0 +1,210 @@
+"""How repairs give way: at a bookie, whose requests of the background wait for the others; and at who copies.
+
+A request that its client marked as background waits in a queue of its own while adds of others are in flight:
+
+| what happened | then |
+| --- | --- |
+| it came, and no add of others came within the last second | it is served, as far as `alone_bytes` are in flight |
+| it came, and adds of others do come | it waits, first in, first out; one is served in a turn of the loop, and only while few bytes of the others (`others_bytes`) and few of the background (`beside_bytes`) are in flight |
+| the first that waits has waited for `wait_ms_max` | it is served whatever is in flight: the background slows down and does not stop |
+| the queue is full | it is refused as too busy, and its client sends it again |
+
+A bookie tells how long adds take. Whoever copies halves its rate when an add takes more than one and a half times as
+long as while nothing was copied, and raises it again when that is over.
+
+Pure: times are milliseconds of one monotonic clock.
+
+Source: docs/protocol/repair.md, "Giving way".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from quire.core.ids import BookieId
+
+
+class Entrance(Enum):
+    """What becomes of a request of the background."""
+
+    SERVED = auto()
+    WAITS = auto()
+    REFUSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class YieldLimits:
+    """What the background may take at a bookie.
+
+    Attributes:
+        others_bytes: while more of other clients' adds are in flight, nothing of the background begins.
+        beside_bytes: of the background that is in flight beside others.
+        alone_bytes: of the background that is in flight while there are no others.
+        waiting_bytes: of what waits.
+        wait_ms_max: how long the first one waits, and the pause until the next after it.
+    """
+
+    others_bytes: int = 256 * 1024
+    beside_bytes: int = 1024 * 1024
+    alone_bytes: int = 16 * 1024 * 1024
+    waiting_bytes: int = 8 * 1024 * 1024
+    wait_ms_max: int = 100
+
+
+LIMITS: Final = YieldLimits()
+
+
+class YieldMachine:
+    """The requests of the background at one bookie.
+
+    Args:
+        limits: what they may take.
+
+    Attributes:
+        in_flight: bytes of them that were begun and are not on the disk yet.
+        waiting_bytes: of those that wait.
+    """
+
+    __slots__ = ("_limits", "_served_ms", "_waiting", "in_flight", "waiting_bytes")
+
+    def __init__(self, limits: YieldLimits = LIMITS) -> None:
+        self._limits = limits
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._served_ms = 0
+        self.in_flight = 0
+        self.waiting_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the first that waits is served whatever is in flight; None: none waits."""
+        if not self._waiting:
+            return None
+        return max(self._waiting[0][1], self._served_ms) + self._limits.wait_ms_max
+
+    def come(self, size: int, others_bytes: int | None, now_ms: int) -> Entrance:
+        """A request came that has, or asks for, so many bytes.
+
+        Args:
+            size: of it.
+            others_bytes: of other adds that are in flight; None: none came lately.
+            now_ms: the time.
+        """
+        if not self._waiting and others_bytes is None and self._fits(size, None):
+            self._begin(size, now_ms)
+            return Entrance.SERVED
+        if self._waiting and self.waiting_bytes + size > self._limits.waiting_bytes:
+            return Entrance.REFUSED
+        self._waiting.append((size, now_ms))
+        self.waiting_bytes += size
+        return Entrance.WAITS
+
+    def take(self, others_bytes: int | None, now_ms: int) -> bool:
+        """Whether the first that waits is served now; it waits no more then."""
+        due_ms = self.due_ms
+        if due_ms is None or not (now_ms >= due_ms or self._fits(self._waiting[0][0], others_bytes)):
+            return False
+        size, _ = self._waiting.popleft()
+        self.waiting_bytes -= size
+        self._begin(size, now_ms)
+        return True
+
+    def dropped(self, index: int) -> None:
+        """The client of one that waits is gone; `index` counts from the first that waits."""
+        self.waiting_bytes -= self._waiting[index][0]
+        del self._waiting[index]
+
+    def settled(self, size: int) -> None:
+        """So many bytes are on the disk, were read, or failed."""
+        self.in_flight -= size
+
+    def _fits(self, size: int, others_bytes: int | None) -> bool:
+        limits = self._limits
+        if others_bytes is None:
+            room = limits.alone_bytes
+        elif others_bytes > limits.others_bytes:
+            return False
+        else:
+            room = limits.beside_bytes
+        return not self.in_flight or self.in_flight + size <= room
+
+    def _begin(self, size: int, now_ms: int) -> None:
+        self.in_flight += size
+        self._served_ms = now_ms
+
+    def check(self) -> None:
+        """Assert what must hold between any two inputs."""
+        assert self.in_flight >= 0
+        assert self.waiting_bytes == sum(size for size, _ in self._waiting)
+        assert self.waiting_bytes <= self._limits.waiting_bytes or len(self._waiting) == 1
+
+
+SLOWER: Final = 1.5
+"""So many times what an add takes without copies, it may take beside them."""
+QUIET_US_MIN: Final = 1_000
+"""Adds that take less are not compared: there, what else the machine does decides."""
+RATE_MIN: Final = 1_000_000
+"""Bytes a second that are always copied."""
+FORGETTING: Final = 16
+"""What an add takes without copies grows by so small a part, look by look, until it is seen again."""
+GROWTH: Final = 4
+"""A look at which no bookie is slower adds so small a part of the rate: a quarter."""
+
+
+class CopyPace:
+    """How fast one process copies, by what bookies tell it of their other clients' adds.
+
+    Args:
+        most: bytes a second; None: as fast as bookies take them.
+
+    Attributes:
+        bytes_per_s: the rate now; None: as fast as bookies take them.
+    """
+
+    __slots__ = ("_most", "_quiet_us", "bytes_per_s")
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self.bytes_per_s = most
+        self._quiet_us: dict[BookieId, int] = {}
+
+    def looked(self, add_us: Mapping[BookieId, int], copied_bytes: int, elapsed_ms: int) -> None:
+        """Bookies told how long adds of others take.
+
+        Args:
+            add_us: by bookie, the 99th percentile of the last seconds in microseconds; of those that had adds.
+            copied_bytes: what was sent since the last look.
+            elapsed_ms: how long ago that was, above 0.
+        """
+        quiet = self._quiet_us
+        slower = [
+            bookie
+            for bookie, us in add_us.items()
+            if copied_bytes and us > SLOWER * max(QUIET_US_MIN, quiet.get(bookie, us))
+        ]
+        for bookie, us in add_us.items():
+            # Beside copies adds are never faster than without: the least that was seen is nearest to that. It is forgotten
+            # slowly, since a load may have changed meanwhile.
+            before = quiet.get(bookie, us)
+            quiet[bookie] = min(us, before + before // FORGETTING) if copied_bytes else us
+        copied_per_s = 1000 * copied_bytes // elapsed_ms
+        if slower:
+            rate = copied_per_s if self.bytes_per_s is None else min(self.bytes_per_s, copied_per_s)
+            self.bytes_per_s = max(RATE_MIN, rate // 2)
+            if self._most is not None:
+                self.bytes_per_s = min(self.bytes_per_s, self._most)
+        elif self.bytes_per_s is not None:
+            grown = self.bytes_per_s + self.bytes_per_s // GROWTH
+            if self._most is not None:
+                self.bytes_per_s = min(grown, self._most)
+            else:
+                # A rate that is twice what is copied limits nothing.
+                self.bytes_per_s = None if copied_per_s < self.bytes_per_s // 2 else grown

@@ -1,0 +1,187 @@
+"""Each line of `quire cluster repairs` is made by a fault, and what it says that the ledger waits for ends it.
+
+Source: docs/autorecovery.md, "What an operator sees".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from quire.cli.marked import marked_ledgers, shown
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger_notes import EntryRange
+from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair_queue import LIMITS, QueueLimits
+from quire.metadata.keys import missing_key
+from support.recovering_cluster import RecoveringCluster, recovering_cluster
+
+
+def row(cluster: RecoveringCluster, ledger: int) -> dict[str, Any]:
+    """The ledger's line; empty if there is none."""
+    tools: Any = SimpleNamespace(ledgers=cluster.client.ledger_store)
+    rows, _ = cluster.run(marked_ledgers(tools, cluster.marks))
+    return next((each for each in rows if each["ledger_id"] == ledger), {})
+
+
+def waits_for(cluster: RecoveringCluster, ledger: int, what: str, seconds: int = 60) -> dict[str, Any]:
+    """Let time pass until the line says what it waits for."""
+    for _ in range(seconds):
+        if what in (found := row(cluster, ledger)).get("waits_for", ""):
+            return found
+        cluster.wait(1)
+    raise AssertionError(row(cluster, ledger))
+
+
+def ends(cluster: RecoveringCluster, ledger: int, seconds: int = 120) -> None:
+    """The line goes, and every copy is there."""
+    cluster.until(lambda: ledger not in cluster.marked(), seconds)
+    assert cluster.all_whole([ledger])
+
+
+def lost_by_one(cluster: RecoveringCluster, ledger: int) -> str:
+    gone = sorted(cluster.named(ledger))[0]
+    cluster.lose(gone)
+    return gone
+
+
+def test_a_worker_that_is_not_there_is_waited_for_until_one_begins() -> None:
+    with recovering_cluster(4) as cluster:
+        ledger = cluster.written()
+        gone = cluster.id_of(lost_by_one(cluster, ledger))
+        cluster.run(cluster.marks.mark_missing(ledger, [gone]))
+        found = waits_for(cluster, ledger, "a worker: start `quire autorecovery`")
+        assert (found["reasons"], found["bookies"], found["copies_left"]) == (["gone"], [gone], 2)
+        assert gone in shown(found)["reasons"]
+        cluster.recover()
+        ends(cluster, ledger)
+
+
+def test_what_is_switched_off_is_waited_for_until_it_is_switched_on() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written()
+        cluster.recover()
+        cluster.wait(15)
+        lost_by_one(cluster, ledger)
+        cluster.run(cluster.marks.mark_missing(ledger, [cluster.id_of("b0")]))
+        cluster.run(cluster.marks.set_enabled(False))
+        waits_for(cluster, ledger, "switched off: `quire cluster autorecovery on`")
+        cluster.run(cluster.marks.set_enabled(True))
+        ends(cluster, ledger)
+
+
+def test_a_ledger_waits_for_its_turn_while_another_is_repaired() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledgers = [cluster.written(2_000, 1_000) for _ in range(4)]
+        gone = cluster.id_of("b0")
+        touched = [each for each in ledgers if "b0" in cluster.named(each)]
+        assert len(touched) > 1
+        cluster.lose("b0")
+        for each in touched:
+            cluster.run(cluster.marks.mark_missing(each, [gone]))
+        cluster.recover(bytes_per_s=500_000, queue=QueueLimits(units_max=1, ledger_units_max=1))
+
+        def states() -> set[str]:
+            return {row(cluster, each).get("waits_for", "") for each in touched}
+
+        for _ in range(60):
+            if {"its turn", "daemon, which repairs it now"} <= states():
+                break
+            cluster.wait(0.5)
+        else:
+            raise AssertionError(states())
+        for each in touched:
+            ends(cluster, each)
+
+
+def test_another_attempt_and_then_a_bookie_that_comes_are_waited_for() -> None:
+    with recovering_cluster(3, lost_delay_s=0) as cluster:
+        ledger = cluster.written()
+        daemon = cluster.recover()
+        cluster.wait(15)
+        gone = lost_by_one(cluster, ledger)
+        found = waits_for(cluster, ledger, "another attempt, after a pause")
+        assert 1 <= found["attempts"] < LIMITS.attempts_max
+        assert cluster.id_of(gone) in shown(found)["waits_for"], "the reason stands there"
+        found = waits_for(cluster, ledger, "a bookie that comes", 3600)
+        assert found["attempts"] == LIMITS.attempts_max
+        cluster.wait(600)
+        assert daemon.worker.queue.counts.attempts == LIMITS.attempts_max, "nothing is tried without an event"
+        cluster.new_bookie("b3")
+        ends(cluster, ledger)
+
+
+def test_an_open_ledger_waits_for_its_writer_which_takes_the_bookie_that_comes() -> None:
+    with recovering_cluster(3, lost_delay_s=0) as cluster:
+
+        async def opened() -> Any:
+            writer = await cluster.client.create_ledger()
+            await writer.append(b"first")
+            return writer
+
+        writer = cluster.run(opened())
+        ledger = int(writer.ledger_id)
+        cluster.recover()
+        cluster.wait(15)
+        gone = lost_by_one(cluster, ledger)
+        waits_for(cluster, ledger, "its writer, or a bookie that could take the place", 120)
+        cluster.new_bookie("b3")
+        cluster.until(lambda: ledger not in cluster.marked(), 120)
+        record = cluster.world.record(ledger)
+        assert record is not None
+        assert record.state is LedgerState.OPEN
+        assert gone not in cluster.named(ledger)
+        cluster.run(writer.close())
+        assert cluster.all_whole([ledger])
+
+
+def test_what_only_a_gone_bookie_has_waits_for_it() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written(ensemble_size=2, write_quorum=1, ack_quorum=1)
+        cluster.recover()
+        cluster.wait(15)
+        gone = lost_by_one(cluster, ledger)
+        found = waits_for(cluster, ledger, "a bookie that is gone")
+        assert (found["attempts"], found["copies_left"]) == (1, 0)
+        cluster.bookie(gone).lost = False
+        cluster.restart(gone)
+        ends(cluster, ledger)
+
+
+def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
+    with recovering_cluster(4) as cluster:
+        ledger = LedgerId(cluster.written(ensemble_size=1, write_quorum=1, ack_quorum=1))
+        other = next(f"b{number}" for number in range(4) if f"b{number}" not in cluster.named(ledger))
+
+        async def name_another_bookie() -> None:
+            record, version = await cluster.client.ledger_store.read(ledger)
+            (fragment,) = record.fragments
+            fragments = (replace(fragment, ensemble=(cluster.id_of(other),)),)
+            await cluster.client.ledger_store.write(replace(record, fragments=fragments), version)
+            seen = RepairMark(MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0)
+            await cluster.marks.mark(ledger, [seen])
+
+        cluster.run(name_another_bookie())
+        cluster.world.problems.clear()  # the world notices a record that names a bookie without its entries
+        cluster.recover()
+        waits_for(cluster, ledger, "nothing can be copied")
+        cluster.run(cluster.client.delete_ledger(ledger))
+        cluster.run(cluster.marks.mark_missing(ledger, [cluster.id_of(other)]))  # it is looked at again
+        cluster.until(lambda: cluster.marked() == {}, 60)
+
+
+def test_a_mark_that_cannot_be_read_waits_for_whoever_wrote_it() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written()
+        store = cluster.user.store
+        cluster.run(store.create(missing_key(ledger), b"of a later version"))
+        cluster.recover()
+        found = waits_for(cluster, ledger, "whoever wrote the mark: it cannot be read, and is kept")
+        assert (found["reasons"], found["attempts"]) == (["unreadable"], 0)
+        assert str(ledger) in found["why"]
+        cluster.wait(120)
+        assert ledger in cluster.marked()
+        cluster.run(store.delete(missing_key(ledger)))
+        assert row(cluster, ledger) == {}
