@@ -48,7 +48,7 @@ class ScriptedBookies:
 
     # --- what the writer calls ---------------------------------------------------------------------------------------
 
-    def writable(self):
+    def writable(self, *, terms=False):
         return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
     def add_run(self, bookie, run, sink, tag, timeout_ms):
@@ -124,7 +124,7 @@ class ScriptedBookies:
     def is_followed(self, sink):
         return sink.bookie in self.followed
 
-    def write_lac(self, bookie, access, lac, *, timeout_ms=0):
+    def write_lac(self, bookie, access, lac, *, term=0, timeout_ms=0):
         if self.mode[bookie] == "ok":
             self.explicit[bookie].append(lac)
             self.lacs[bookie] = max(self.lacs[bookie], lac)

@@ -68,7 +68,7 @@ class SmallCluster:
             short_circuit_reads=config.short_circuit_reads,
         )
         await bookies.start()
-        client = Client(store, bookies, RealClock(), random.Random(1), config)
+        client = Client(store, bookies, RealClock(), random.Random(1 + len(self.clients)), config)
         self.clients.append(client)
         return client
 

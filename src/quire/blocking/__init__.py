@@ -20,5 +20,15 @@ from quire.blocking.ledgers import BlockingLedgerWriter as LedgerWriter
 from quire.blocking.logs import BlockingLog as Log
 from quire.blocking.logs import BlockingLogWriter as LogWriter
 from quire.blocking.prefetch import Prefetch
+from quire.blocking.unbounded import BlockingUnboundedLedger as UnboundedLedger
 
-__all__ = ["Client", "LedgerReader", "LedgerWriter", "Log", "LogWriter", "Prefetch", "connect"]
+__all__ = [
+    "Client",
+    "LedgerReader",
+    "LedgerWriter",
+    "Log",
+    "LogWriter",
+    "Prefetch",
+    "UnboundedLedger",
+    "connect",
+]

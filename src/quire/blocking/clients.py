@@ -7,6 +7,7 @@ from quire.blocking.handles import ClosingHandle, awaited, handed_out, iterated
 from quire.blocking.ledgers import BlockingLedgerReader, BlockingLedgerWriter
 from quire.blocking.logs import BlockingLog
 from quire.blocking.loop import current
+from quire.blocking.unbounded import BlockingUnboundedLedger
 from quire.client.config import ClientConfig
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
@@ -27,6 +28,16 @@ class BlockingClient(ClosingHandle[QuireClient]):
     logs = awaited(QuireClient.logs)
     delete_log = awaited(QuireClient.delete_log)
     close = awaited(QuireClient.close)
+
+    unbounded_ledgers = iterated(QuireClient.unbounded_ledgers)
+
+    def unbounded_ledger(self, name: str, password: bytes = b"") -> BlockingUnboundedLedger:
+        """An unbounded ledger, or stream, by name; nothing is asked of the cluster yet.
+
+        Raises:
+            MisuseError: the name cannot be one.
+        """
+        return BlockingUnboundedLedger(self._inner.unbounded_ledger(name, password), self._background)
 
     def log(
         self,

@@ -10,7 +10,7 @@ from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 
 
 class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
-    """Writes the ledger that it created; leaving its `with` block closes the ledger."""
+    """Writes the ledger that it created, or a stream; leaving its `with` block closes the ledger, or releases the stream."""
 
     append = awaited(AsyncLedgerWriter.append)
     append_many = awaited(AsyncLedgerWriter.append_many)
@@ -19,6 +19,11 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     last_add_confirmed = shown(AsyncLedgerWriter.last_add_confirmed)
     length = shown(AsyncLedgerWriter.length)
     metadata = shown(AsyncLedgerWriter.metadata)
+    term = shown(AsyncLedgerWriter.term)
+
+    def release(self) -> None:
+        """Confirm what was appended and leave the ledger open; a stream is left to its next writer."""
+        self._background.run(self._after_submissions, "release")
 
     def append_nowait(self, payload: bytes | bytearray | memoryview) -> concurrent.futures.Future[int]:
         """Append one entry without waiting for it; the future gives its id.

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from quire.core.errors import DigestMismatchError
+from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest, master_key
@@ -15,26 +15,28 @@ from quire.wire.responses import LacReply
 
 @dataclass(frozen=True, slots=True)
 class LedgerAccess:
-    """A ledger's id, the key its bookies check, its token and its digest.
+    """A ledger's id, the key its bookies check, its token and its digest; of a stream also the sender's term.
 
-    The key comes from the metadata's password: a fence that arrives before any add fixes it.
+    `term` is 0 of a ledger, and of a client that only reads. The key comes from the metadata's password: a fence that arrives before any add fixes it.
     """
 
     ledger_id: LedgerId
     key: bytes
     token: int
     digest: EntryDigest
+    term: int = 0
 
     @classmethod
-    def of(cls, record: LedgerMetadata) -> LedgerAccess:
-        """The access that a ledger's record gives."""
+    def of(cls, record: LedgerMetadata, term: int = 0) -> LedgerAccess:
+        """The access that a ledger's record gives; `term`: of who takes a stream over, or writes it."""
         key, digest = _key_and_digest(record.digest_type, record.password)
-        return cls(record.ledger_id, key, record.token, digest)
+        return cls(record.ledger_id, key, record.token, digest, term)
 
     def trusted_lac(self, reply: LacReply) -> int:
         """The highest LAC of a response that can be relied on.
 
-        With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
+        With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too. Of a stream it is a LAC of
+        `reply.lac_term`.
 
         Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read"; `docs/formats/native-protocol.md`,
         READ_LAC.
@@ -44,10 +46,17 @@ class LedgerAccess:
         with contextlib.suppress(DigestMismatchError):
             if reply.explicit_lac:
                 lac = max(lac, digest.open_lac_body(reply.explicit_lac, self.ledger_id))
-        with contextlib.suppress(DigestMismatchError):
+        with contextlib.suppress(DigestMismatchError, MalformedFrameError):
             if reply.evidence:
-                lac = max(lac, digest.open(reply.evidence, self.ledger_id, None).last_add_confirmed)
+                lac = max(lac, self._evident_lac(reply))
         return lac
+
+    def _evident_lac(self, reply: LacReply) -> int:
+        """The LAC in the header of the bookie's last entry."""
+        if not reply.lac_term:
+            return self.digest.open(reply.evidence, self.ledger_id, None).last_add_confirmed
+        found = self.digest.open_with_term(reply.evidence, self.ledger_id, None)
+        return found.entry.last_add_confirmed if found.origin_term <= reply.lac_term else NO_ENTRY
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
@@ -24,6 +25,7 @@ from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.reused import reused_id
+from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
@@ -42,8 +44,10 @@ from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, Le
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
+from quire.metadata.keys import stream_name_key
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
+from quire.metadata.streams import StreamStore
 from quire.wire.entry import digest_type_of
 
 log = logging.getLogger(__name__)
@@ -95,6 +99,7 @@ class Client:
         self.store = store
         self.bookies = bookies
         self.ledger_store = LedgerStore(store, clock)
+        self.stream_store = StreamStore(store, clock)
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
@@ -102,6 +107,7 @@ class Client:
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self.context.quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -287,6 +293,34 @@ class Client:
             (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
         ]
         return report
+
+    # --- unbounded ledgers -------------------------------------------------------------------------------------------
+
+    def unbounded_ledger(self, name: str, password: bytes = b"") -> UnboundedLedger:
+        """An unbounded ledger, or stream, by name; nothing is asked of the cluster yet.
+
+        Args:
+            name: its name.
+            password: the one that it was or is created with.
+
+        Raises:
+            MisuseError: the name cannot be one.
+        """
+        _check_bytes("password", password)
+        stream_name_key(name)
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        context = self.context.of_streams(self.stream_store)
+        return UnboundedLedger(name, password, self.stream_store, context, turn)
+
+    async def unbounded_ledgers(self) -> AsyncGenerator[str, None]:
+        """The names of all unbounded ledgers, ascending."""
+        after: str | None = None
+        while page := await self.stream_store.names(after):
+            for name in page:
+                yield name
+            after = page[-1]
+
+    # --- bookies -----------------------------------------------------------------------------------------------------
 
     async def available_bookies(self) -> list[BookieInfo]:
         """Every registered bookie, writable or read-only, by id."""

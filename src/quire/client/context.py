@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from quire.client.bookies import BookieClient
@@ -13,6 +13,8 @@ from quire.client.ticks import Ticks
 from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import RecordStore
+from quire.metadata.streams import StreamStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class ClientContext:
     Attributes:
         bookies: connections and registrations.
         ledgers: the ledgers' records.
+        records: those of the handle: the ledgers', or the streams'.
         clock: monotonic time.
         chance: draws replacements.
         config: sizes and times.
@@ -33,6 +36,7 @@ class ClientContext:
 
     bookies: BookieClient
     ledgers: LedgerStore
+    records: RecordStore
     clock: Clock
     chance: Chance
     config: ClientConfig
@@ -55,4 +59,8 @@ class ClientContext:
         quarantine = Quarantine(config.quarantine_ms)
         ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
         lacs = LacFrames(bookies, config)
-        return cls(bookies, ledgers, clock, chance, config, machines, quarantine, ticks, lacs)
+        return cls(bookies, ledgers, ledgers, clock, chance, config, machines, quarantine, ticks, lacs)
+
+    def of_streams(self, streams: StreamStore) -> Self:
+        """The same for handles of streams, whose records are in another place."""
+        return replace(self, records=streams)

@@ -8,11 +8,12 @@ Source: BookKeeper protocol, "Closing a ledger as a reader": "replicating all en
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from quire.client.access import LedgerAccess
 from quire.wire.entry import Buffer, Entry
-from quire.wire.run import checksum, encode_run
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
 
 
 class Copies(NamedTuple):
@@ -32,6 +33,7 @@ def copies(
     period: int = 1,
     residues: int = 1,
     lac: int | None = None,
+    origin_term: int = 0,
 ) -> Iterator[Copies]:
     """Entries as runs of at most about `bytes_max`.
 
@@ -42,6 +44,7 @@ def copies(
         period: 1, or the ensemble size of a striped ledger.
         residues: with a period above 1, the classes that the bookie stores; other entries are left out.
         lac: the LAC for all headers; None keeps the one that each entry was found with.
+        origin_term: of a stream: the term in which all of them were written, which stays theirs.
 
     Yields:
         Runs with the entries' ids, lengths and payloads as they were found.
@@ -55,13 +58,13 @@ def copies(
         if group and (
             _has_gap(expected, entry_id, period, residues) or size + len(entry.payload) > bytes_max
         ):
-            yield _run(group, access, period, residues, lac)
+            yield _run(group, access, period, residues, lac, origin_term)
             group, size = [], 0
         group.append(entry)
         size += len(entry.payload) + access.digest.overhead
         expected = entry_id + 1
     if group:
-        yield _run(group, access, period, residues, lac)
+        yield _run(group, access, period, residues, lac, origin_term)
 
 
 def _has_gap(expected: int, entry_id: int, period: int, residues: int) -> bool:
@@ -73,10 +76,18 @@ def _has_gap(expected: int, entry_id: int, period: int, residues: int) -> bool:
     )
 
 
-def _run(group: Sequence[Entry], access: LedgerAccess, period: int, residues: int, lac: int | None) -> Copies:
+def _run(
+    group: Sequence[Entry],
+    access: LedgerAccess,
+    period: int,
+    residues: int,
+    lac: int | None,
+    origin_term: int,
+) -> Copies:
     buffers: list[Buffer] = []
     sizes: list[int] = []
-    seal_one = access.digest.seal_one
+    digest = access.digest
+    seal_one = partial(digest.seal_with_term, origin_term=origin_term) if origin_term else digest.seal_one
     for ledger_id, entry_id, found_lac, length, payload in group:
         header = seal_one(ledger_id, entry_id, found_lac if lac is None else lac, length, payload)
         buffers += (header, payload)
@@ -94,5 +105,7 @@ def _run(group: Sequence[Entry], access: LedgerAccess, period: int, residues: in
         digest_type=access.digest.digest_type,
         period=period,
         residues=residues,
+        origin_term=origin_term,
+        scheme=SCHEME_TERMS if origin_term else SCHEME_PLAIN,
     )
     return Copies(first, last, body, checksum(body))

@@ -14,13 +14,13 @@ from quire.client.config import ClientConfig
 from quire.client.outgoing import Outgoing, Place
 from quire.core.answers import Answer
 from quire.core.effects import SetTimer
-from quire.core.errors import NoSuchLedgerError
+from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
 from quire.core.flush import BookieGivenUp, FlushMachine, FlushStatus
 from quire.core.ids import BookieId, LedgerId
 from quire.core.placement import Quarantine
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import RecordStore
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ KNOWN_SILENT = 10
 
 
 async def record_holes(
-    ledgers: LedgerStore, ledger_id: LedgerId, holes: Sequence[Hole], timeout_ms: int
+    records: RecordStore, ledger_id: LedgerId, holes: Sequence[Hole], timeout_ms: int
 ) -> None:
     """Put into a ledger's record what its bookies lack. A failure is only logged: the ledger is closed."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await ledgers.add_holes(ledger_id, holes)
-    except NoSuchLedgerError:
+            await records.add_holes(ledger_id, holes)
+    except (NoSuchLedgerError, NoSuchStreamError):
         log.info("ledger %d was deleted", ledger_id)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises, its effect is unknown
         some = ", ".join(f"{hole.bookie} may lack {hole.first}..{hole.last}" for hole in holes[:8])

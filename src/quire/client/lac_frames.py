@@ -123,4 +123,4 @@ def _item(access: LedgerAccess, lac: int) -> bytes:
     digest, ledger_id = access.digest, access.ledger_id
     digest_type = digest.digest_type
     body = digest.lac_body(ledger_id, lac) if digest_type is DigestType.HMAC else b""
-    return encode_lac_item(ledger_id, access.token, lac, 0, digest_type, access.key, body)
+    return encode_lac_item(ledger_id, access.token, lac, access.term, digest_type, access.key, body)

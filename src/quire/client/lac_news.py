@@ -113,4 +113,5 @@ class LacNews:
     def _tell(self, place: Place, lac: int) -> None:
         if not place.retired and place.told_lac != lac:
             place.told_lac = lac
-            self._bookies.write_lac(place.bookie, self._access, lac, timeout_ms=self._timeout_ms)
+            access, timeout_ms = self._access, self._timeout_ms
+            self._bookies.write_lac(place.bookie, access, lac, term=access.term, timeout_ms=timeout_ms)

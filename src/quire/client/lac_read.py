@@ -27,7 +27,10 @@ async def quorum_lac(
     record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
 ) -> LacFound | LacUnavailable:
     """The newest LAC; or the bookies that did not respond and the highest LAC that the others reported."""
-    machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
+    of_stream = None if record.terms is None else record
+    machine = LacMachine(
+        record.last_fragment.ensemble, record.write_quorum, record.ack_quorum, record=of_stream
+    )
     machine.read()
     tasks: dict[asyncio.Task[LacReply], int] = {}
     try:
@@ -42,7 +45,8 @@ async def quorum_lac(
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in tasks if task in done]:
                 reply = task.result()
-                machine.answered(tasks.pop(task), reply.answer, access.trusted_lac(reply))
+                lac = access.trusted_lac(reply)
+                machine.answered(tasks.pop(task), reply.answer, lac, reply.lac_term)
     finally:
         for task in tasks:
             task.cancel()

@@ -11,20 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
 from quire.core.rereplication import RepairMachine
+from quire.core.take_over import TakeOverMachine
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
 
-MakeWriter: TypeAlias = Callable[[LedgerMetadata, int, WriterLimits], WriterMachine]
+
+class MakeWriter(Protocol):
+    """From a record as created, its version, and how patient to be; of a stream also its last entry and length."""
+
+    def __call__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        limits: WriterLimits,
+        last: int = ...,
+        length: int = ...,
+        /,
+    ) -> WriterMachine: ...
+
+
 MakeRecovery: TypeAlias = Callable[[LedgerMetadata, int], RecoveryMachine]
+MakeTakeOver: TypeAlias = Callable[[LedgerMetadata, int, int], TakeOverMachine]
 
 
-def _writer(record: LedgerMetadata, version: int, limits: WriterLimits) -> WriterMachine:
-    return WriterMachine(record, version, limits=limits)
+def _writer(
+    record: LedgerMetadata, version: int, limits: WriterLimits, last: int = NO_ENTRY, length: int = 0
+) -> WriterMachine:
+    return WriterMachine(record, version, limits=limits, last=last, length=length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +51,16 @@ class Machines:
     """How machines are made.
 
     Attributes:
-        writer: from a record as created, its version, and how patient to be.
+        writer: see `MakeWriter`.
         recovery: from a record as read, and its version.
         repair: from the bookies that are gone and those that may take slots; see `RepairMachine`.
+        take_over: from a stream's record as read, its version, and 64 random bits of this take-over.
     """
 
     writer: MakeWriter = _writer
     recovery: MakeRecovery = RecoveryMachine
     repair: Callable[..., RepairMachine] = RepairMachine
+    take_over: MakeTakeOver = TakeOverMachine
 
 
 SHIPPED: Final = Machines()

@@ -191,7 +191,7 @@ class Outgoing:
         shares = self._unsettled[effect.run].shares
         marks = self._unsettled[effect.run].marks
         shared = len(shares) == 1
-        add_run, timeout_ms = self._bookies.add_run, self._config.add_timeout_ms
+        access, add_run, timeout_ms = self._access, self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
         run, entries = effect.run, (effect.first, effect.last)
         request: AddRun | None = None
@@ -200,7 +200,7 @@ class Outgoing:
                 share = shares[0 if shared else slot]
                 assert share is not None
                 body, body_crc = share
-                request = AddRun(self._access, body, body_crc, effect.lac, recovery=False)
+                request = AddRun(access, body, body_crc, effect.lac, term=access.term)
             place = places[slot]
             place.sent_bytes += len(body)
             place.sent_runs += 1

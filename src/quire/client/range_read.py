@@ -20,6 +20,7 @@ from quire.core.ids import BookieId
 from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
 from quire.wire.entries import Entries
+from quire.wire.native_bodies import ANY_TERM
 from quire.wire.opening import open_entries
 from quire.wire.responses import ReadReply
 from quire.wire.run import RunView
@@ -41,9 +42,9 @@ class ReadSettings:
 
 
 def open_runs(
-    runs: Sequence[RunView], access: LedgerAccess, first: int, last: int
+    runs: Sequence[RunView], access: LedgerAccess, first: int, last: int, origin_term: int = 0
 ) -> tuple[Entries, list[tuple[int, int]], int]:
-    """The entries first..last of some runs, each digest checked.
+    """The entries first..last of some runs, each digest checked; of a stream those of one origin term.
 
     Returns:
         The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
@@ -63,7 +64,7 @@ def open_runs(
                 continue
             ids = ids[wanted[0] : wanted[-1] + 1]
             offsets = offsets[wanted[0] : wanted[-1] + 2]
-        good, wrong = open_entries(access.digest, access.ledger_id, ids, run.body, offsets)
+        good, wrong = open_entries(access.digest, access.ledger_id, ids, run.body, offsets, origin_term)
         if good:
             in_order = in_order and not (parts and good.entry_ids[0] <= parts[-1].entry_ids[-1])
             parts.append(good)
@@ -92,7 +93,8 @@ class RangeRead:
 
     Args:
         trouble: called with each bookie that could not serve and its response.
-        heard: called with the LAC in each response, and with the ms that it took.
+        heard: called with each response, and with the ms that it took.
+        origin_term: of a stream: the term in which all of first..last were written.
     """
 
     def __init__(
@@ -106,7 +108,8 @@ class RangeRead:
         clock: Clock,
         *,
         trouble: Callable[[BookieId, Answer], None],
-        heard: Callable[[int, int], None],
+        heard: Callable[[ReadReply, int], None],
+        origin_term: int = 0,
     ) -> None:
         self.first, self.last = first, last
         self.entries = Entries.join(access.ledger_id, ())
@@ -115,6 +118,7 @@ class RangeRead:
         self._bookies, self._access, self._machine = bookies, access, machine
         self._settings, self._clock = settings, clock
         self._trouble, self._heard = trouble, heard
+        self._origin_term = origin_term
         self._parts: list[Entries] = []
         self._damaged: dict[BookieId, list[tuple[int, int]]] = {}
         self._tasks: dict[asyncio.Task[ReadReply], None] = {}
@@ -161,6 +165,7 @@ class RangeRead:
                 effect.first,
                 effect.last,
                 self._settings.bytes_max,
+                origin_term=self._origin_term or ANY_TERM,
                 timeout_ms=self._settings.timeout_ms,
             )
         )
@@ -178,8 +183,8 @@ class RangeRead:
             return
         reply = task.result()
         now_ms = self._clock.now_ms()
-        self._heard(reply.lac, now_ms - sent_ms)
-        entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last)
+        self._heard(reply, now_ms - sent_ms)
+        entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last, self._origin_term)
         self.bytes += size
         if reply.damaged:
             self._damaged.setdefault(effect.bookie, []).extend(reply.damaged)

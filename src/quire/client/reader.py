@@ -18,43 +18,39 @@ from typing import Self
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
-from quire.client.held_polls import HeldPolls, RecordChanges
 from quire.client.lac_read import quorum_lac
-from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.range_read import RangeRead, ReadSettings
 from quire.client.reused import reused_id
+from quire.client.tailing import WINDOW_ENTRIES_MAX, TailingReader
 from quire.core.answers import Answer
 from quire.core.effects import LacUnavailable, ReadFailed
 from quire.core.errors import (
     MisuseError,
     NoSuchEntryError,
     PastEndError,
-    QuireError,
     ReadUnavailableError,
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.losses import proves_loss
-from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
 from quire.core.rules import RULES
+from quire.core.terms import last_of_range
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
 
 _FIRST_WINDOW_ENTRIES = 64
-_WINDOW_ENTRIES_MAX = 65_536
 _FILL = 0.9
 """Ranges are cut a little below `read_bytes_max`, so that entries of uneven size seldom need a second request."""
 _SLOW_FACTOR = 4
 _RETRY_PAUSE_MS = 100
-_PAUSE_MS_MIN = 10
-_PAUSE_MS_MAX = 500
 _ENTRY_COST = 40
 """Header, digest and table bytes of an entry, about."""
 
 
-class LedgerReader:
-    """Reads one ledger. Made by `Client.open_ledger`.
+class LedgerReader(TailingReader):
+    """Reads one ledger. Made by `Client.open_ledger`; of a stream by `UnboundedLedger.open_reader`.
 
     An async context manager; leaving it ends what is under way. Several reads at one time are fine. Ranges take the
     bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
@@ -74,7 +70,7 @@ class LedgerReader:
     ) -> None:
         self._record, self._version = record, version
         self._access = access
-        self._bookies, self._ledgers = context.bookies, context.ledgers
+        self._bookies, self._records = context.bookies, context.records
         self._clock, self._config = context.clock, context.config
         config = self._config
         self._settings = ReadSettings(
@@ -143,17 +139,22 @@ class LedgerReader:
             self._entry_bytes = record.length / (record.last_entry + 1) if record.last_entry >= 0 else 0.0
             if self._entry_bytes:
                 self._entry_bytes += _ENTRY_COST
+        elif record.terms is not None:
+            # What an earlier term wrote is on its ack quorum once a later one is open.
+            self._lac = max(self._lac, record.ranges[-1].first_entry - 1)
 
     async def _reread_record(self) -> None:
         if not self.closed:
-            self._take_record(*await self._ledgers.read(self.ledger_id))
+            self._take_record(*await self._records.read(self.ledger_id))
 
     async def _quorum_lac(self) -> None:
-        found = await quorum_lac(
-            self._record, self._access, self._bookies, timeout_ms=self._settings.timeout_ms
-        )
+        timeout_ms = self._settings.timeout_ms
+        found = await quorum_lac(self._record, self._access, self._bookies, timeout_ms=timeout_ms)
+        if found.behind:  # the stream was taken over since the record was read
+            await self._reread_record()
+            found = await quorum_lac(self._record, self._access, self._bookies, timeout_ms=timeout_ms)
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
-        self._heard(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
+        self._raise_lac(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
         if self._bookies.are_refused(self._record.last_fragment.ensemble):
             # That no bookie responded does not show that there is nothing.
             raise ReadUnavailableError(
@@ -161,19 +162,23 @@ class LedgerReader:
                 ledger_id=self.ledger_id,
             )
 
-    def _heard(self, lac: int) -> None:
+    def _raise_lac(self, lac: int) -> None:
         """A LAC that can be relied on. A closed ledger's end is the record's, whatever bookies report."""
         if not self.closed and lac > self._lac:
             self._lac = lac
 
-    def _heard_in_answer(self, lac: int, took_ms: int) -> None:
+    def _heard(self, lac: int, lac_term: int) -> bool:
+        """The same, with the term of the writer that sent it; False: the record is too old to use it."""
+        if self._record.terms is not None and not RULES.may_use_lac(lac_term, self._record):
+            return False
+        self._raise_lac(lac)
+        return True
+
+    def _heard_in_answer(self, reply: ReadReply, took_ms: int) -> None:
         # A response counts as slow by what is usual here and now, so that load does not double itself.
         self._usual_ms += (took_ms - self._usual_ms) / 8
-        self._heard_in_frame(lac)
-
-    def _heard_in_frame(self, lac: int) -> None:
         if self._access.digest.digest_type is not DigestType.HMAC:
-            self._heard(lac)
+            self._heard(reply.lac, reply.lac_term)
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
@@ -274,17 +279,19 @@ class LedgerReader:
         return expected + self._config.read_bytes_max <= self._config.read_ahead_bytes_max
 
     def _cut(self, first: int, last: int) -> int:
-        """Where the range that begins at `first` ends: within its fragment, about as large as a response may be."""
+        """Where the range that begins at `first` ends: in its fragment and term, about as large as a response may be."""
         record = self._record
         index = record.fragment_index(first)
         if index + 1 < len(record.fragments):
             last = min(last, record.fragments[index + 1].first_entry - 1)
+        if record.terms is not None and (end := last_of_range(first, record.ranges)) is not None:
+            last = min(last, end)
         count = _FIRST_WINDOW_ENTRIES
         if self._entry_bytes:
             # Each of the bookies that share a striped range brings its part.
             shares = -(-record.ensemble_size // record.write_quorum)
             count = int(self._config.read_bytes_max * _FILL * shares / self._entry_bytes)
-        return min(last, first + max(1, min(count, _WINDOW_ENTRIES_MAX)) - 1)
+        return min(last, first + max(1, min(count, WINDOW_ENTRIES_MAX)) - 1)
 
     def _start(self, first: int, last: int) -> RangeRead:
         """Begin to read a range of one fragment."""
@@ -313,6 +320,7 @@ class LedgerReader:
             self._clock,
             trouble=self._trouble,
             heard=self._heard_in_answer,
+            origin_term=0 if record.terms is None else record.origin_of(first),
         )
 
     def _learn(self, read: RangeRead) -> None:
@@ -333,7 +341,7 @@ class LedgerReader:
         Fragments of closed ledgers are repaired elsewhere; a bookie that restarts is back in a moment, and its
         connection is not tried at once.
         """
-        self._take_record(*await self._ledgers.read(self.ledger_id))
+        self._take_record(*await self._records.read(self.ledger_id))
         asked = [bookie for bookie, _ in failure.answers]
         if not RULES.failed_read_stands(asked, self._record.ensemble_of(failure.entry_id)):
             return
@@ -356,131 +364,6 @@ class LedgerReader:
             f"are back{self._bookies.troubles()}",
             **ids,
         )
-
-    # --- the tail ------------------------------------------------------------------------------------------------
-
-    async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
-        """Every entry from `first` on, as it is confirmed; ends when the ledger is closed and all were seen."""
-        async with contextlib.aclosing(self.tail_runs(first)) as runs:
-            async for entries in runs:
-                for entry in entries:
-                    yield entry
-
-    async def tail_runs(self, first: int = 0) -> AsyncGenerator[Entries, None]:
-        """Like `tail`, many entries at a time, never none.
-
-        Begins with the newest LAC that enough bookies know, as `read` does. Then it waits by long poll; the entries
-        come with the response. The record is watched meanwhile, so that a close ends the wait at once. While nothing
-        comes, a bookie of ours gets a request in `idle_poll_wait_ms`.
-
-        Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new
-        committed entry is ready to be read".
-        """
-        next_entry = first
-        record = RecordChanges()
-        following = asyncio.ensure_future(self._follow_record(record))
-        try:
-            if not self.closed:
-                await self.refresh()
-            pause_ms, idle = _PAUSE_MS_MIN, True
-            while True:
-                if next_entry <= self._lac:
-                    async with contextlib.aclosing(self._scan(next_entry, self._lac)) as runs:
-                        async for entries in runs:
-                            next_entry = entries.entry_ids[-1] + 1
-                            yield entries
-                elif self.closed:
-                    return
-                else:
-                    before = self._clock.now_ms()
-                    came = await record.unless_it_changes(self._poll(next_entry, idle=idle))
-                    if following.done():
-                        following.result()
-                    idle = not came and next_entry > self._lac
-                    if came:
-                        next_entry = came.entry_ids[-1] + 1
-                        yield came
-                    elif next_entry <= self._lac or record.changed:
-                        continue
-                    elif self._clock.now_ms() - before < pause_ms:
-                        # No bookie holds a long poll (none responds, or not correctly): poll seldom.
-                        await record.unless_it_changes(asyncio.sleep(pause_ms / 1000))
-                        pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
-                        continue
-                pause_ms = _PAUSE_MS_MIN
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError, QuireError):
-                await following
-
-    async def _follow_record(self, record: RecordChanges) -> None:
-        """Keep the record up to date until it says CLOSED."""
-        try:
-            async with self._ledgers.watch(self.ledger_id) as changes:
-                async for _ in changes:
-                    before = self._version
-                    await self._reread_record()
-                    if self._version != before:
-                        record.tell()
-                    if self.closed:
-                        return
-        finally:
-            record.tell()
-
-    async def _poll(self, next_entry: int, *, idle: bool) -> Entries:
-        """Wait for `next_entry` to be confirmed; what came with the response, which may be nothing.
-
-        While entries come, one bookie is polled, and not for long. When none came, all of the write set are, if they are
-        ours: then the newest LAC need not be asked for.
-        """
-        record = self._record
-        ensemble = record.ensemble_of(next_entry)
-        slots = write_set(next_entry, record.ensemble_size, record.write_quorum)
-        bookies = [ensemble[slot] for slot in slots]
-        ours = all(map(self._bookies.speaks_native, bookies))
-        if idle and ours:
-            wait_ms = self._config.idle_poll_wait_ms
-            polls = HeldPolls(lambda bookie: self._ask_poll(bookie, next_entry, next_entry, wait_ms), wait_ms)
-            news = await polls.first_news(bookies, next_entry)
-            if news is None:
-                await self._quorum_lac()
-                return Entries.join(self.ledger_id, ())
-            return await self._news(*news, next_entry)
-        now = self._clock.now_ms()
-        usable = [bookie for bookie in bookies if self._avoid_until.get(bookie, 0) <= now] or bookies
-        bookie = usable[self._turn % len(usable)]
-        # A striped share has gaps: only its first entry is sure to be the next one.
-        striped = record.ensemble_size > record.write_quorum
-        last = next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX
-        reply = await self._ask_poll(bookie, next_entry, last, self._config.long_poll_wait_ms)
-        if reply.answer is not Answer.OK or reply.lac < next_entry:
-            self._trouble(bookie, reply.answer)
-            if reply.answer is not Answer.OK or not ours:
-                await self._quorum_lac()
-            if reply.answer is not Answer.OK or self._lac >= next_entry:
-                self._turn += 1  # this one cannot say, or others know more
-            return Entries.join(self.ledger_id, ())
-        return await self._news(bookie, reply, next_entry)
-
-    async def _ask_poll(self, bookie: BookieId, first: int, last: int, wait_ms: int) -> ReadReply:
-        return await self._bookies.long_poll(
-            bookie, self._access, first - 1, first, last, self._config.read_bytes_max, wait_ms
-        )
-
-    async def _news(self, bookie: BookieId, reply: ReadReply, next_entry: int) -> Entries:
-        """A bookie says that `next_entry` is confirmed: the part of its response that can be relied on."""
-        if self._access.digest.digest_type is DigestType.HMAC:
-            # The frame's LAC only wakes; the one to rely on carries a MAC.
-            known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
-            self._heard(self._access.trusted_lac(known))
-            if self._lac < next_entry:
-                self._turn += 1
-        self._heard_in_frame(reply.lac)
-        entries, _, _ = open_runs(reply.runs, self._access, next_entry, self._lac)
-        entries = entries.without_gap(next_entry)
-        if entries and not self.closed:
-            self._length = max(self._length, entries.lengths[-1])
-        return entries
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
-The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here.
+The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a
+stream is a recovery between another beginning and another end (`take_over.py`): every request of it names the term of
+its sender, and every entry its origin term.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
 """
@@ -9,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
@@ -23,29 +26,38 @@ from quire.core.effects import (
     FindLength,
     FindReplacements,
     RecoveryClosed,
-    RecoveryEffect,
     RecoveryFailed,
     RecoveryInconclusive,
     RereadMetadata,
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
+    TakenOver,
+    TakeOverEffect,
+    TakeOverSuperseded,
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.errors import MetadataUnknownError, NoSuchLedgerError
+from quire.core.errors import MetadataUnknownError, NoSuchLedgerError, NoSuchStreamError
 from quire.core.holes import joined
 from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
+from quire.core.recovery import RecoveryMachine
+from quire.core.take_over import TakeOverMachine
+from quire.core.terms import by_origin
 from quire.core.writer_state import Hole
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
+from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 
 RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
+TakeOverResult: TypeAlias = TakenOver | TakeOverSuperseded | RecoveryResult
+M = TypeVar("M", RecoveryMachine, TakeOverMachine)
+R_co = TypeVar("R_co", bound=TakeOverResult, covariant=True)
 
 STRAGGLER_WAIT_MS = 200
 """After the close, how long to wait for bookies that have not acknowledged what was written back to them: they are
@@ -53,13 +65,13 @@ not needed, but a program that ends at once would leave its entries on fewer boo
 _RETRY_PAUSE_MS = 50
 
 
-class LedgerRecovery(AddSink):
-    """One recovery, from the record as it was read to a result.
+class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
+    """One recovery or take-over, from the record as it was read to a result.
 
     Args:
+        machine: decides.
         record: the ledger's record.
-        version: its version in the store.
-        access: what bookies want to know; the password was compared before.
+        access: id, master key, token, digest and term sent with every request; the password was compared before.
         context: what it shares with the client's other handles.
         ignored_lacs: bookies whose LAC is ignored.
 
@@ -71,18 +83,18 @@ class LedgerRecovery(AddSink):
 
     def __init__(
         self,
+        machine: M,
         record: LedgerMetadata,
-        version: int,
         access: LedgerAccess,
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
         self._record = record
-        self._access, self._bookies, self._ledgers = access, context.bookies, context.ledgers
+        self._access, self._bookies, self._records = access, context.bookies, context.records
         self._context, self._config = context, context.config
-        self._machine = context.machines.recovery(record, version)
+        self._machine: M = machine
         self._ignored_lacs = ignored_lacs
-        self._result: asyncio.Future[RecoveryResult] = asyncio.get_running_loop().create_future()
+        self._result: asyncio.Future[R_co] = asyncio.get_running_loop().create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
@@ -94,24 +106,36 @@ class LedgerRecovery(AddSink):
         self.recovered = 0
         self.reused: dict[BookieId, None] = {}
 
-    async def run(self) -> RecoveryResult:
+    @abstractmethod
+    def _begin(self) -> None:
+        """The machine's first input."""
+
+    @property
+    @abstractmethod
+    def _recovery(self) -> RecoveryMachine:
+        """What fences, reads forward and writes back."""
+
+    async def run(self) -> R_co:
         """Recover.
 
         Returns:
-            `RecoveryClosed` with the record; `RecoveryInconclusive` when too few responses are conclusive, with the
-            bookies that are missing; `RecoveryFailed` with a definite obstacle.
+            `RecoveryClosed` with the record; of a take-over `TakenOver` with it, or `TakeOverSuperseded`;
+            `RecoveryInconclusive` when too few responses are conclusive, with the bookies that are missing;
+            `RecoveryFailed` with a definite obstacle.
 
         Raises:
             MetadataUnknownError: the metadata store does not respond, or another client wins every compare-and-swap.
+            MisuseError: the record cannot be written.
         """
         try:
-            self._machine.recover(self._ignored_lacs)
+            self._begin()
             self._perform()
             result = await self._result
-            if self._unanswered and isinstance(result, RecoveryClosed):
+            if self._unanswered and isinstance(result, RecoveryClosed | TakenOver):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
-                self.stragglers = self._left_behind(result.record)
+                last = result.last_entry if isinstance(result, TakenOver) else result.record.last_entry
+                self.stragglers = self._left_behind(result.record, last)
             return result
         finally:
             for task in list(self._tasks):
@@ -128,13 +152,13 @@ class LedgerRecovery(AddSink):
             out, machine.out = machine.out, []
             for effect in out:
                 self._perform_one(effect)
-        if machine.back.lac > self._dropped_through and self._entries:
+        if self._entries and (lac := self._recovery.back.lac) > self._dropped_through:
             # What is confirmed will not be sent again.
-            self._dropped_through = machine.back.lac
-            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.back.lac}
+            self._dropped_through = lac
+            self._entries = {k: entry for k, entry in self._entries.items() if k > lac}
             self._made = None
 
-    def _perform_one(self, effect: RecoveryEffect) -> None:
+    def _perform_one(self, effect: TakeOverEffect) -> None:
         if isinstance(effect, SendLacRead):
             self._spawn(self._fence(effect))
         elif isinstance(effect, SendRecoveryRead):
@@ -156,7 +180,7 @@ class LedgerRecovery(AddSink):
         elif isinstance(effect, RereadMetadata):
             self._spawn(self._reread_metadata())
         elif not self._result.done():
-            self._result.set_result(effect)
+            self._result.set_result(cast("R_co", effect))
 
     def _spawn(self, work: Coroutine[Any, Any, Callable[[], None]]) -> None:
         """Do some work; what it returns feeds the machine."""
@@ -173,26 +197,31 @@ class LedgerRecovery(AddSink):
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def _left_behind(self, record: LedgerMetadata) -> tuple[Hole, ...]:
-        """What bookies of the closed record were sent and have not acknowledged."""
+    def _left_behind(self, record: LedgerMetadata, last_entry: int) -> tuple[Hole, ...]:
+        """What bookies of the record were sent up to its last entry and have not acknowledged."""
         runs = [tag for tag in self._unanswered if isinstance(tag, tuple)]
         return joined(
-            Hole(slot, bookie, first, min(last, int(record.last_entry)))
+            Hole(slot, bookie, first, min(last, last_entry))
             for slot, bookie, first, last in runs
-            if first <= record.last_entry and bookie in record.ensemble_of(first)
+            if first <= last_entry and bookie in record.ensemble_of(first)
         )
 
     # --- phases 1 and 2: reading ----------------------------------------------------------------------------------
 
     async def _fence(self, effect: SendLacRead) -> Callable[[], None]:
         reply = await self._bookies.read_lac(
-            effect.bookie, self._access, fence=effect.fence, timeout_ms=self._config.recovery_timeout_ms
+            effect.bookie,
+            self._access,
+            fence=effect.fence,
+            term=self._access.term,
+            timeout_ms=self._config.recovery_timeout_ms,
         )
         lac = self._access.trusted_lac(reply)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
 
     async def _read(self, effect: SendRecoveryRead) -> Callable[[], None]:
+        origin_term = self._origin_of(effect.first)  # of all: a stream's window does not cross a range
         reply = await self._bookies.read(
             effect.bookie,
             self._access,
@@ -201,10 +230,16 @@ class LedgerRecovery(AddSink):
             self._config.recovery_read_bytes_max,
             fence=effect.fence,
             recovery=True,
+            origin_term=origin_term or ANY_TERM,
+            term=self._access.term if effect.fence else 0,
             timeout_ms=self._config.recovery_timeout_ms,
         )
         self._note(effect.bookie, reply.answer)
-        return lambda: self._take(effect, reply)
+        return lambda: self._take(effect, reply, origin_term)
+
+    def _origin_of(self, entry_id: int) -> int:
+        """0 of a ledger."""
+        return self._record.origin_of(entry_id) if self._access.term else 0
 
     async def _wait(self) -> Callable[[], None]:
         await asyncio.sleep(self._config.silent_wait_ms / 1000)
@@ -214,18 +249,19 @@ class LedgerRecovery(AddSink):
         if answer is Answer.WRONG_TOKEN:
             self.reused[bookie] = None
 
-    def _take(self, effect: SendRecoveryRead, reply: ReadReply) -> None:
-        found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last)
+    def _take(self, effect: SendRecoveryRead, reply: ReadReply, origin_term: int) -> None:
+        recovery = self._recovery
+        found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last, origin_term)
         lengths: dict[int, int] = {}
         for entry in found:
             lengths[entry.entry_id] = entry.length
-            if entry.entry_id > self._machine.back.lac:
+            if entry.entry_id > recovery.back.lac:
                 self._entries.setdefault(entry.entry_id, entry)
-        self.recovered -= self._machine.end.lap
+        self.recovered -= recovery.end.lap
         self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.unknown, *bad]
+            effect.slot, reply.answer, lengths, reply.vouched_through, reply.unknown + bad
         )
-        self.recovered += self._machine.end.lap
+        self.recovered += recovery.end.lap
 
     # --- phase 2: writing back -------------------------------------------------------------------------------------
 
@@ -236,7 +272,14 @@ class LedgerRecovery(AddSink):
             self._all_answered.clear()
             self._bookies.add_run(
                 effect.bookie,
-                AddRun(self._access, run.body, run.body_crc, effect.last_add_confirmed, recovery=True),
+                AddRun(
+                    self._access,
+                    run.body,
+                    run.body_crc,
+                    effect.last_add_confirmed,
+                    recovery=True,
+                    term=self._access.term,
+                ),
                 self,
                 tag,
                 self._config.recovery_timeout_ms,
@@ -246,16 +289,21 @@ class LedgerRecovery(AddSink):
         """What a bookie is to be sent: made once for all bookies that are sent the same."""
         wanted = replace(effect, slot=Slot(0), bookie=BookieId(""))
         if self._made is None or self._made[0] != wanted:
-            entries = (self._entries[entry_id] for entry_id in range(effect.first, effect.last + 1))
-            runs = copies(
-                entries,
-                self._access,
-                self._config.run_bytes_max,
-                period=effect.period,
-                residues=effect.residues,
-                lac=effect.last_add_confirmed,
-            )
-            self._made = wanted, list(runs)
+            parts = [(int(effect.first), int(effect.last), 0)]
+            if self._access.term:
+                parts = list(by_origin(effect.first, effect.last, self._record.ranges))
+            runs: list[Copies] = []
+            for first, last, origin_term in parts:
+                runs += copies(
+                    (self._entries[entry_id] for entry_id in range(first, last + 1)),
+                    self._access,
+                    self._config.run_bytes_max,
+                    period=effect.period,
+                    residues=effect.residues,
+                    lac=effect.last_add_confirmed,
+                    origin_term=origin_term,
+                )
+            self._made = wanted, runs
         return self._made[1]
 
     def add_answered(self, tag: object, answer: Answer) -> None:
@@ -270,7 +318,7 @@ class LedgerRecovery(AddSink):
             self._perform()
 
     def _spares(self, effect: FindReplacements) -> dict[Slot, BookieId]:
-        writable = self._bookies.writable()
+        writable = self._bookies.writable(terms=bool(self._access.term))
         found = choose_replacements(
             effect.slots, effect.ensemble, writable, self._context.chance, failed=effect.excluded
         )
@@ -292,6 +340,7 @@ class LedgerRecovery(AddSink):
             self._context.clock,
             trouble=lambda bookie, _: silent.append(bookie),
             heard=_ignore,
+            origin_term=self._origin_of(entry_id),
         )
         try:
             await read.done
@@ -303,8 +352,13 @@ class LedgerRecovery(AddSink):
 
     async def _write_metadata(self, effect: WriteMetadata) -> Callable[[], None]:
         try:
-            version = await self._ledgers.write(effect.record, effect.version)
-        except (VersionConflictError, NoSuchLedgerError, MetadataUnknownError) as error:
+            version = await self._records.write(effect.record, effect.version)
+        except (
+            VersionConflictError,
+            NoSuchLedgerError,
+            NoSuchStreamError,
+            MetadataUnknownError,
+        ) as error:
             # A response that was lost is settled like a conflict: reread, and see whose record it is.
             self._lost_swaps += 1
             if self._lost_swaps >= self._config.recovery_attempts_max:
@@ -321,8 +375,8 @@ class LedgerRecovery(AddSink):
     async def _reread_metadata(self) -> Callable[[], None]:
         record: LedgerMetadata | None
         try:
-            record, version = await self._ledgers.read(self._record.ledger_id)
-        except NoSuchLedgerError:
+            record, version = await self._records.read(self._record.ledger_id)
+        except (NoSuchLedgerError, NoSuchStreamError):
             record, version = None, 0
         except MetadataUnknownError:
             await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
@@ -334,5 +388,27 @@ class LedgerRecovery(AddSink):
         return lambda: self._machine.metadata_read(record, version)
 
 
-def _ignore(lac: int, took_ms: int) -> None:
+class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
+    """One recovery of a ledger; the arguments are those of its driver, and the record's version in the store."""
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        access: LedgerAccess,
+        context: ClientContext,
+        ignored_lacs: Collection[BookieId] = (),
+    ) -> None:
+        machine = context.machines.recovery(record, version)
+        super().__init__(machine, record, access, context, ignored_lacs)
+
+    def _begin(self) -> None:
+        self._machine.recover(self._ignored_lacs)
+
+    @property
+    def _recovery(self) -> RecoveryMachine:
+        return self._machine
+
+
+def _ignore(reply: ReadReply, took_ms: int) -> None:
     """A recovery reads one known entry here; LACs and times do not matter."""

@@ -6,14 +6,14 @@ Source: BookKeeper protocol, "Write Quorums"; `docs/formats/run.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import compress, cycle
 from typing import TypeAlias
 
 from quire.core.ids import LedgerId
 from quire.core.quorum import residues_of_slot
-from quire.wire.entry import EntryDigest
-from quire.wire.run import checksum, encode_run
+from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, EntryDigest
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
 
 Share: TypeAlias = tuple[bytes, int]
 """A run body and its checksum."""
@@ -23,7 +23,7 @@ TABLE_BYTES = 4
 
 
 class RunSealer:
-    """Seals the runs of ledgers with one digest and one pair of quorums; see `sealer_of`.
+    """Seals the runs of ledgers with one digest and one pair of quorums, or of a stream in one term; see `sealer_of`.
 
     Attributes:
         striped: E > Qw, so that each slot has a share of its own.
@@ -34,16 +34,29 @@ class RunSealer:
         digest: the ledgers' digest.
         size: E.
         write_quorum: Qw.
+        term: the writer's, of a stream: that of its entries.
     """
 
-    __slots__ = ("_digest", "_ensemble_size", "_residues", "copies", "entry_overhead", "striped")
+    __slots__ = (
+        "_digest_type",
+        "_ensemble_size",
+        "_overhead",
+        "_residues",
+        "_seal",
+        "_term",
+        "copies",
+        "entry_overhead",
+        "striped",
+    )
 
-    def __init__(self, digest: EntryDigest, size: int, write_quorum: int) -> None:
-        self._digest = digest
+    def __init__(self, digest: EntryDigest, size: int, write_quorum: int, term: int = 0) -> None:
+        self._digest_type, self._term = digest.digest_type, term
+        self._seal = partial(digest.seal_in_term, origin_term=term) if term else digest.seal
+        self._overhead = digest.overhead + (TERM_HEADER_BYTES - HEADER_BYTES if term else 0)
         self._ensemble_size = size
         self._residues = tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
         self.striped = size > write_quorum
-        self.entry_overhead = digest.overhead + TABLE_BYTES
+        self.entry_overhead = self._overhead + TABLE_BYTES
         self.copies = write_quorum if self.striped else 1
 
     def seal(
@@ -61,7 +74,7 @@ class RunSealer:
         Returns:
             A share for each slot, None where the slot stores nothing of the run; one for all when not striped.
         """
-        headers = self._digest.seal(ledger_id, first, lac, length_before, payloads)
+        headers = self._seal(ledger_id, first, lac, length_before, payloads)
         if not self.striped:
             return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]
         count, size = len(payloads), self._ensemble_size
@@ -98,21 +111,23 @@ class RunSealer:
         entries = [b""] * (2 * len(payloads))
         entries[::2] = headers
         entries[1::2] = payloads
-        overhead = self._digest.overhead
+        overhead = self._overhead
         body = encode_run(
             ledger_id,
             first,
             last,
             entries,
             [overhead + size for size in map(len, payloads)],
-            digest_type=self._digest.digest_type,
+            digest_type=self._digest_type,
             period=period,
             residues=residues,
+            origin_term=self._term,
+            scheme=SCHEME_TERMS if self._term else SCHEME_PLAIN,
         )
         return body, checksum(body)
 
 
 @lru_cache(maxsize=256)
-def sealer_of(digest: EntryDigest, size: int, write_quorum: int) -> RunSealer:
+def sealer_of(digest: EntryDigest, size: int, write_quorum: int, term: int = 0) -> RunSealer:
     """Shared by all ledgers with this digest and these quorums."""
-    return RunSealer(digest, size, write_quorum)
+    return RunSealer(digest, size, write_quorum, term)

@@ -30,7 +30,7 @@ from quire.core.errors import (
     QuireError,
     WindowFullError,
 )
-from quire.core.ids import EntryId
+from quire.core.ids import NO_ENTRY, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.writer_state import Hole, Status
 from quire.wire.frame_limits import OPTION
@@ -47,14 +47,16 @@ _NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
 
 
 class LedgerWriter(WriterEnd):
-    """An open ledger that this client alone appends to.
+    """An open ledger that this client alone appends to; of a stream, until another client takes it over.
 
     Args:
         record: the record as created.
         version: its version in the metadata store.
-        access: id, master key, token and digest sent with every request for this ledger.
+        access: id, master key, token, digest and term sent with every request for this ledger.
         context: what it shares with the client's other handles.
-        absent: slots whose bookies were away when the ledger was created.
+        absent: slots whose bookies were away when the ledger was created, or taken over.
+        last: of a stream that was taken over, the last entry that is there already.
+        length: payload bytes up to it.
     """
 
     __slots__ = (
@@ -83,10 +85,12 @@ class LedgerWriter(WriterEnd):
         access: LedgerAccess,
         context: ClientContext,
         absent: Sequence[int] = (),
+        last: int = NO_ENTRY,
+        length: int = 0,
     ) -> None:
-        super().__init__(record, version, access, context, absent)
+        super().__init__(record, version, access, context, absent, last, length)
         config = context.config
-        self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
+        self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum, access.term)
         self._loop = asyncio.get_running_loop()
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
@@ -127,7 +131,7 @@ class LedgerWriter(WriterEnd):
     def problem(self) -> QuireError | None:
         """Why the writer has ended, or None."""
         problem = self._machine.problem
-        return problem.exception(ledger_id=self.ledger_id) if problem else None
+        return problem.exception(**self._about()) if problem else None
 
     @property
     def held_bytes(self) -> int:
@@ -436,18 +440,22 @@ class LedgerWriter(WriterEnd):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Without an error: drain, then close. With one: close what is acknowledged; when cancelled: abandon."""
+        """Without an error: drain, then close. With one: close what is acknowledged; when cancelled: abandon.
+
+        A stream is released, not closed.
+        """
+        end = self.release if self.term else self.close
         if kind is None:
             try:
                 await self.drain()
             except QuireError:
                 with contextlib.suppress(QuireError):
-                    await self.close()
+                    await end()
                 raise
-            await self.close()
+            await end()
         elif issubclass(kind, Exception):
             try:
-                await self.close()
+                await end()
             except QuireError as closing:
                 log.warning("ledger %d could not be closed after %r: %s", self.ledger_id, error, closing)
         else:
@@ -456,16 +464,20 @@ class LedgerWriter(WriterEnd):
     def _stopped(self, problem: e.Problem) -> None:
         """No entry goes out any more: fail what was not handed over, wake who waits, drop what is unsent."""
         self._taking = False
-        error = self._with_troubles(problem).exception(ledger_id=self.ledger_id)
-        waiting: list[asyncio.Future[Any]] = [future for future in self._futures if future is not None]
-        waiting += [drained for _, drained in self._drains]
-        for future in waiting:
+        error = self._with_troubles(problem).exception(**self._about())
+        # A stream's error of unknown outcome names an entry, of which the record tells what became of it.
+        unsent = self._not_taking() if self._access.term else error
+        waiting: list[tuple[asyncio.Future[Any], QuireError]] = [
+            (future, unsent) for future in self._futures if future is not None
+        ]
+        waiting += [(drained, error) for _, drained in self._drains]
+        for future, why in waiting:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(why)
         self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
         self._drains = _NOBODY
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
-        self._window.end(error)
+        self._window.end(unsent)
         self._window.give_back(cost)
         self._lacs.carried(self._access.ledger_id)
         if self._machine.status is Status.CLOSING:
@@ -484,4 +496,4 @@ class LedgerWriter(WriterEnd):
         if problem is None:
             self._finished.set_result(None)
         else:
-            self._finished.set_exception(self._with_troubles(problem).exception(ledger_id=self.ledger_id))
+            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))

@@ -29,10 +29,11 @@ from quire.core.errors import (
     LedgerClosedError,
     MisuseError,
     NoSuchLedgerError,
+    NoSuchStreamError,
     QuorumLostError,
 )
 from quire.core.holes import holes_of_runs, joined
-from quire.core.ids import BookieId, LedgerId
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import choose_replacements
 from quire.core.writer_state import Hole, Status, WriterLimits
@@ -58,9 +59,11 @@ class WriterDriver(ABC):
     Args:
         record: the record as created.
         version: its version in the metadata store.
-        access: id, master key, token and digest sent with every request for this ledger.
+        access: id, master key, token, digest and term sent with every request for this ledger.
         context: what it shares with the client's other handles.
-        absent: slots whose bookies were away when the ledger was created.
+        absent: slots whose bookies were away when the ledger was created, or taken over.
+        last: of a stream that was taken over, the last entry that is there already.
+        length: payload bytes up to it.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -73,13 +76,13 @@ class WriterDriver(ABC):
         "_doubted",
         "_flush",
         "_lacs",
-        "_ledgers",
         "_lost",
         "_machine",
         "_news",
         "_outgoing",
         "_quarantine",
         "_recorded",
+        "_records",
         "_tasks",
         "_ticking",
         "_ticks",
@@ -94,11 +97,13 @@ class WriterDriver(ABC):
         access: LedgerAccess,
         context: ClientContext,
         absent: Sequence[int] = (),
+        last: int = NO_ENTRY,
+        length: int = 0,
     ) -> None:
         config = self._config = context.config
-        self._machine = context.machines.writer(record, version, _limits_of(config))
+        self._machine = context.machines.writer(record, version, _limits_of(config), last, length)
         self._access = access
-        self._bookies, self._ledgers = context.bookies, context.ledgers
+        self._bookies, self._records = context.bookies, context.records
         self._clock, self._chance = context.clock, context.chance
         self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
         self._window = ByteWindow(config.window_bytes_max)
@@ -211,8 +216,13 @@ class WriterDriver(ABC):
 
     def _failed(self, effect: e.Failed) -> None:
         problem = self._with_troubles(effect.problem)
-        ledger_id = self.ledger_id
-        self._outgoing.fail(lambda entry_id: problem.exception(ledger_id=ledger_id, entry_id=entry_id))
+        about = self._about()
+        self._outgoing.fail(lambda entry_id: problem.exception(**about, entry_id=entry_id))
+
+    def _about(self) -> dict[str, int]:
+        """The ids of an error: the ledger, and a stream's term."""
+        term = self._access.term
+        return {"ledger_id": self.ledger_id} | ({"term": term} if term else {})
 
     def _with_troubles(self, problem: e.Problem) -> e.Problem:
         """A problem with bookies also names those that accept no connection from this client."""
@@ -223,6 +233,8 @@ class WriterDriver(ABC):
     def _ended(self, effect: e.Ended) -> None:
         log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)
         self._stopped(effect.problem)
+        if self._access.term:
+            self._finish(effect.problem)  # a stream is left as it is: nothing more is asked for it
 
     # --- bookies come and go -----------------------------------------------------------------------------------------
 
@@ -260,7 +272,7 @@ class WriterDriver(ABC):
         chosen = choose_replacements(
             effect.slots,
             effect.ensemble,
-            self._bookies.writable(),
+            self._writable(),
             self._chance,
             failed=effect.failed,
             quarantined=quarantined,
@@ -284,7 +296,7 @@ class WriterDriver(ABC):
         """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
         spare, answers = self._has_spare(effect.ensemble), dict[BookieId, Answer]()
         if not spare:
-            writable = self._bookies.writable()
+            writable = self._writable()
             there = [bookie for slot in effect.slots if (bookie := effect.ensemble[slot]) in writable]
             answers = await self._bookies.probe(there, timeout_ms=self._config.probe_timeout_ms)
         slots = [slot for slot in effect.slots if answers.get(effect.ensemble[slot]) is Answer.OK]
@@ -293,7 +305,11 @@ class WriterDriver(ABC):
 
     def _has_spare(self, ensemble: Sequence[BookieId]) -> bool:
         doubtful = self._quarantine.bookies(self._clock.now_ms())
-        return any(each not in ensemble and each not in doubtful for each in self._bookies.writable())
+        return any(each not in ensemble and each not in doubtful for each in self._writable())
+
+    def _writable(self) -> list[BookieId]:
+        """The bookies that may get the ledger's entries."""
+        return self._bookies.writable(terms=bool(self._access.term))
 
     def bookies_changed(self) -> None:
         """Other bookies are registered: those of this ledger that are not, or as read-only, have left."""
@@ -400,7 +416,7 @@ class WriterDriver(ABC):
         try:
             async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
                 version = await self._swap(effect)
-        except (NoSuchLedgerError, KeyMissingError):
+        except (NoSuchLedgerError, NoSuchStreamError, KeyMissingError):
             machine.metadata_missing()
         except VersionConflictError:
             machine.metadata_conflicted()
@@ -420,20 +436,20 @@ class WriterDriver(ABC):
         holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
         if holes:
             try:
-                version = await self._ledgers.write_with_holes(effect.record, holes, effect.version)
+                version = await self._records.write_with_holes(effect.record, holes, effect.version)
             except MisuseError as error:
                 log.error("ledger %d: the record lacks the holes of this writer: %s", self.ledger_id, error)  # noqa: TRY400
             else:
                 self._recorded = holes
                 return version
-        return await self._ledgers.write(effect.record, effect.version)
+        return await self._records.write(effect.record, effect.version)
 
     async def _read_metadata(self) -> None:
         machine = self._machine
         try:
             async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
-                record, version = await self._ledgers.read(self.ledger_id)
-        except (NoSuchLedgerError, KeyMissingError):
+                record, version = await self._records.read(self.ledger_id)
+        except (NoSuchLedgerError, NoSuchStreamError, KeyMissingError):
             machine.metadata_missing()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises, the record was not read
             log.warning("ledger %d: the record cannot be read now: %r", self.ledger_id, error)

@@ -11,6 +11,7 @@ from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.writer_driver import WriterDriver
 from quire.core import effects as e
 from quire.core.errors import LedgerClosedError
+from quire.core.ids import Term
 from quire.core.writer_state import Status
 
 
@@ -18,6 +19,31 @@ class WriterEnd(WriterDriver):
     """What a writer does once no entry comes any more."""
 
     __slots__ = ()
+
+    @property
+    def term(self) -> Term:
+        """The term in which it writes a stream; 0 of a ledger."""
+        return Term(self._access.term)
+
+    async def release(self) -> None:
+        """Confirm what was appended, as far as bookies acknowledge it, and leave the ledger open.
+
+        A stream is left to its next writer, a ledger to a recovery. Readers see all that was confirmed.
+        """
+        machine = self._machine
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            await self._confirm()
+            lac, slots, places = self.lac_places()
+            if machine.window.next_run:
+                access, timeout_ms = self._access, self._config.flush_ms
+                told = [
+                    self._bookies.write_lac(
+                        places[slot].bookie, access, lac, term=access.term, timeout_ms=timeout_ms
+                    )
+                    for slot in slots
+                ]
+                await asyncio.wait(told)
+        await self.leave()
 
     def _begin_flush(self) -> None:
         """Wait from now on for the bookies that have not acknowledged all."""
@@ -52,7 +78,7 @@ class WriterEnd(WriterDriver):
         """Put into the record what it does not say yet of what bookies lack."""
         holes = self.holes
         if holes != self._recorded:
-            await record_holes(self._ledgers, self.ledger_id, holes, self._config.metadata_timeout_ms)
+            await record_holes(self._records, self.ledger_id, holes, self._config.metadata_timeout_ms)
             self._recorded = holes
         self._finish(problem)
 
@@ -64,7 +90,7 @@ class WriterEnd(WriterDriver):
         if machine.status in (Status.WRITING, Status.CHANGING):
             self._begin_flush()
             machine.abandon()
-            msg = f"ledger {self.ledger_id} was left open: its client was closed"
+            msg = f"ledger {self.ledger_id} was left open by its writer"
             problem = e.Problem(LedgerClosedError, msg)
             self._stopped(problem)
             await self._flushed()

@@ -117,6 +117,16 @@ class NoSuchStreamError(RefusedError):
     """The metadata store has no unbounded ledger of this name or id."""
 
 
+class StreamClosedError(RefusedError):
+    """The unbounded ledger was closed for good."""
+
+
+class ElectionUnavailableError(RefusedError):
+    """The election that was to say who writes does not respond; nothing was changed."""
+
+    retriable = True
+
+
 class AlreadyExistsError(RefusedError):
     """Something of this name or id is there already."""
 

@@ -9,7 +9,7 @@ Source: Vanlightly's unbounded ledgers, "Terms are also entry identifiers"; docs
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -52,6 +52,15 @@ def last_of_range(entry_id: int, ranges: Sequence[TermRange]) -> int | None:
     """The last id that has the same origin term as this one; None in the last range, which has no end."""
     index = bisect_right(ranges, entry_id, key=lambda each: each.first_entry)
     return ranges[index].first_entry - 1 if index < len(ranges) else None
+
+
+def by_origin(first: int, last: int, ranges: Sequence[TermRange]) -> Iterator[tuple[int, int, Term]]:
+    """The ids first..last in parts of one origin term each: (first, last, origin term)."""
+    while first <= last:
+        end = last_of_range(first, ranges)
+        through = last if end is None else min(end, last)
+        yield first, through, origin_of(first, ranges)
+        first = through + 1
 
 
 def reach_of(ranges: Sequence[TermRange]) -> Term:

@@ -103,9 +103,10 @@ class LedgerStore:
             The version to name at the next change.
 
         Raises:
-            AlreadyExistsError: another ledger has the id.
+            AlreadyExistsError: another ledger has the id, or a stream.
             MetadataUnknownError: the outcome is unknown, even after reading again.
         """
+        of_stream = stream_key(record.ledger_id)
         key, value = ledger_key(record.ledger_id), ledger_metadata.serialize(record)
         # Notes of an earlier ledger of this id, that Java deleted, are not this one's.
         clean = NO_NOTES if record.format_version == PLAIN_RECORD else None
@@ -113,12 +114,15 @@ class LedgerStore:
         for _ in range(ATTEMPTS_MAX):
             beside = await self._change_of_notes(record.ledger_id, clean)
             try:
-                return (await self._store.multi([Create(key, value), *beside]))[0]
+                return (await self._store.multi([Create(key, value), Require(of_stream, None), *beside]))[0]
             except MetadataUnknownError:
                 unknown = True
-            except VersionConflictError:
-                continue  # another client removes the notes
-            except AlreadyExistsError as error:
+            except (VersionConflictError, AlreadyExistsError) as error:
+                if error.ids.get("key") == of_stream:
+                    msg = f"the id {record.ledger_id} is a stream already; use another id"
+                    raise AlreadyExistsError(msg, ledger_id=record.ledger_id) from error
+                if isinstance(error, VersionConflictError):
+                    continue  # another client removes the notes
                 found = await self._store.get(key) if unknown and record.creation_token else None
                 if found is not None and found.value == value:
                     return found.version

@@ -8,7 +8,7 @@ Source: docs/formats/stream.md; Vanlightly's unbounded ledgers, "Protocol change
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from quire.core.errors import (
@@ -17,8 +17,10 @@ from quire.core.errors import (
     MetadataUnknownError,
     NoSuchStreamError,
 )
+from quire.core.holes import with_holes
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key
@@ -31,11 +33,13 @@ from quire.metadata.store import (
     MetadataStore,
     Op,
     Require,
+    StoreBusyError,
     VersionConflictError,
     Versioned,
     Watch,
 )
 from quire.metadata.tombstones import look, tombstone_in, tombstone_op
+from quire.wire.ledger_notes import notes_of_record, record_with_notes
 from quire.wire.store_records import Tombstone
 from quire.wire.stream_metadata import decode_stream, decode_stream_name, encode_stream, encode_stream_name
 
@@ -153,6 +157,37 @@ class StreamStore:
                 msg = f"the record of stream {record.ledger_id} no longer has version {version}; read it and decide again"
                 raise VersionConflictError(msg, ledger_id=record.ledger_id) from error
         raise self._unknown(record.ledger_id)
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
+        """Replace the record that has a version, with these holes among its notes; the rest is as in `write`."""
+        notes = with_holes(notes_of_record(record), record, holes)
+        return await self.write(record_with_notes(record, notes), version)
+
+    async def add_holes(self, stream_id: int, holes: Sequence[Hole]) -> None:
+        """Put holes among the notes of a stream. One that is being taken over is left alone: its fragments may change.
+
+        Raises:
+            MisuseError: the record would be larger than it may be.
+            NoSuchStreamError: there is none (any more).
+            StoreBusyError: the record was changed again and again.
+            MetadataUnknownError: the outcome is unknown.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            record, version = await self.read(stream_id)
+            notes = notes_of_record(record)
+            after = with_holes(notes, record, holes)
+            if after == notes or record.state is LedgerState.IN_RECOVERY:
+                return
+            try:
+                await self.write(record_with_notes(record, after), version)
+            except VersionConflictError:
+                continue
+            return
+        msg = (
+            f"the record of stream {stream_id} was changed {ATTEMPTS_MAX} times while holes were put into it; "
+            "try again"
+        )
+        raise StoreBusyError(msg, ledger_id=stream_id)
 
     async def delete(self, name: str) -> None:
         """Delete a stream: in one transaction its record and its name go, and a tombstone is made.

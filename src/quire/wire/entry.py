@@ -178,6 +178,32 @@ class EntryDigest:
             add(header + mac(header, payload))
         return sealed
 
+    def seal_in_term(
+        self,
+        ledger_id: int,
+        first_entry: int,
+        lac: int,
+        length_before: int,
+        payloads: Sequence[bytes],
+        origin_term: int,
+    ) -> list[bytes]:
+        """As `seal`, for a stream's entries: their headers, of scheme 1, name the term in which they are written."""
+        pack, mac, length = TERM_HEADER.pack, self._mac, length_before
+        sealed: list[bytes] = []
+        add = sealed.append
+        if self.digest_type is DigestType.CRC32C:
+            pack_crc = _U32.pack
+            for entry_id, payload in enumerate(payloads, first_entry):
+                length += len(payload)
+                header = pack(ledger_id, entry_id, lac, length, origin_term, 0)
+                add(header + pack_crc(crc32c(payload, crc32c(header))))
+            return sealed
+        for entry_id, payload in enumerate(payloads, first_entry):
+            length += len(payload)
+            header = pack(ledger_id, entry_id, lac, length, origin_term, 0)
+            add(header + mac(header, payload))
+        return sealed
+
     def seal_one(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
         """The header and digest of one entry whose cumulative `length` is known (recovery, re-replication)."""
         header = HEADER.pack(ledger_id, entry_id, lac, length)

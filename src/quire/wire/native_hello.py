@@ -37,6 +37,8 @@ BACKGROUND = 8
 """Feature: adds with the flag `BACKGROUND` stop before the space that is kept for fences and recovery."""
 TERMS = 16
 """Feature: requests and runs may have terms above 0. A peer that does not announce it refuses them."""
+TERMS_NAME: Final = "terms"
+"""The same feature in a bookie's registration."""
 TRUNCATE = 32
 """Feature: TRUNCATE requests are acted on."""
 LACS = 64
@@ -44,7 +46,7 @@ LACS = 64
 OFFERED: Final = BACKGROUND | TERMS | LACS
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
-_FEATURE_NAMES: Final = {BACKGROUND: "background", TERMS: "terms", TRUNCATE: "truncate", LACS: "lacs"}
+_FEATURE_NAMES: Final = {BACKGROUND: "background", TERMS: TERMS_NAME, TRUNCATE: "truncate", LACS: "lacs"}
 
 _EITHER = ("client, bookie", "client, bookie")
 FEATURES = Names(

@@ -17,21 +17,28 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
-from quire.core.errors import DigestMismatchError
+from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entries import Entries
-from quire.wire.entry import HEADER_BYTES, Buffer, Entry, EntryDigest
+from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, Buffer, Entry, EntryDigest, TermEntry
 
 _MAC = struct.Struct(">I")
-_OVERHEAD = HEADER_BYTES + _MAC.size
 _FIELDS = 4
+_TERM_WORDS = TERM_HEADER_BYTES // 4
+_TAIL = struct.Struct(">QI")
+"""Origin term and flags, the end of a header of scheme 1."""
 _VIEWED_BYTES = 16 * 1024
 """A payload from this size on is not copied out of what it came in."""
 _SWAP = sys.byteorder == "little"
 
 
 def open_entries(
-    digest: EntryDigest, ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int]
+    digest: EntryDigest,
+    ledger_id: int,
+    entry_ids: Sequence[int],
+    body: Buffer,
+    offsets: Sequence[int],
+    origin_term: int = 0,
 ) -> tuple[Entries, list[int]]:
     """Check the entries of a run; what `EntryDigest.open` does, with the work per entry kept small.
 
@@ -40,12 +47,13 @@ def open_entries(
         entry_ids: the ids that are expected, in the order of the entries.
         body: the buffer that holds the entries.
         offsets: where each entry starts in it, and where the last ends.
+        origin_term: of a stream: the term in which they were written.
 
     Returns:
         The entries that are what was asked for, short payloads copied; and the ids of those that are not.
     """
     if digest.digest_type is DigestType.CRC32C:
-        entries = _open_columns(ledger_id, entry_ids, body, offsets)
+        entries = _open_columns(ledger_id, entry_ids, body, offsets, origin_term)
         if entries is not None:
             return entries, []
     good: list[Entry] = []
@@ -53,18 +61,34 @@ def open_entries(
     data = memoryview(body)
     for entry_id, (start, end) in zip(entry_ids, pairwise(offsets), strict=True):
         try:
-            entry = digest.open(data[start:end], ledger_id, entry_id)
-        except DigestMismatchError:
+            if origin_term:
+                entry = _of_term(digest.open_with_term(data[start:end], ledger_id, entry_id), origin_term)
+            else:
+                entry = digest.open(data[start:end], ledger_id, entry_id)
+        except (DigestMismatchError, MalformedFrameError):
             bad.append(entry_id)
         else:
             good.append(entry._replace(payload=bytes(entry.payload)))
     return Entries.of(ledger_id, good), bad
 
 
+def _of_term(found: TermEntry, origin_term: int) -> Entry:
+    if found.origin_term != origin_term or found.flags:
+        entry = found.entry
+        msg = (
+            f"ledger {entry.ledger_id}, entry {entry.entry_id} is of term {found.origin_term} with flags {found.flags}; "
+            f"the bookie was asked for one of term {origin_term}"
+        )
+        raise DigestMismatchError(msg, ledger_id=entry.ledger_id, entry_id=entry.entry_id)
+    return found.entry
+
+
 def _open_columns(
-    ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int]
+    ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int], origin_term: int
 ) -> Entries | None:
     """The CRC32C entries of a run if all are good, else None."""
+    header_bytes = TERM_HEADER_BYTES if origin_term else HEADER_BYTES
+    overhead = header_bytes + _MAC.size
     count = len(offsets) - 1
     size = offsets[1] - offsets[0]
     headers: Sequence[bytes | memoryview]
@@ -72,18 +96,20 @@ def _open_columns(
     payloads: Sequence[bytes | memoryview]
     alike = size > 0 and offsets == list(range(offsets[0], offsets[-1] + 1, size))
     shortest = size if alike else min([end - start for start, end in pairwise(offsets)])
-    if shortest < _OVERHEAD:
+    if shortest < overhead:
         return None
     if shortest >= _VIEWED_BYTES:
-        headers, macs, payloads = _pick(memoryview(body), offsets)
+        headers, macs, payloads = _pick(memoryview(body), offsets, header_bytes)
     elif alike:
         # One tuple for all fields, not one for each entry: those the garbage collector would look through.
-        fields = _layout(count, size - _OVERHEAD).unpack_from(body, offsets[0])
+        fields = _layout(count, size - overhead, header_bytes).unpack_from(body, offsets[0])
         headers, macs, payloads = fields[0::3], fields[1::3], fields[2::3]
     else:
-        headers, macs, payloads = _pick(bytes(body), offsets)
+        headers, macs, payloads = _pick(bytes(body), offsets, header_bytes)
     if tuple(map(crc32c, payloads, map(crc32c, headers))) != macs:
         return None
+    if origin_term:
+        return _of_term_columns(ledger_id, entry_ids, b"".join(headers), payloads, origin_term)
     numbers = array("q", b"".join(headers))
     if _SWAP:
         numbers.byteswap()
@@ -92,16 +118,46 @@ def _open_columns(
     return Entries(ledger_id, entry_ids, numbers[2::_FIELDS], numbers[3::_FIELDS], payloads)
 
 
+def _of_term_columns(
+    ledger_id: int,
+    entry_ids: Sequence[int],
+    headers: bytes,
+    payloads: Sequence[bytes | memoryview],
+    origin_term: int,
+) -> Entries | None:
+    """The entries with these headers of scheme 1, one after another; None if one is not what it should be.
+
+    A header has 11 words of 4 bytes: four numbers of two words each, then origin term and flags.
+    """
+    words, count = array("I", headers), len(payloads)
+    if _SWAP:
+        words.byteswap()
+    tail = struct.unpack(">3I", _TAIL.pack(origin_term, 0))
+    if any(words[2 * _FIELDS + i :: _TERM_WORDS].count(word) != count for i, word in enumerate(tail)):
+        return None
+    columns: list[array[int]] = []
+    for field in range(_FIELDS):
+        halves = array("I", bytes(8 * count))
+        halves[int(_SWAP) :: 2] = words[2 * field :: _TERM_WORDS]
+        halves[int(not _SWAP) :: 2] = words[2 * field + 1 :: _TERM_WORDS]
+        columns.append(array("q", halves.tobytes()))
+    ledgers, ids, lacs, lengths = columns
+    if ledgers.count(ledger_id) != count or ids != array("q", entry_ids):
+        return None
+    return Entries(ledger_id, entry_ids, lacs, lengths, payloads)
+
+
 def _pick(
-    data: bytes | memoryview, offsets: Sequence[int]
+    data: bytes | memoryview, offsets: Sequence[int], header_bytes: int
 ) -> tuple[list[bytes | memoryview], tuple[int, ...], tuple[bytes | memoryview, ...]]:
     """Header, digest and payload of each entry, as parts of `data`."""
-    headers = [data[start : start + HEADER_BYTES] for start in offsets[:-1]]
-    macs = tuple([_MAC.unpack_from(data, start + HEADER_BYTES)[0] for start in offsets[:-1]])
-    return headers, macs, tuple([data[start + _OVERHEAD : end] for start, end in pairwise(offsets)])
+    overhead = header_bytes + _MAC.size
+    headers = [data[start : start + header_bytes] for start in offsets[:-1]]
+    macs = tuple([_MAC.unpack_from(data, start + header_bytes)[0] for start in offsets[:-1]])
+    return headers, macs, tuple([data[start + overhead : end] for start, end in pairwise(offsets)])
 
 
 @lru_cache(maxsize=32)
-def _layout(count: int, payload_bytes: int) -> struct.Struct:
+def _layout(count: int, payload_bytes: int, header_bytes: int) -> struct.Struct:
     """A run of entries of one size: header, digest and payload of each."""
-    return struct.Struct(">" + f"{HEADER_BYTES}sI{payload_bytes}s" * count)
+    return struct.Struct(">" + f"{header_bytes}sI{payload_bytes}s" * count)

@@ -99,7 +99,7 @@ class _Bookies(BookieClient):
 
     spares: list[BookieId]
 
-    def writable(self) -> list[BookieId]:
+    def writable(self, *, terms: bool = False) -> list[BookieId]:  # noqa: ARG002 - all of them know terms
         """The bookies that a choice may fall on now."""
         return self.spares
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from quire.client.machines import Machines
 from quire.core.errors import QuireError
+from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_handle import LOG
 from quire.core.log_trimming import TRIM
@@ -177,9 +178,16 @@ class Recorder:
         """What a client is handed."""
         return Machines(self._writer, self._recovery, self._repair)
 
-    def _writer(self, record: LedgerMetadata, version: int, limits: WriterLimits) -> WriterMachine:
+    def _writer(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        limits: WriterLimits,
+        last: int = NO_ENTRY,
+        length: int = 0,
+    ) -> WriterMachine:
         def made(kind: type[WriterMachine] = self.writer) -> WriterMachine:
-            return kind(record, version, rules=self.rules, limits=limits)
+            return kind(record, version, rules=self.rules, limits=limits, last=last, length=length)
 
         machine: WriterMachine = made(recording(self.writer, WRITER_INPUTS))
         self._write_down(machine, self.writer, made)

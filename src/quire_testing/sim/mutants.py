@@ -15,8 +15,10 @@ from typing import Final
 
 from quire.client.machines import Machines
 from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerState
 from quire.core.recovery import RecoveryMachine
+from quire.core.take_over import TakeOverMachine
 from quire.core.writer import WriterMachine
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
@@ -50,9 +52,12 @@ def parts_of(mutant: str) -> Parts:
     rules = known.switches.rules
     writer: type[WriterMachine] = known.switches.writer
     machines = Machines(
-        lambda record, version, limits: writer(record, version, rules=rules, limits=limits),
+        lambda record, version, limits, last=NO_ENTRY, length=0: writer(
+            record, version, rules=rules, limits=limits, last=last, length=length
+        ),
         lambda record, version: RecoveryMachine(record, version, rules),
         partial(known.switches.repair, rules=rules),
+        partial(TakeOverMachine, rules=rules),
     )
     return replace(
         SHIPPED, rules=rules, machines=machines, blind=_blind_closes if known.switches.blind_closes else None

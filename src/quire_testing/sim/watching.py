@@ -49,9 +49,16 @@ class WatchedWriter(WriterMachine):
     __slots__ = ("_watch",)
 
     def __init__(
-        self, record: LedgerMetadata, version: int, rules: Rules, limits: WriterLimits, watch: Watch
+        self,
+        record: LedgerMetadata,
+        version: int,
+        rules: Rules,
+        limits: WriterLimits,
+        watch: Watch,
+        last: int,
+        length: int,
     ) -> None:
-        super().__init__(record, version, rules=rules, limits=limits)
+        super().__init__(record, version, rules=rules, limits=limits, last=last, length=length)
         self._watch = watch
 
     def replacements_chosen(

@@ -16,7 +16,7 @@ from quire.client.machines import Machines, MakeWriter
 from quire.core.bookie_ledger import Fence
 from quire.core.descriptors import is_shortage
 from quire.core.errors import CorruptMetadataError
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
 from quire.core.shares import HeldInterval, not_held, shares
@@ -119,8 +119,8 @@ class World:
         """The writers of these machines; those that ship are watched."""
         if machines.writer is not SHIPPED_MACHINES.writer:
             return machines.writer
-        return lambda record, version, limits: WatchedWriter(
-            record, version, self.around.parts.rules, limits, self
+        return lambda record, version, limits, last=NO_ENTRY, length=0: WatchedWriter(
+            record, version, self.around.parts.rules, limits, self, last, length
         )
 
     def _watched(self, machines: Machines) -> Machines:

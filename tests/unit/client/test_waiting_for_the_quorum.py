@@ -116,7 +116,7 @@ async def test_when_nobody_comes_the_writer_ends_and_closes(tmp_path, wait_ms):
             await writer.append(PAYLOADS[1])
         with pytest.raises(QuorumLostError):
             await writer.close()
-        record, _ = await writer._ledgers.read(writer.ledger_id)
+        record, _ = await writer._records.read(writer.ledger_id)
         assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
 
 

@@ -480,7 +480,7 @@ async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
     async with cluster(4) as c:
         config = ClientConfig(metadata_attempts_max=3, change_retry_ms_min=5, change_retry_ms_max=5)
         ledger = await c.writer(config=config)
-        ledger._ledgers = SilentStore()
+        ledger._records = SilentStore()
         c.bookies.set("b2", "dead")
         with pytest.raises(MetadataUnknownError):
             await ledger.append(b"x")

@@ -1,0 +1,52 @@
+"""Performs one take-over of a stream: a recovery's driver with a `TakeOverMachine`.
+
+Source: docs/protocol/streams.md, "Take-over".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from quire.client.access import LedgerAccess
+from quire.client.context import ClientContext
+from quire.client.recovery import RecoveryPerformer, TakeOverResult
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.recovery import RecoveryMachine
+from quire.core.take_over import TakeOverMachine
+
+
+class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
+    """One take-over, from the record as it was read to a result.
+
+    Args:
+        record: the stream's record; the password was compared before.
+        version: its version in the store.
+        context: what it shares with the client's other handles of streams.
+        ignored_lacs: bookies whose LAC is ignored.
+    """
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        context: ClientContext,
+        ignored_lacs: Collection[BookieId] = (),
+    ) -> None:
+        machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
+        access = LedgerAccess.of(record, machine.term)
+        super().__init__(machine, record, access, context, ignored_lacs)
+
+    @property
+    def term(self) -> int:
+        """The term in which this client writes if it takes the stream over."""
+        return self._machine.term
+
+    def _begin(self) -> None:
+        self._machine.take_over(self._ignored_lacs)
+
+    @property
+    def _recovery(self) -> RecoveryMachine:
+        recovery = self._machine.recovery
+        assert recovery is not None, "bookies are asked once the take-over is announced"
+        return recovery

@@ -1,0 +1,454 @@
+"""An unbounded ledger, or stream, by its name: a ledger without an end, which clients write in turn.
+
+`core/take_over.py` decides how a client becomes the writer, `take_over.py` performs it. Reads are those of a ledger
+(`reader.py`), with a record that has terms.
+
+Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import Final, Protocol
+
+from quire.client.access import LedgerAccess
+from quire.client.context import ClientContext
+from quire.client.reader import LedgerReader
+from quire.client.take_over import StreamTakeOver
+from quire.client.writer import LedgerWriter
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    ElectionUnavailableError,
+    MisuseError,
+    NoSuchStreamError,
+    NotEnoughBookiesError,
+    NotLeaderError,
+    QuireError,
+    RecoveryInconclusiveError,
+    StreamClosedError,
+    WrongPasswordError,
+)
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import (
+    TOKEN_KEY,
+    DigestType,
+    LedgerMetadata,
+    LedgerState,
+    new_ledger,
+    new_stream,
+)
+from quire.core.placement import choose_ensemble
+from quire.core.quorum import check_quorums
+from quire.core.terms import resolve
+from quire.metadata.streams import StreamStore
+from quire.wire.entry import Entry, digest_type_of
+from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
+
+log = logging.getLogger(__name__)
+
+_IDS_TRIED_MAX: Final = 10
+_NO_TERMS: Final = (
+    "they do not register the feature `terms` (Java's bookies and older ones of ours), or this client speaks another "
+    "protocol with them than our own"
+)
+_PAUSE_MS: Final = 200
+_ROOM_BYTES: Final = 1024
+"""Of a record: for the range of one more term, a fragment and its end."""
+
+
+class StreamElection(Protocol):
+    """Who should write a stream: advice, such as an `Election` of the metadata store. Safety never rests on it."""
+
+    async def campaign(self) -> None:
+        """Stand, and return when this client should write; may be cancelled, and called again."""
+
+
+class UnboundedLedger:
+    """One unbounded ledger of a cluster. Made by `Client.unbounded_ledger`; nothing is asked before a method is called.
+
+    Args:
+        name: its name.
+        password: the one that it was or is created with.
+        streams: the records.
+        context: what it shares with the client's other handles of streams.
+        turn: held while this client takes it over: never twice at once.
+    """
+
+    def __init__(
+        self, name: str, password: bytes, streams: StreamStore, context: ClientContext, turn: asyncio.Lock
+    ) -> None:
+        self.name = name
+        self._password = password
+        self._streams, self._context = streams, context
+        self._turn = turn
+
+    def __repr__(self) -> str:
+        return f"<unbounded ledger {self.name!r}>"
+
+    # --- its record --------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: str | DigestType = "crc32c",
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerMetadata:
+        """Create it, without entries and without a writer.
+
+        Args:
+            ensemble_size: E, bookies that share the entries.
+            write_quorum: Qw, bookies that each entry is sent to.
+            ack_quorum: Qa, bookies that must have it on disk before it counts.
+            digest: crc32c, crc32, mac or dummy.
+            custom: the caller's own metadata.
+
+        Returns:
+            Its record.
+
+        Raises:
+            AlreadyExistsError: another stream has the name.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+            NotEnoughBookiesError: fewer than E bookies that know terms take entries.
+            MisuseError: the name cannot be one.
+        """
+        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        context, digest_type = self._context, digest_type_of(digest)
+        for _ in range(_IDS_TRIED_MAX):
+            token = context.chance.getrandbits(64) | 1
+            ledger = new_ledger(
+                await self._streams.next_id(),
+                self._ensemble(ensemble_size),
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest_type=digest_type,
+                password=self._password,
+                custom={**(custom or {}), TOKEN_KEY: token.to_bytes(8, "big")},
+                created_ms=context.clock.wall_ms(),
+                creation_token=context.chance.getrandbits(62) | 1,
+            )
+            record = new_stream(ledger, context.chance.getrandbits(64))
+            try:
+                await self._streams.create(self.name, record)
+            except AlreadyExistsError as error:
+                if "stream" in error.ids:
+                    raise
+                continue
+            return record
+        msg = f"{_IDS_TRIED_MAX} ids in a row were in use; was the metadata store restored from a backup?"
+        raise AlreadyExistsError(msg)
+
+    def _ensemble(self, size: int) -> tuple[BookieId, ...]:
+        context = self._context
+        able = context.bookies.writable(terms=True)
+        quarantined = context.quarantine.bookies(context.clock.now_ms())
+        try:
+            return choose_ensemble(able, size, context.chance, quarantined=quarantined)
+        except NotEnoughBookiesError as error:
+            others = context.bookies.without_terms()
+            if not others:
+                raise
+            msg = f"stream {self.name!r}: {error.message}. {', '.join(others)} cannot hold a stream: {_NO_TERMS}"
+            raise NotEnoughBookiesError(msg, **error.ids) from error
+
+    async def show(self) -> LedgerMetadata:
+        """Its record as it is now, with its terms and which entries each wrote.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            WrongPasswordError: the password is another.
+        """
+        return (await self._record())[0]
+
+    async def _record(self) -> tuple[LedgerMetadata, int]:
+        record, version = await self._streams.read(await self._streams.find(self.name))
+        if not hmac.compare_digest(record.password, self._password):
+            msg = f"stream {self.name!r}: the password is not the one that it was created with"
+            raise WrongPasswordError(msg, ledger_id=record.ledger_id)
+        return record, version
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def open_writer(
+        self, election: StreamElection | None = None, *, ignored_lacs: Collection[str] = ()
+    ) -> LedgerWriter:
+        """Take the stream over, from whoever writes it, and write it from behind its last entry on.
+
+        When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and
+        leaving its `async with`, leave the stream open for the next writer; its `close` closes it for good.
+
+        Args:
+            election: asked before the take-over, and again after one that another client won. None: at once.
+            ignored_lacs: bookies whose last add confirmed is ignored, where the error says that it contradicts the
+                entries: entries up to it that no bookie holds are given up.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            WrongPasswordError: the password is another.
+            StreamClosedError: it was closed for good.
+            NotLeaderError: other clients took it over each time.
+            ElectionUnavailableError: the election does not respond; nothing was changed.
+            RecoveryInconclusiveError: too few bookies responded to determine where it ends; nobody writes it now.
+            NotEnoughBookiesError: too few bookies took what is to be written back.
+            MetadataUnknownError: the metadata store does not respond.
+            MisuseError: its record has no room for one more term; or `ignored_lacs` names none of its bookies.
+
+        Source: docs/protocol/streams.md, "Take-over".
+        """
+        return await self._take_over(election, [BookieId(bookie) for bookie in ignored_lacs])
+
+    async def _take_over(
+        self,
+        election: StreamElection | None = None,
+        ignored: Collection[BookieId] = (),
+        *,
+        to_close: bool = False,
+    ) -> LedgerWriter:
+        context = self._context
+        attempts, pause_ms, deadline_ms = 0, context.config.change_retry_ms_min, 0
+        while True:
+            if election is not None:
+                await self._campaign(election)
+            async with self._turn:
+                record, version = await self._record()
+                self._check_terms(record)
+                self._check_ignored(record, ignored)
+                if not to_close:
+                    self._check_room(record)
+                take_over = StreamTakeOver(record, version, context, ignored)
+                result = await take_over.run()
+            if isinstance(result, e.TakenOver):
+                return self._writer(result, take_over)
+            if isinstance(result, e.TakeOverSuperseded):
+                attempts += 1
+                if attempts >= context.config.recovery_attempts_max:
+                    msg = (
+                        f"stream {self.name!r}: other clients took it over in {attempts} attempts of this one; let an "
+                        "election say who writes it, or try again"
+                    )
+                    raise NotLeaderError(msg, ledger_id=record.ledger_id)
+                await self._pause(pause_ms)
+                pause_ms = min(2 * pause_ms, context.config.change_retry_ms_max)
+                continue
+            settled = not isinstance(result, e.RecoveryInconclusive) or (
+                result.contradicting and not result.silent
+            )
+            now_ms = context.clock.now_ms()
+            deadline_ms = deadline_ms or now_ms + context.config.recovery_patience_ms
+            if settled or now_ms >= deadline_ms:
+                raise self._not_taken(result, record.ledger_id)
+            # A bookie that restarts is back in a moment, and its connection is not tried at once.
+            await asyncio.sleep(_PAUSE_MS / 1000)
+
+    async def _campaign(self, election: StreamElection) -> None:
+        try:
+            await election.campaign()
+        except QuireError as error:
+            msg = (
+                f"stream {self.name!r}: the election does not respond ({error}); nothing was changed. Try again, or take "
+                "the stream over without an election, which is advice only"
+            )
+            raise ElectionUnavailableError(msg, stream=self.name) from error
+
+    async def _pause(self, pause_ms: int) -> None:
+        """About so long, and not as long as another client that lost at the same moment."""
+        share = self._context.chance.getrandbits(16) / 2**16
+        await asyncio.sleep(pause_ms * (1 + share) / 2000)
+
+    def _check_room(self, record: LedgerMetadata) -> None:
+        """A take-over that could not open its term would leave the stream without a writer."""
+        size = len(encode_stream(record))
+        if size > STREAM_BYTES_MAX - _ROOM_BYTES:
+            msg = (
+                f"stream {self.name!r}: its record has {size} of at most {STREAM_BYTES_MAX} bytes, which is no room for "
+                "one more term; close the stream for good (`quire stream close`) and go on in another one"
+            )
+            raise MisuseError(msg, ledger_id=record.ledger_id)
+
+    def _check_terms(self, record: LedgerMetadata) -> None:
+        ensemble = record.last_fragment.ensemble
+        if others := [bookie for bookie in self._context.bookies.without_terms() if bookie in ensemble]:
+            msg = (
+                f"stream {self.name!r} is on {', '.join(others)}, and this client cannot use it: {_NO_TERMS}"
+            )
+            raise MisuseError(msg, ledger_id=record.ledger_id)
+
+    def _check_ignored(self, record: LedgerMetadata, ignored: Collection[BookieId]) -> None:
+        ensemble = record.last_fragment.ensemble
+        if strange := [bookie for bookie in ignored if bookie not in ensemble]:
+            msg = (
+                f"stream {self.name!r}: {', '.join(strange)} is not in the ensemble of the last fragment, which a "
+                f"take-over reads from ({', '.join(ensemble)})"
+            )
+            raise MisuseError(msg, ledger_id=record.ledger_id)
+
+    def _writer(self, taken: e.TakenOver, take_over: StreamTakeOver) -> LedgerWriter:
+        record = taken.record
+        for hole in take_over.stragglers:
+            log.warning(
+                "stream %s was taken over before bookie %s acknowledged entries %d to %d, which it may lack",
+                self.name,
+                hole.bookie,
+                hole.first,
+                hole.last,
+            )
+        return LedgerWriter(
+            record,
+            taken.version,
+            LedgerAccess.of(record, take_over.term),
+            self._context,
+            taken.absent,
+            taken.last_entry,
+            taken.length,
+        )
+
+    def _not_taken(
+        self, result: e.RecoveryClosed | e.RecoveryInconclusive | e.RecoveryFailed, stream_id: LedgerId
+    ) -> QuireError:
+        """Why a take-over could not be done."""
+        where, troubles = f"stream {self.name!r}", self._context.bookies.troubles()
+        if isinstance(result, e.RecoveryClosed):
+            last = result.record.last_entry
+            msg = f"{where} was closed for good at entry {last}: no client writes it any more"
+            return StreamClosedError(msg, ledger_id=stream_id)
+        if isinstance(result, e.RecoveryInconclusive) and result.contradicting:
+            told = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+            ignoring = " ".join(f"--ignore-lac {bookie}" for bookie, _ in result.contradicting)
+            return RecoveryInconclusiveError(
+                f"{where}: entry {result.entry_id} was acknowledged according to {told}, but the bookies that should hold "
+                'it respond "no such entry". The stream has no writer now. Bring back the bookie or the directory that '
+                f"has the entry; `quire stream take-over {self.name} {ignoring}` goes on without it{troubles}",
+                ledger_id=stream_id,
+                entry_id=result.entry_id,
+                bookies=(*(bookie for bookie, _ in result.contradicting), *result.silent),
+            )
+        if isinstance(result, e.RecoveryInconclusive):
+            silent = ", ".join(result.silent) or "none"
+            return RecoveryInconclusiveError(
+                f"{where}: too few bookies gave a conclusive response about its end (no response or unknown: {silent}); "
+                f"the stream has no writer now, take it over again when they are back{troubles}",
+                ledger_id=stream_id,
+                entry_id=result.entry_id,
+                bookies=result.silent,
+            )
+        named = ", ".join(result.bookies)
+        if result.answer is Answer.NO_LEDGER:
+            return NoSuchStreamError(f"{where} was deleted while it was taken over", ledger_id=stream_id)
+        if result.answer is Answer.UNAUTHORISED:
+            msg = f"{where}: bookie {named} has it with another password"
+            return WrongPasswordError(msg, ledger_id=stream_id, bookies=result.bookies)
+        if result.answer is Answer.READ_ONLY:
+            msg = (
+                f"{where}: too few bookies acknowledged the entries that a take-over writes back (failed: {named}); the "
+                f"stream has no writer now, take it over again when they are back{troubles}"
+            )
+            return NotEnoughBookiesError(msg, ledger_id=stream_id, bookies=result.bookies)
+        msg = f"{where}: its record changed during a take-over in a way that the protocol does not allow"
+        return CorruptMetadataError(msg, ledger_id=stream_id)
+
+    async def resolve(self, error: QuireError) -> bool | None:
+        """Whether an entry whose append ended with an unknown outcome is in the stream: its ranges tell.
+
+        Args:
+            error: what the append ended with, such as `TermSupersededError`.
+
+        Returns:
+            True: every reader sees the entry. False: no reader ever will. None: no later term is open yet, so ask again
+            when the next writer has taken the stream over.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            MisuseError: the error is not that of an append to this stream.
+        """
+        record = await self.show()
+        entry_id, term = error.ids.get("entry_id"), error.ids.get("term")
+        if (
+            error.ids.get("ledger_id") != record.ledger_id
+            or not isinstance(entry_id, int)
+            or not isinstance(term, int)
+        ):
+            msg = (
+                f"stream {self.name!r}: {type(error).__name__} is not the error of an append to it, and names no entry and "
+                "term whose outcome could be found"
+            )
+            raise MisuseError(msg, ledger_id=record.ledger_id)
+        kept = resolve(entry_id, term, record.ranges)
+        if kept is None and record.state is LedgerState.CLOSED:
+            return entry_id <= record.last_entry
+        return kept
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def open_reader(self) -> LedgerReader:
+        """A reader of all terms' entries, up to what the writer of the last one has confirmed.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            WrongPasswordError: the password is another.
+        """
+        record, version = await self._record()
+        self._check_terms(record)
+        reader = LedgerReader(record, version, LedgerAccess.of(record), self._context)
+        if not reader.closed:
+            await reader.refresh()
+        return reader
+
+    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        """The entries first..last, in order; by default up to the last one confirmed. As `LedgerReader.read`."""
+        reader = await self.open_reader()
+        async with contextlib.aclosing(reader.read(first, last)) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+        """Every entry from `first` on, as it is confirmed, whoever writes it; ends when the stream is closed for good."""
+        reader = await self.open_reader()
+        async with contextlib.aclosing(reader.tail(first)) as entries:
+            async for entry in entries:
+                yield entry
+
+    # --- its end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> LedgerMetadata:
+        """Close the stream for good, at its last entry: it is taken over once more, and its tails end. Again is allowed.
+
+        Returns:
+            Its record.
+
+        Raises:
+            NoSuchStreamError, WrongPasswordError, NotLeaderError, RecoveryInconclusiveError, NotEnoughBookiesError,
+            MetadataUnknownError: as `open_writer`.
+            TermSupersededError: another client took it over before it was closed.
+        """
+        try:
+            writer = await self._take_over(to_close=True)
+        except StreamClosedError:
+            return await self.show()
+        await writer.close()
+        return writer.metadata
+
+    async def delete(self, *, fence: bool = True) -> None:
+        """Delete the stream's record and name, and leave a tombstone; bookies drop its entries when they see that.
+
+        One that is not closed is taken over first: until the bookies notice, its writer would still get
+        acknowledgements.
+
+        Args:
+            fence: False deletes it as it is, for a stream whose bookies are gone for good or that has no writer.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            RecoveryInconclusiveError: its writer could not be stopped; nothing was deleted.
+        """
+        if fence and (await self.show()).state is not LedgerState.CLOSED:
+            await (await self._take_over(to_close=True)).abandon()
+        await self._streams.delete(self.name)

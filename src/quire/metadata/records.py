@@ -1,0 +1,32 @@
+"""What writers, readers, recoveries and take-overs ask of the store of their records: ledgers' or streams'.
+
+Source: docs/formats/stream.md, "Where it stands".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.writer_state import Hole
+from quire.metadata.store import Watch
+
+
+class RecordStore(Protocol):
+    """The records of ledgers (`LedgerStore`) or of streams (`StreamStore`), changed by compare-and-swap."""
+
+    async def read(self, ledger_id: int, /) -> tuple[LedgerMetadata, int]:
+        """A record and the version to name when changing it."""
+
+    async def write(self, record: LedgerMetadata, version: int, /) -> int:
+        """Replace the record that has a version; returns the new one."""
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int, /) -> int:
+        """Replace the record that has a version, with these holes among its notes; returns the new version."""
+
+    async def add_holes(self, ledger_id: int, holes: Sequence[Hole], /) -> None:
+        """Put holes among the notes of a record, whatever else becomes of it meanwhile."""
+
+    def watch(self, ledger_id: int, /) -> Watch:
+        """Changes of one record."""
