@@ -94,9 +94,24 @@ SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
         Sentence("the only thing normal reads should care about is the LAC as always", "may_use_lac", "X46"),
         Sentence("the client can include the correct term when performing a read of a given entry", "may_use_lac", "X58"),
         Sentence("Recovery is now performed at the beginning of a term", "recovery_waits_for_its_adds", "X49"),
+        Sentence("it increments the term in the ledger metadata and then starts ledger recovery", "next_term", "X33"),
+        Sentence("The following requests need to include the current term of the client", "term_answer", "X23"),
+        Sentence("rather than a fencing flag", "read_takes_term", "X24"),
         Sentence("bookies only need to store the term in the ledger index as it does with fencing right now", "doubt_hides_term", "X48"),
     ),
 }  # fmt: skip
+
+NEXT: Final[dict[str, tuple[str, ...]]] = {
+    "Vanlightly's unbounded ledgers": (
+        "it can't leave any dirty entries left by the previous term in the last fragment",
+        "including a new “truncate” flag in the last entry written back during recovery",
+        "We must guarantee that this last entry is written to all bookies of the last fragment",
+        "When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id.",
+        "BookKeeper clients will need to be aware of these no-op entries and discard them",
+        "We only require “guaranteed write quorum” for recovery writes",
+    ),
+}
+"""Sentences of a design that is next: what would implement them is refused by a test that cites them."""
 
 
 @cache
@@ -127,4 +142,8 @@ def table() -> str:
             found = ", ".join(f"`{path.removeprefix('src/quire/')}`" for path in stands_in(each.words))
             by = each.by if ":" in each.by else f"core/rules.py: {each.by}"
             rows.append(f"| {source} | {each.words} | `{by}` | `{each.mutant}` | {found} |")
+    for source, later in NEXT.items():
+        for words in later:
+            found = ", ".join(f"`{path}`" for path in stands_in(words))
+            rows.append(f"| {source} | {words} | next | - | {found} |")
     return "\n".join(rows) + "\n"

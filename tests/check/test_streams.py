@@ -5,7 +5,6 @@ Source: docs/protocol/streams.md.
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,6 @@ from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch, stream_rows
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
-from support.rounds import keep_figures, rounds
 
 WORLDS = (
     StreamConfiguration(ack_quorum=1),
@@ -30,24 +28,6 @@ WORLDS = (
     StreamConfiguration(2, 1, 1, 1, timeouts=1),
     StreamConfiguration(2, 2, 2, 1, timeouts=1),
     StreamConfiguration(breaks=1),
-)
-TOO_LARGE = (
-    StreamConfiguration(
-        4,
-        3,
-        3,
-        2,
-        2,
-        clients=2,
-        take_overs=3,
-        timeouts=2,
-        breaks=1,
-        lost_swaps=1,
-        readers=1,
-        explicit_lac=True,
-    ),
-    StreamConfiguration(3, 3, 3, 2, 2, clients=2, take_overs=3, losses=1, breaks=1, lost_swaps=1, readers=1),
-    StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2),
 )
 NOT_MOVED = {
     ("take_over", "new", "ended"),  # no client closes the stream
@@ -111,28 +91,6 @@ def test_a_client_that_waits_for_ever_is_found():
     violation = explore(world, watch, watch.deadlock).violation
     assert violation is not None
     assert violation.invariant == "F1"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_random_walks_through_worlds_that_are_too_large():
-    """Nothing is found on so many walks; each ends where nothing more can happen."""
-    seed, walks, steps = 37, rounds(50, 20_000), 0
-    for configuration in TOO_LARGE:
-        chance = random.Random(seed)
-        for number in range(walks):
-            if number % 200 == 0:  # what a world remembers of its steps takes memory
-                world = StreamWorld(configuration)
-                watch = StreamWatch(world)
-            state, path = world.initial(), []
-            while moves := world.successors(state):
-                label, state = chance.choice(moves)
-                path.append(f"{label.actor}: {label.command}")
-                assert watch(state) is None, path
-            assert watch.deadlock(state) is None, path
-            steps += len(path)
-    figures = {"walks": walks * len(TOO_LARGE), "steps": steps, "violations": 0}
-    keep_figures("walks_of_streams", figures, seed=seed)
 
 
 def test_an_invariant_that_does_not_exist_is_refused():

@@ -13,6 +13,7 @@ import pytest
 from quire.core.errors import MisuseError
 from quire_testing.explorer.continuous import CONTINUOUS, LONG
 from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.stream_mutants import STREAM_MUTANTS
 from quire_testing.replay.saved import configuration_of, judge_again
 from quire_testing.sim.walk_mixes import WALK_MIXES
 
@@ -37,6 +38,16 @@ def test_what_ships_breaks_nothing_on_the_same_way(name):
     again = judge_again("\n".join(line for line in lines if not line.startswith("# mutant")))
     assert not again.violations
     assert again.is_as_it_should
+
+
+@pytest.mark.parametrize("mutant", STREAM_MUTANTS, ids=lambda each: each.name)
+def test_a_failure_of_a_stream_is_judged_by_the_programs_too(mutant):
+    text = (SAVED.parent / "counterexamples" / f"{mutant.name}.txt").read_text()
+    again = judge_again(text)
+    assert again.steps
+    assert again.is_as_it_should, again.violations
+    shipped = judge_again("\n".join(line for line in text.splitlines() if not line.startswith("# mutant")))
+    assert not shipped.violations
 
 
 def test_a_failure_that_still_fails_is_red():

@@ -111,6 +111,7 @@ def taken_over_ledger(history: History) -> None:
     history.invoke("t2", "takeover", ledger=3, term=2).ok(first=3)
     history.note("b1", "truncated", bookie="b1", ledger=3, last=2, term=2)
     lost.unknown("TermSupersededError")
+    history.invoke("t1", "resolve", ledger=3, term=1, first=3, hashes=hashes(3, 4, "lost")).ok(kept=False)
     history.invoke("t2", "append", ledger=3, term=2, first=3, hashes=hashes(3, 5)).ok(first=3)
     history.note("b1", "stored", bookie="b1", ledger=3, term=2, first=3, hashes=hashes(3, 5))
     history.invoke("r1", "read", ledger=3, first=0, last=5).ok(hashes=hashes(0, 5))

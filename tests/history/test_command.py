@@ -37,7 +37,7 @@ def test_a_history_that_holds(verify, tmp_path):
     assert "append" in said
     assert "12 registers are linearizable" in said
     assert "not looked at" not in said
-    assert said.endswith("no violation in 156 events\n")
+    assert said.endswith("no violation in 158 events\n")
     assert verify("-", code=0, given=(tmp_path / "h.jsonl").read_bytes()).stdout == said
 
 
@@ -47,7 +47,7 @@ def test_a_history_that_does_not(verify):
         "invariant 1 (acknowledged entries stay readable): ledger 1: entry 3 was acknowledged with hash "
         in said
     )
-    assert said.endswith("1 violation in 156 events\n")
+    assert said.endswith("1 violation in 158 events\n")
 
 
 def test_as_json(verify):
@@ -55,7 +55,7 @@ def test_as_json(verify):
     assert [next(iter(line)) for line in lines] == ["violation", "verdict"]
     assert lines[0]["violation"]["invariant"] == 1
     assert len(lines[0]["violation"]["lines"]) == 2
-    assert (lines[1]["verdict"], lines[1]["events"], lines[1]["violations"]) == ("violated", 156, 1)
+    assert (lines[1]["verdict"], lines[1]["events"], lines[1]["violations"]) == ("violated", 158, 1)
     assert lines[1]["kinds"]["list_swap"] == {"ok": 3, "fail": 1}
 
 

@@ -270,6 +270,21 @@ def a_fenced_add_is_there_for_one_and_not_for_the_other(h):
 
 
 @breaks(7)
+def an_entry_that_was_called_lost_is_acknowledged_and_read(h):
+    h.change("resolve", "invoke", to={"hashes": hashes(3, 3)})
+
+
+@breaks(7)
+def an_entry_is_called_lost_that_had_been_acknowledged(h):
+    h.change("resolve", "invoke", to={"first": 2, "hashes": hashes(2, 2)})
+
+
+@breaks(7)
+def an_entry_is_called_kept_that_is_another(h):
+    h.change("resolve", "ok", to={"kept": True})
+
+
+@breaks(7)
 def a_fenced_add_beyond_the_end_is_read(h):
     h.change("read", "ok", ledger=2, process="r2", to={"hashes": hashes(0, 6), "missing": [[7, 7]]})
 

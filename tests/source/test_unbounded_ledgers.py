@@ -1,6 +1,6 @@
 """Unbounded ledgers, as far as Quire has them: fragments, and bookies that know terms. Each test cites a sentence.
 
-No client takes a term yet; take-overs, no-ops and truncation on bookies have their tests when they exist.
+Take-overs have tests of their own (`tests/source/test_unbounded_take_over.py`).
 
 Source: Vanlightly's unbounded ledgers.
 """

@@ -1,21 +1,30 @@
 """Unbounded ledgers with terms as entry identifiers: the take-over, the ranges, the next writer. Each test cites a sentence.
 
-Next: "Terms for fencing only", its no-op and its truncation. That mode can be named in a record, and is refused.
+What is next, "Terms for fencing only" with its no-op and its truncation, is cited by a test that it is refused.
 
 Source: Vanlightly's unbounded ledgers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
 from quire.core.answers import Answer
 from quire.core.effects import LacFound, SendLacRead, TakenOver, TakeOverSuperseded, WriteMetadata
-from quire.core.errors import TermSupersededError
+from quire.core.errors import MisuseError, TermSupersededError
 from quire.core.ids import NO_ENTRY, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.reader import LacMachine
 from quire.core.take_over import TakeOverMachine
+from quire.core.terms import StreamMode
 from quire.core.writer import WriterMachine
+from quire.wire.run import SCHEME_TERMS, RunView, encode_run
+from quire.wire.stream_metadata import decode_stream, encode_stream
 from quire_testing.explorer.check import check
+from quire_testing.explorer.messages import Request
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.switches import SHIPPED
@@ -77,6 +86,55 @@ def test_a_take_over_increments_the_term_everywhere() -> None:
     machine, asked = announced()
     assert (machine.record.term, machine.record.state) == (2, LedgerState.IN_RECOVERY)
     assert [effect.bookie for effect in asked] == ["b1", "b2", "b3"]
+
+
+def test_the_record_has_the_new_term_before_a_bookie_is_asked() -> None:
+    """ "it increments the term in the ledger metadata and then starts ledger recovery": nothing else is asked before that
+    is stored.
+    """
+    machine = TakeOverMachine(STREAM, 0, 7)
+    machine.take_over()
+    [write] = machine.out
+    assert isinstance(write, WriteMetadata)
+    assert (write.record.term, write.version) == (2, 0)
+
+
+def test_the_metadata_has_a_field_for_the_term() -> None:
+    """ "The metadata gets a new field for term": it comes back out of the bytes that are stored."""
+    record = STREAM.taken_over(5, 9)
+    assert decode_stream(encode_stream(record), 1).term == 5
+
+
+def test_terms_replace_the_fence() -> None:
+    """ "Fencing is replaced by terms": a LAC request
+    "with the new term, rather than a fencing flag" raises the bookie's term, and the next writer is no recoverer.
+    """
+    bookies = StreamBookies(3, 3, SHIPPED.rules, SHIPPED.bookie)
+    bookie, _, _ = bookies.deliver(StreamBookie(), 1, ("fence", 0, 2), waits=True)
+    assert (bookie.known.term, bookie.known.fenced) == (2, False)
+    _, [(_, (_, answer, _))], _ = bookies.deliver(bookie, 1, ("add", 0, 0, 0, 0, -1, 2), waits=True)
+    assert answer is Answer.OK
+
+
+@pytest.mark.parametrize(
+    ("what", "request_of_term"),
+    [
+        ("normal adds", lambda term: ("add", 0, 0, 0, 0, -1, term)),
+        ("recovery adds", lambda term: ("put", 0, 0, 0, 0, 3, 7, -1, (1,), term)),
+        ("recovery LAC reads", lambda term: ("fence", 0, term)),
+        ("recovery reads", lambda term: ("read", 0, 0, 0, True, 1, term)),
+    ],
+)
+def test_requests_that_include_the_term(what: str, request_of_term: Callable[[int], Request]) -> None:
+    """ "The following requests need to include the current term of the client": each of the four is refused with a lower
+    term than the bookie's, changes nothing then, and is accepted with its own.
+    """
+    bookies = StreamBookies(3, 3, SHIPPED.rules, SHIPPED.bookie)
+    before, _, _ = bookies.deliver(StreamBookie(), 1, ("fence", 0, 2), waits=True)
+    after, [(_, (_, answer, _))], _ = bookies.deliver(before, 0, request_of_term(1), waits=True)
+    assert (what, answer, after) == (what, Answer.INVALID_TERM, before)
+    _, [(_, (_, answer, _))], _ = bookies.deliver(before, 1, request_of_term(2), waits=True)
+    assert (what, answer) == (what, Answer.OK)
 
 
 def test_recovery_is_at_the_beginning_of_a_term() -> None:
@@ -176,3 +234,27 @@ def test_entries_of_two_terms_are_not_confused() -> None:
 def test_recovered_entries_need_no_guaranteed_write_quorum() -> None:
     """ "we do not need "guaranteed write quorum" on recovery writes": it ends with a bookie away and no spare."""
     assert taken_over(2, silent=2).last_entry == 1
+
+
+def test_the_term_is_stored_with_every_entry() -> None:
+    """ "The downside of this approach is that the term has to be stored with every entry": once for each run of them, and
+    in each entry's own header.
+    """
+    body = encode_run(1, 0, 1, [b"a", b"b"], [1, 1], digest_type=3, origin_term=2, scheme=SCHEME_TERMS)
+    run = RunView.parse(body)
+    assert [(entry, run.origin_term) for entry in run.ids()] == [(0, 2), (1, 2)]
+
+
+def test_the_other_design_is_next() -> None:
+    """Next, and refused until then. "Terms for fencing only":
+    "it can't leave any dirty entries left by the previous term in the last fragment",
+    "including a new “truncate” flag in the last entry written back during recovery",
+    "We must guarantee that this last entry is written to all bookies of the last fragment",
+    "When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id.",
+    "BookKeeper clients will need to be aware of these no-op entries and discard them",
+    "We only require “guaranteed write quorum” for recovery writes".
+    """
+    assert STREAM.terms is not None
+    fencing = replace(STREAM, terms=replace(STREAM.terms, mode=StreamMode.FENCING))
+    with pytest.raises(MisuseError, match="has mode FENCING, which this program does not write"):
+        fencing.taken_over(2, 7)

@@ -25,6 +25,11 @@ def test_one_search_finds_a_sentence(sentence):
     assert sentences.stands_in(sentence.words), f"no line of {sentences.PLACES} has {sentence.words!r}"
 
 
+@pytest.mark.parametrize("words", [words for later in sentences.NEXT.values() for words in later])
+def test_a_sentence_that_is_next_is_cited_by_a_test_alone(words):
+    assert [path.split("/")[0] for path in sentences.stands_in(words)] == ["tests"]
+
+
 @pytest.mark.parametrize("sentence", ALL)
 def test_what_implements_a_sentence_exists_and_the_mutant_takes_it_out(sentence):
     mutant = MUTANTS[sentence.mutant]

@@ -45,10 +45,10 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
 MUTANTS: Final[dict[str, AnyMutant]] = {mutant.name: mutant for table in TABLES for mutant in table}
 """By name, in the order in which the documents show them."""
 
-OF_MACHINES: Final[dict[str, Mutant[Configuration]]] = {
-    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *REPAIR_MUTANTS)
-}
-"""Those that walks and whole programs are made with: fixes of writers, recoverers, repairers and bookies."""
+_OF_MACHINES: tuple[tuple[AnyMutant, ...], ...] = (LEDGER_MUTANTS, REPAIR_MUTANTS, STREAM_MUTANTS)
+
+OF_MACHINES: Final[dict[str, AnyMutant]] = {mutant.name: mutant for table in _OF_MACHINES for mutant in table}
+"""Those that walks and whole programs are made with: fixes of writers, recoverers, take-overs, repairers and bookies."""
 
 REPLAYED: Final[dict[str, Mutant[Configuration]]] = {
     mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS, *REPAIR_MUTANTS)

@@ -69,6 +69,12 @@ OPERATIONS: Final = {
         {**LEDGER, "term": "int"},
         ok={"first": "int"},
     ),
+    "resolve": Kind(
+        "a writer that a later term superseded asks what became of its entries; `kept`: all of them are there, or none",
+        {**LEDGER, "first": "int", "hashes": "hashes"},
+        {"term": "int"},
+        ok={"kept": "bool"},
+    ),
     "close": Kind("the writer seals its ledger", LEDGER, ok={"last": "int"}),
     "delete": Kind("the ledger is deleted", LEDGER),
     "change_ensemble": Kind(

@@ -40,6 +40,7 @@ class LedgerJudge:
         "_lac",
         "_lac_of",
         "_ledger",
+        "_lost",
         "_metadata",
         "_next_ack",
         "_read_last",
@@ -76,6 +77,8 @@ class LedgerJudge:
         self._gone = False
         self._takeovers: list[tuple[int, int, int]] = []
         """Term, its first entry, and where."""
+        self._lost: dict[tuple[int, bytes], int] = {}
+        """Entries that a resolve called lost, and where."""
         self._metadata: tuple[int, dict[str, Any], int] | None = None
         self._some_ended = False
         self._replicas = Replicas(ledger, self._cells, findings)
@@ -136,6 +139,8 @@ class LedgerJudge:
                     self.closed_at(facts["last"], place, f"{asked.kind} by {asked.process}")
             case "takeover":
                 self._takeover_done(asked, facts["first"], place)
+            case "resolve":
+                self._resolved(asked, place, kept=facts["kept"])
             case "change_ensemble":
                 self._change_done(asked, place)
             case "delete":
@@ -195,6 +200,7 @@ class LedgerJudge:
         if self._gone:
             return
         findings.checked(1, count)
+        self._check_lost(asked, first, data, place, "acknowledged")
         if self._cells.same(first, data) and self._cells.all_have(first, count, SENT):
             self._cells.mark(first, count, ACKED)
         else:
@@ -301,6 +307,7 @@ class LedgerJudge:
         last = first + count - 1
         self._read_last = max(self._read_last, last)
         self._findings.checked(2, count)
+        self._check_lost(asked, first, data, place, "read")
         if self._closed is not None and last > self._closed[0]:
             self._beyond(max(first, self._closed[0] + 1), last, asked.place, place)
         if self._recorded:
@@ -353,6 +360,34 @@ class LedgerJudge:
             self._read_places.place_of(number),
             place,
         )
+
+    def _resolved(self, asked: Asked, place: int, *, kept: bool) -> None:
+        """What became of entries whose writer was superseded: kept is as if they had been read."""
+        first, data = asked.facts["first"], bytes.fromhex(asked.facts["hashes"])
+        self._findings.checked(7, len(data) // self._width)
+        if self._gone:
+            return
+        if kept:
+            self._values_read(asked, first, data, place)
+            return
+        for number, value in enumerate(self._split(data), first):
+            mark, known = self._cells.look(number)
+            if mark & FIRM and known == value:
+                before = (self._ack_places if mark & ACKED else self._read_places).place_of(number)
+                what = "acknowledged" if mark & ACKED else "read"
+                self._say(
+                    7, f"entry {number} is lost, says {asked.process}, but had been {what}", before, place
+                )
+            self._lost.setdefault((number, value), place)
+
+    def _check_lost(self, asked: Asked, first: int, data: bytes, place: int, what: str) -> None:
+        """An entry that was called lost is neither read nor acknowledged."""
+        if not self._lost:
+            return
+        for number, value in enumerate(self._split(data), first):
+            if (where := self._lost.get((number, value))) is not None:
+                text = f"entry {number} was {what} by {asked.process}, but had been called lost"
+                self._say(7, text, where, place)
 
     def _beyond(self, first: int, last: int, asked_place: int, place: int) -> None:
         """Entries were read that lie beyond the end of a closed ledger."""

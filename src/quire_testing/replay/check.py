@@ -18,12 +18,14 @@ from quire_testing.explorer.ledger_mutants import SPARE
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, OF_LOGS, REPLAYED, AnyMutant
 from quire_testing.explorer.story import led, transcript
+from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
 from quire_testing.replay.log_replay import replay_log
 from quire_testing.replay.replay import Path, Played, replay
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
+from quire_testing.replay.streams import replay_stream
 from quire_testing.replay.world import ProgramWorld
 
 WHERE: Final[dict[str, Configuration]] = {
@@ -70,7 +72,7 @@ class Counterexample:
     """A mutant's shortest way to its violation among those that the programs can walk."""
 
     mutant: AnyMutant
-    world: World | LogWorld
+    world: World | LogWorld | StreamWorld
     result: Result
 
     @property
@@ -84,6 +86,8 @@ class Counterexample:
         path, switches, named = self.result.path, self.mutant.switches, [self.mutant.violated]
         if isinstance(self.world, LogWorld):
             return replay_log(self.world, path, switches, named, stage=stage)
+        if isinstance(self.world, StreamWorld):
+            return replay_stream(self.world, path, switches, named, stage=stage)
         return replay(self.world, path, switches, named, stage=stage)
 
     def replay_shipped(self, stage: MakeStage = AsyncioStage) -> Played:
@@ -94,6 +98,8 @@ class Counterexample:
         path = self.result.path
         if isinstance(self.world, LogWorld):
             return replay_log(self.world, path, SHIPPED, stage=stage, strict=False, to_the_end=True)
+        if isinstance(self.world, StreamWorld):
+            return replay_stream(self.world, path, SHIPPED, stage=stage, strict=False)
         return replay(self.world, path, SHIPPED, stage=stage, strict=False)
 
 
@@ -118,10 +124,10 @@ def from_transcript(name: str, text: str) -> Counterexample:
         CannotReplayError: it is not a way through that world.
     """
     done = replay_mutant(name, text, WHERE.get(name))
-    return Counterexample(MUTANTS[name], cast("World | LogWorld", done.world), done.result)
+    return Counterexample(MUTANTS[name], cast("World | LogWorld | StreamWorld", done.world), done.result)
 
 
-def random_walk(world: World, chance: random.Random, steps_max: int = WALK_STEPS_MAX) -> Path:
+def random_walk(world: World | StreamWorld, chance: random.Random, steps_max: int = WALK_STEPS_MAX) -> Path:
     """A way through a world, each step drawn from those that are possible."""
     state = world.initial()
     path: list[tuple[object, object]] = [(None, state)]

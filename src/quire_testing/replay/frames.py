@@ -8,6 +8,7 @@ from typing import NamedTuple
 from quire.core.answers import Answer
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Flag, Kind
+from quire.wire.native_bodies import LacItem
 from quire.wire.run import RunView
 from quire_testing.explorer.messages import Reply, Request, reply_text, request_text
 
@@ -44,6 +45,8 @@ class Said(NamedTuple):
 def request_of(frame: bytes) -> Sent:
     """What a client's frame asks. Slots are not on the wire: they are 0."""
     asked = native.decode_request(memoryview(frame))
+    if asked.term or asked.kind is Kind.WRITE_LACS or _names_origin(asked):
+        return Sent(frame, asked.number, _request_of_stream(asked))
     request: Request
     if asked.kind is Kind.ADD:
         run = RunView.parse(asked.body)
@@ -67,6 +70,35 @@ def request_of(frame: bytes) -> Sent:
     return Sent(frame, asked.number, request)
 
 
+def _names_origin(asked: native.Request) -> bool:
+    """Whether it reads entries of a stream."""
+    if asked.kind is not Kind.READ:
+        return False
+    return native_bodies.decode_read(asked.body, version=native_hello.VERSION)[3] != native_bodies.ANY_TERM
+
+
+def _request_of_stream(asked: native.Request) -> Request:
+    """What a client of a stream asks: with its term, and with the origin term of entries."""
+    fences = bool(asked.flags & Flag.FENCE)
+    if asked.kind is Kind.ADD:
+        run = RunView.parse(asked.body)
+        if asked.flags & Flag.RECOVERY:
+            origins = (run.origin_term,) * (run.last + 1 - run.first)
+            share = (run.period, run.residues, asked.lac)
+            return ("put", 0, 0, run.first, run.last, *share, origins, asked.term)
+        return ("add", 0, 0, run.first, run.last, asked.lac, asked.term)
+    if asked.kind is Kind.READ_LAC:
+        return ("fence", 0, asked.term)
+    if asked.kind is Kind.READ:
+        first, last, _, origin = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
+        recovers = bool(asked.flags & Flag.RECOVERY)
+        return ("read" if recovers else "look", 0, first, last, fences, origin, asked.term)
+    if asked.kind is Kind.WRITE_LACS:
+        (item,) = (LacItem(*fields) for fields in native_bodies.decode_lacs(asked.body))
+        return ("lac", item.lac, item.term)
+    return (asked.kind.name.lower(),)
+
+
 def answer_of(frame: bytes, asked: Sent) -> Said:
     """What a bookie's frame says."""
     said = native.decode_answer(memoryview(frame))
@@ -74,7 +106,10 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
     if asked.request[0] == "fence" and said.answer is Answer.OK:
         payload = said.lac
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
-        entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION)
+        origin = asked.request[5] if len(asked.request) > 5 else native_bodies.ANY_TERM
+        entries = native_bodies.decode_entries(
+            said.body, version=native_hello.VERSION, origin_term=origin or native_bodies.ANY_TERM
+        )
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
         payload = (ids, entries.vouched_through, tuple(entries.unknown))
     return Said(frame, asked.number, (asked.request, said.answer, payload))

@@ -30,10 +30,12 @@ from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges
 from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.world import World
 from quire_testing.replay.log_replay import replay_log
 from quire_testing.replay.replay import replay
+from quire_testing.replay.streams import replay_stream
 from quire_testing.sim.mixes import MIXES
 from quire_testing.sim.mutants import parts_of
 from quire_testing.sim.run import simulate
@@ -203,6 +205,8 @@ def _programs_again(
     world = setting.world
     if isinstance(world, LogWorld):
         played: Any = replay_log(world, path, switches, strict=False, to_the_end=True)
+    elif isinstance(world, StreamWorld):
+        played = replay_stream(world, path, switches, strict=False)
     elif not isinstance(world, World) or (
         isinstance(configuration, Configuration) and not is_replayed(configuration)
     ):

@@ -9,10 +9,12 @@ from typing import Any
 
 from quire.core.errors import MetadataUnknownError
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Op, Put, VersionConflictError, Versioned
 from quire.wire import ledger_metadata
+from quire.wire.stream_metadata import decode_stream
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,8 @@ class Question:
     def record(self) -> LedgerMetadata:
         """What the compare-and-swap would store."""
         assert self.op is not None
+        if self.key.startswith(STREAMS):
+            return decode_stream(self.op.value, int(self.key.removeprefix(STREAMS)))
         return ledger_metadata.parse(self.op.value, int(self.key.removeprefix(PREFIX)))
 
 

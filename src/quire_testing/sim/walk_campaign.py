@@ -18,7 +18,7 @@ from quire_testing.explorer.story import state_rows, transcript
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.sim.campaign import Failure, Tally
 from quire_testing.sim.walk_mixes import WALK_MIXES
-from quire_testing.sim.walks import LogWalks, Walk, Walks, walks_of
+from quire_testing.sim.walks import Walk, Walks, walks_of
 
 SHRINK_REPLAYS: Final = 1500
 """How many times a failing walk is taken again to make it shorter."""
@@ -117,8 +117,8 @@ def _taken_again(walks: Walks, walk: Walk, labels: Sequence[Label]) -> Walk | No
         if other.violation is not None:
             return other if _same(walk, other) else None
         moves = walks.world.successors(state)
-    if not moves and not isinstance(walks, LogWalks):
-        other.violation = walks.watch.deadlock(state)
+    if not moves and walks.stuck is not None:
+        other.violation = walks.stuck(state)
     return other if _same(walk, other) else None
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.stream_parts import StreamConfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class WalkMix:
 
     name: str
     what: str
-    world: Configuration | LogConfiguration
+    world: Configuration | LogConfiguration | StreamConfiguration
     hunts: bool = True
     aims: tuple[tuple[str, str], ...] = ()
 
@@ -109,8 +110,43 @@ WALK_MIXES: Final = {
             LogConfiguration(3, 6, 6, lost_swaps=1, trims=1),
             hunts=False,
         ),
+        WalkMix(
+            "stream",
+            "three clients take a stream over from each other; time-outs, a break, a lost swap, a reader with an old record",
+            StreamConfiguration(
+                4,
+                3,
+                3,
+                2,
+                2,
+                clients=2,
+                take_overs=3,
+                timeouts=2,
+                breaks=1,
+                lost_swaps=1,
+                readers=1,
+                explicit_lac=True,
+            ),
+            hunts=False,
+        ),
+        WalkMix(
+            "stream-losses",
+            "the same while a bookie loses its disk, without a spare",
+            StreamConfiguration(
+                3, 3, 3, 2, 2, clients=2, take_overs=3, losses=1, breaks=1, lost_swaps=1, readers=1
+            ),
+            hunts=False,
+        ),
+        WalkMix(
+            "stream-striped",
+            "four clients, five bookies, E=4, Qw=3, Qa=2, two entries at a time",
+            StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2),
+            hunts=False,
+        ),
     )
 }
 """By name."""
+
+STREAM_MIXES: Final = ("stream", "stream-losses", "stream-striped")
 
 HUNTING: Final = tuple(mix.name for mix in WALK_MIXES.values() if mix.hunts)

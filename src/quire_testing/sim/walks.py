@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from quire_testing.explorer.check import setting_of
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.invariants import LOG_INVARIANTS, NAMES, Violation, Watch
-from quire_testing.explorer.log_watch import LogWatch
+from quire_testing.explorer.invariants import NAMES, Violation, Watch
 from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutants import AnyConfiguration
 from quire_testing.explorer.parts import Move, State
 from quire_testing.explorer.sources import FAULTS, Source, SourcesWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
@@ -89,6 +90,7 @@ class LedgerWalks:
     def _fresh(self) -> None:
         self.world = SourcesWorld(self.configuration, self._switches)
         self.watch = Watch(self.world, NAMES)
+        self.stuck = self.watch.deadlock
         self._sources = self.world.sources()
         self._written: list[list[tuple[Any, Any]]] = [[(None, self.world.initial())]]
 
@@ -259,7 +261,7 @@ class LedgerWalks:
 
     def _stuck(self, state: State) -> Violation | None:
         """No actor can make a step: allowed unless a client waits, and no fault could happen."""
-        return None if self.world.successors(state) else self.watch.deadlock(state)
+        return None if self.world.successors(state) else self.stuck(state)
 
     def _results(self, state: State) -> list[str]:
         clients = list(self.world.clients_of(state))
@@ -267,35 +269,38 @@ class LedgerWalks:
         return [*found, *(f"recovery ends: {each.result}" for each in clients[1:] if each.result)]
 
 
-class LogWalks:
-    """Walks of one mix over a log's world: each handle, truncation and ledger is a source."""
+class WorldWalks:
+    """Walks of one mix over a world of logs or streams: what one actor does with another is a source."""
 
-    def __init__(self, mix: str, configuration: Any, switches: Switches) -> None:
+    def __init__(self, mix: str, configuration: AnyConfiguration, switches: Switches) -> None:
         self._mix = mix
         self.configuration = configuration
         self._switches = switches
         self._fresh()
 
     def _fresh(self) -> None:
-        self.world = LogWorld(self.configuration, self._switches)
-        self.watch = LogWatch(self.world, tuple(LOG_INVARIANTS))
+        setting = setting_of(self.configuration, self._switches, None)
+        self.world: Any = setting.world
+        self.watch = setting.violation_in
+        self.stuck = setting.deadlock_in
 
     def walk(self, seed: int, skipped: int | None = None) -> Walk:
-        """The walk of a seed; a log's walks skip nothing."""
+        """The walk of a seed; such a walk skips nothing."""
         del skipped
-        if len(self.world.handles) > PARTS_MAX:
+        if len(self.world.handles if isinstance(self.world, LogWorld) else self.world.clients) > PARTS_MAX:
             self._fresh()
         chance = random.Random(seed)
         change = chance.choice(CHANGES)
-        ranks: dict[tuple[str, str], float] = {}
+        ranks: dict[tuple[str, ...], float] = {}
         state = self.world.initial()
         walk = Walk(seed, self._mix, [(None, state)])
         kinds: set[tuple[str, str]] = set()
         while walk.violation is None and walk.steps < STEPS_MAX:
             moves = self.world.successors(state)
             if not moves:
+                walk.violation = self.stuck(state) if self.stuck is not None else None
                 break
-            keys = [(label.actor, label.kind) for label, _ in moves]
+            keys = [(label.actor, label.kind, label.other) for label, _ in moves]
             for key in keys:
                 if key not in ranks:
                     ranks[key] = chance.random()
@@ -316,7 +321,7 @@ def _seen(kinds: set[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(sorted({f"{actor.split()[0]} {kind}" for actor, kind in kinds}))
 
 
-Walks = LedgerWalks | LogWalks
+Walks = LedgerWalks | WorldWalks
 
 
 def walks_of(mix: str, switches: Switches = SHIPPED) -> Walks:
@@ -327,5 +332,5 @@ def walks_of(mix: str, switches: Switches = SHIPPED) -> Walks:
 @lru_cache(maxsize=2 * len(WALK_MIXES))
 def _walks_of(mix: str, switches: Switches) -> Walks:
     world = WALK_MIXES[mix].world
-    kind: Callable[..., Walks] = LedgerWalks if isinstance(world, Configuration) else LogWalks
+    kind: Callable[..., Walks] = LedgerWalks if isinstance(world, Configuration) else WorldWalks
     return kind(mix, world, switches)

@@ -1,0 +1,595 @@
+"""Plays a counterexample of streams with the programs that ship: take-overs, writers, bookies, frames, storage, records.
+
+Each step of the explorer is one thing done to a program, as in `play.py`. What is compared after it is what the programs
+have done to the world: which requests are on their way, what bookies hold and know, the record, and what callers were
+told; and the explorer's invariants are asked of that. A reader is no whole program here: it reads the record, asks one
+bookie for its LAC and for entries in real frames, and goes by the rule that ships, or by the mutant's.
+
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes"; docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.client.access import LedgerAccess
+from quire.client.context import ClientContext
+from quire.client.machines import Machines
+from quire.client.outgoing import Place
+from quire.client.recovery import STRAGGLER_WAIT_MS
+from quire.client.take_over import StreamTakeOver
+from quire.client.writer import LedgerWriter
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.effects import TakenOver
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.take_over import TakeOverMachine
+from quire.core.terms import origin_of
+from quire.core.transcript import record_text
+from quire.core.writer_state import Hole, WriterLimits
+from quire.metadata.keys import STREAMS, stream_key
+from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.store import Create, VersionConflictError
+from quire.metadata.streams import StreamStore
+from quire.wire.stream_metadata import encode_stream
+from quire_testing.explorer.bookies import KEY, LEDGER
+from quire_testing.explorer.invariants import Violation
+from quire_testing.explorer.parts import Label
+from quire_testing.explorer.snapshot import frozen
+from quire_testing.explorer.stream_bookies import StreamBookie, Value
+from quire_testing.explorer.stream_clients import StreamClient, Written
+from quire_testing.explorer.stream_parts import StreamReader, StreamStoreState
+from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
+from quire_testing.explorer.stream_world import State, StreamWorld
+from quire_testing.explorer.switches import Switches
+from quire_testing.kit.stepped import StepClock
+from quire_testing.replay.bookies import CLUSTER, Bookie
+from quire_testing.replay.clients import BY_STEPS, SILENT_MS, Program, ThenFirst, not_heard
+from quire_testing.replay.frames import Sent, plain
+from quire_testing.replay.network import Line, Network
+from quire_testing.replay.passing import ImpossibleStepError, Passing, first
+from quire_testing.replay.recording import DriverDiffersError, Recorder
+from quire_testing.replay.replay import Path, Played
+from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
+from quire_testing.replay.store import ScriptedStore
+
+LAC_MS = 1000
+"""After so long a LAC is sent that no add has carried: a step lets the time pass."""
+
+
+class _Records(StreamStore):
+    """Streams' records without the holes that a writer notes in them: the explorer's records have no notes."""
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
+        """The record alone."""
+        return await self.write(record, version)
+
+    async def add_holes(self, stream_id: int, holes: Sequence[Hole]) -> None:
+        """Nothing."""
+
+
+class StreamLeader(Program):
+    """A client that takes the stream over, writes, and may take it over again.
+
+    Attributes:
+        acked: what its callers were told of, in all its terms.
+        written: what it wrote, by term.
+    """
+
+    machines: Machines
+    take_over: StreamTakeOver | None = None
+    writer: LedgerWriter | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.written: tuple[Written, ...] = ()
+        self._futures: list[tuple[int, asyncio.Future[int]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def _context(self, owner: int) -> ClientContext:
+        config = replace(BY_STEPS, lac_after_ms=LAC_MS)
+        context = ClientContext.of(
+            self.bookies, self.ledgers, StepClock(), ThenFirst(owner), config, self.machines
+        )
+        return context.of_streams(_Records(self.store))
+
+    def begin(self, record: LedgerMetadata, version: int, owner: int) -> None:
+        """Take the stream over, from the record as it is.
+
+        Raises:
+            LookupError: it is at work already.
+        """
+        if self._task is not None and not self._task.done():
+            raise LookupError(self.name)
+
+        def start() -> asyncio.Task[None]:
+            context = self._context(owner)
+            self.take_over, self.writer = StreamTakeOver(record, version, context), None
+            return self.loop.create_task(self._lead(self.take_over, context))
+
+        self._task = self.act(start)
+        self._task.add_done_callback(not_heard)
+
+    async def _lead(self, take_over: StreamTakeOver, context: ClientContext) -> None:
+        taken = await take_over.run()
+        if isinstance(taken, TakenOver):
+            self.write(taken, context)
+
+    def write(self, taken: TakenOver, context: ClientContext) -> None:
+        """It is the writer now."""
+        record, last = taken.record, taken.last_entry
+        access = LedgerAccess.of(record, record.term)
+        self.take_over = None
+        self.writer = LedgerWriter(record, taken.version, access, context, taken.absent, last, taken.length)
+        self.written = (*self.written, Written(record.term, last + 1, last))
+
+    def create(self, record: LedgerMetadata) -> None:
+        """It created the stream, and writes in its first term."""
+        self.act(lambda: self.write(TakenOver(record, 0, NO_ENTRY, 0, ()), self._context(0)))
+
+    def append(self) -> None:
+        """Its caller appends one entry.
+
+        Raises:
+            LookupError: it is no writer.
+        """
+        writer = self.writer
+        if writer is None:
+            raise LookupError(self.name)
+        term = self.written[-1].term
+        self._futures.append((term, self.act(lambda: writer.append_nowait(b"x"))))
+        self.written = (*self.written[:-1], replace(self.written[-1], lap=self.written[-1].lap + 1))
+
+    @property
+    def waits_for_stragglers(self) -> bool:
+        """Whether it has taken the stream over, and waits for responses that it does not need: the explorer's does not."""
+        return self.take_over is not None and self.take_over._result.done()
+
+    @property
+    def acked(self) -> tuple[Value, ...]:
+        """What its callers know of, as their futures say."""
+        done = [(term, each) for term, each in self._futures if each.done() and not each.cancelled()]
+        return tuple(sorted((each.result(), term) for term, each in done if each.exception() is None))
+
+    def view(self) -> StreamClient:
+        """It as the explorer's client: what it acknowledged and wrote, and a take-over that is under way."""
+        machine = None if self.take_over is None else self.take_over._machine
+        key = (self.name, self.acked, self.written, machine and (machine.term, machine.status))
+        return StreamClient(key, machine, acked=self.acked, written=self.written)
+
+
+class ReadingClient(Program):
+    """A client that reads: it has the record that it read once.
+
+    Attributes:
+        reader: what it knows, as the explorer says it.
+    """
+
+    reader = StreamReader()
+
+    def opens(self, record: LedgerMetadata) -> None:
+        """It reads the record."""
+        self.reader = self.reader._replace(record=record)
+
+
+class StreamBookieProgram(Bookie):
+    """A bookie of a stream."""
+
+    def lose_disk(self) -> None:
+        """All is lost but whose it was; it starts again."""
+        self.crash(wiped=True, named=True)
+
+    def stream_view(self) -> StreamBookie:
+        """Its state as the explorer's."""
+        machine, server = self.machine, self.server
+        values = tuple(
+            sorted(
+                (entry, each.origin_term)
+                for each in server.storage.held_from(LEDGER, 0)
+                for entry in range(each.first, each.last + 1)
+                if each.residues >> entry % each.period & 1
+            )
+        )
+        facts = None if machine is None else frozen(replace(machine.facts, key=KEY))
+        asked = server.ledgers.after_loss.has_settled(LEDGER)
+        return StreamBookie(facts, values, asked, self.losses, fault=self.fault)
+
+
+class StreamPlay:
+    """The programs of one stream's world, and what a schedule may do to them.
+
+    Args:
+        script: the world whose steps are played.
+        switches: what is replaced in the programs.
+        stage: makes what everything runs on.
+    """
+
+    def __init__(
+        self,
+        script: StreamWorld,
+        switches: Switches,
+        stage: Callable[[ScriptedNetwork], Stage] = AsyncioStage,
+    ) -> None:
+        self.script, self._switches = script, switches
+        c = script.configuration
+        self.network = Network()
+        self.passing = Passing(self.network)
+        self.stage = stage(self.network)
+        self.space = MemorySpace(CLUSTER)
+        self.space.revision = -1  # so that versions count from 0, as the explorer's
+        clock = StepClock()
+        self.bookies = [
+            StreamBookieProgram(
+                number, self.stage, self.network, switches.rules, clock, self.space, switches.bookie
+            )
+            for number in range(c.bookies)
+        ]
+        self.leaders = [self._client(StreamLeader, number, name) for number, name in enumerate(script.names)]
+        self.readers = [
+            self._client(ReadingClient, len(self.leaders) + number, name)
+            for number, name in enumerate(script.reader_names)
+        ]
+        self.begun = [0] * len(self.leaders)
+        self.store = StreamStoreState(*self._created())
+        for program in (*self.leaders, *self.readers):
+            program.store.scripted = isinstance(program, StreamLeader)
+
+    def _client(self, kind: type[Any], number: int, name: str) -> Any:
+        store = ScriptedStore(self.space, prefix=STREAMS)
+        recorder = Recorder.shipped()
+        program = kind(
+            number,
+            name,
+            self.stage,
+            self.network,
+            store,
+            self.script.driver,
+            recorder,
+            self.script.configuration.bookies,
+        )
+        program.machines = self._machines()
+        return program
+
+    def _machines(self) -> Machines:
+        switches, window = self._switches, self.script.configuration.window
+
+        def writer(
+            record: LedgerMetadata, version: int, limits: WriterLimits, last: int = NO_ENTRY, length: int = 0
+        ) -> Any:
+            return switches.writer(
+                record, version, rules=switches.rules, limits=limits, last=last, length=length
+            )
+
+        def take_over(record: LedgerMetadata, version: int, owner: int) -> TakeOverMachine:
+            return switches.take_over(record, version, owner, switches.rules, window)
+
+        return Machines(writer=writer, take_over=take_over)
+
+    def _created(self) -> tuple[LedgerMetadata, int]:
+        state = self.script.initial()
+        store = self.script.stores.parts[state[self.script.at.store]]
+        self.space.apply((Create(stream_key(LEDGER), encode_stream(store.record)),))
+        self.leaders[0].create(store.record)
+        return store.record, store.version
+
+    def close(self) -> None:
+        """Let everything go."""
+        self.stage.close()
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def do(self, label: Label) -> list[str]:
+        """Do one step.
+
+        Returns:
+            What a bookie or the store said then.
+
+        Raises:
+            ImpossibleStepError, LookupError: it cannot be done.
+        """
+        actor, command = label.actor, plain(label.command)
+        if actor == "store":
+            return self._lands(command)
+        if re.fullmatch(r"b\d+", actor):
+            return self._bookie(self.bookies[int(actor[1:])], command)
+        if actor in self.script.reader_names:
+            self._reads(self.readers[self.script.reader_names.index(actor)], command)
+            return []
+        chosen = re.findall(r"=(\S+)", " ".join(line for line in label.said if line.startswith("   chosen ")))
+        leader = self.leaders[self.script.names.index(actor)]
+        leader.bookies.spares = [BookieId(name) for name in chosen]
+        self._leader(leader, command)
+        self.stage.settle()
+        if leader.waits_for_stragglers:
+            self.stage.advance(STRAGGLER_WAIT_MS)
+        return []
+
+    def _leader(self, leader: StreamLeader, command: str) -> None:
+        heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
+        given_up = re.fullmatch(r"gives up (.*) at (b\d+)", command)
+        broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
+        lost = re.fullmatch(r"lost (b\d+)", command)
+        if command.startswith("takes over with"):
+            number = leader.number
+            owner = 1 + number + self.script.count * self.begun[number]
+            self.begun[number] += 1
+            leader.begin(self.store.record, self.store.version, owner)
+        elif command == "append 1":
+            leader.append()
+        elif broken:
+            line = self._line(leader, broken[1])
+            line.cut = True
+            leader.lose(line, broken[1])
+        elif heard:
+            self._hears(leader, heard[1], heard[2])
+        elif given_up or lost:
+            self._gives_up(
+                leader, *((given_up[1], given_up[2]) if given_up else ("", lost[1] if lost else ""))
+            )
+        elif "the length of" in command:
+            self.passing.answer(leader, ("look",), self.bookies)
+        elif command.startswith("hears nothing"):
+            self._hears_nothing(leader)
+        elif command.startswith("hears "):
+            leader.store.answer(first(leader.store.questions, lambda q: q.landed is not None))
+        elif command.startswith("reads "):
+            leader.store.answer(first(leader.store.questions, lambda q: q.op is None))
+        else:
+            raise ImpossibleStepError(command)
+
+    def _gives_up(self, leader: StreamLeader, text: str, bookie: str) -> None:
+        """The time of one request is over, or a writer's patience with a bookie."""
+        line = self._line(leader, bookie)
+
+        def wanted(number: int, sink: Any) -> bool:
+            if text:
+                return line.text_of(number) == text
+            return isinstance(sink, Place) and not sink.retired
+
+        leader.give_up(bookie, wanted)
+
+    def _line(self, program: Program, bookie: str) -> Line:
+        line = program.line(bookie)
+        if line is None:
+            msg = f"{program.name} has no connection to {bookie}"
+            raise ImpossibleStepError(msg)
+        return line
+
+    def _hears(self, leader: StreamLeader, text: str, bookie: str) -> None:
+        if text.startswith(Answer.UNREACHABLE.name):
+            return  # all that waited has failed at once
+        line = self._line(leader, bookie)
+        wanted = first(line.answers, lambda said: said.text == text and leader.awaits(bookie, said.number))
+        line.answers.remove(wanted)
+        leader.hear(line, wanted)
+
+    def _hears_nothing(self, leader: StreamLeader) -> None:
+        question = first(leader.store.questions, lambda q: q.op is not None and q.heeded)
+        if leader.writer is not None:
+            self.stage.advance(SILENT_MS)  # its own time-out
+            if question.landed is not None and question in leader.store.questions:
+                leader.store.questions.remove(question)
+            return
+        leader.store.silent = True
+        leader.act(lambda: leader.store.lose(question))
+        leader.store.silent = False
+
+    def _lands(self, command: str) -> list[str]:
+        asked = re.fullmatch(r"takes v(-?\d+): (.*) from (.*)", command)
+        if asked is None:
+            raise ImpossibleStepError(command)
+        leader = self.leaders[self.script.names.index(asked[3])]
+        question = first(
+            leader.store.questions,
+            lambda q: (
+                q.op is not None
+                and q.landed is None
+                and str(q.op.version) == asked[1]
+                and record_text(q.record) == asked[2]
+            ),
+        )
+        before, record = self.store, question.record
+        leader.act(lambda: leader.store.land(question))
+        if isinstance(question.landed, VersionConflictError):
+            return ["conflict"]
+        fault = before.fault
+        writes = leader.take_over is None
+        if record.term < before.record.term:
+            fault = fault or ("U4", f"the record's term fell to {record.term}")
+        elif writes and record.term != leader.written[-1].term:
+            own = leader.written[-1].term
+            fault = fault or ("U5", f"a writer of term {own} changed the record in term {record.term}")
+        self.store = StreamStoreState(record, before.version + 1, fault)
+        return ["written"]
+
+    # --- bookies -------------------------------------------------------------------------------------------------------
+
+    def _bookie(self, bookie: StreamBookieProgram, command: str) -> list[str]:
+        taken = re.fullmatch(r"takes (.*) from (.*)", command)
+        before = [said for leader in self.leaders for said in self._said(leader, bookie)]
+        if taken:
+            leader = self.leaders[self.script.names.index(taken[2])]
+            line, sent = self._arriving(bookie, taken[1], leader)
+            bookie.take(line.bookie.feed, sent, at_once=True)
+        elif command == "loses its disk":
+            for leader in self.leaders:
+                for line in self.network.all_lines(leader.number + 1, bookie.name):
+                    line.cut = True
+                    line.requests.clear()
+                    leader.lose(line, bookie.name)
+            bookie.lose_disk()
+        elif command.startswith("reads term"):
+            bookie.ask()
+            bookie.hear(at_once=True)
+        else:
+            raise ImpossibleStepError(command)
+        return [
+            f"-> {leader.name} {said.text}"
+            for leader in self.leaders
+            for said in self._said(leader, bookie)
+            if said not in before
+        ]
+
+    def _said(self, leader: StreamLeader, bookie: Bookie) -> list[Any]:
+        lines = self.network.all_lines(leader.number + 1, bookie.name)
+        return [said for line in lines for said in line.answers]
+
+    def _arriving(self, bookie: Bookie, text: str, leader: StreamLeader) -> tuple[Line, Sent]:
+        """The request that reaches a bookie next."""
+        explicit = text.startswith("explicit lac")
+        lines = self.network.all_lines(leader.number + 1, bookie.name)
+        if explicit and not any(sent.text == text for line in lines for sent in line.requests):
+            self.stage.advance(LAC_MS + 10)
+        for line in lines:
+            asked = [sent for sent in line.requests if (sent.request[0] == "lac") is explicit]
+            if asked and asked[0].text == text:
+                line.requests.remove(asked[0])
+                return line, asked[0]
+        msg = f"{bookie.name} is sent no {text} by {leader.name}"
+        raise ImpossibleStepError(msg)
+
+    # --- readers -------------------------------------------------------------------------------------------------------
+
+    def _reads(self, reader: ReadingClient, command: str) -> None:
+        known = reader.reader
+        lac = re.fullmatch(r"hears LAC (\d+) of term (\d+)(, reads the record)?: (b\d+)", command)
+        read = re.fullmatch(r"reads (\d+) of term (\d+): (b\d+)", command)
+        if command.startswith("opens"):
+            reader.opens(self._record())
+        elif lac:
+            self._hears_lac(reader, lac[4])
+        elif read and known.record is not None:
+            entry, bookie = int(read[1]), BookieId(read[3])
+            origin = origin_of(entry, known.record.ranges)
+            access = LedgerAccess.of(known.record)
+            reply = self._asked(
+                reader,
+                lambda: reader.bookies.read(
+                    bookie, access, entry, entry, 1 << 20, origin_term=origin, timeout_ms=SILENT_MS
+                ),
+                "look",
+            )
+            if entry > known.lac or not any(entry in run.ids() for run in reply.runs):
+                raise ImpossibleStepError(command)
+            reader.reader = known._replace(seen=tuple(sorted({*known.seen, (entry, origin)})))
+        else:
+            raise ImpossibleStepError(command)
+
+    def _hears_lac(self, reader: ReadingClient, bookie: str) -> None:
+        known = reader.reader
+        assert known.record is not None
+        access, may_use = LedgerAccess.of(known.record), self._switches.rules.may_use_lac
+        reply = self._asked(
+            reader, lambda: reader.bookies.read_lac(BookieId(bookie), access, timeout_ms=SILENT_MS), "known"
+        )
+        record = known.record
+        if not may_use(reply.lac_term, record):
+            record = self._record()
+        if may_use(reply.lac_term, record):
+            lac = max(known.lac, access.trusted_lac(reply))
+            reader.reader = known._replace(lac=lac, record=record)
+
+    def _asked(self, reader: ReadingClient, ask: Callable[[], Any], kind: str) -> Any:
+        """What one bookie answers, at once."""
+        task: asyncio.Task[Any] = reader.act(lambda: reader.loop.create_task(ask()))
+        self.passing.answer(reader, (kind,), self.bookies)
+        return task.result()
+
+    def _record(self) -> LedgerMetadata:
+        plain_store = StreamStore(MemoryStore(self.space))
+        reading = self.leaders[0].act(lambda: self.leaders[0].loop.create_task(plain_store.read(LEDGER)))
+        record: LedgerMetadata = reading.result()[0]
+        return record
+
+    # --- judging -------------------------------------------------------------------------------------------------------
+
+    def state(self, like: State) -> State:
+        """The programs' state as the explorer's; connections and budgets are those of `like`."""
+        world = self.script
+        return (
+            *[world.bookies.number(bookie.stream_view()) for bookie in self.bookies],
+            world.stores.number(self.store),
+            *[world.clients.number(leader.view()) for leader in self.leaders],
+            *like[world.at.link : world.at.reader],
+            *[world.readers.number(reader.reader) for reader in self.readers],
+            like[-1],
+        )
+
+    def compare(self, label: Label, said: Sequence[str], after: State) -> None:
+        """Compare one step with the explorer's.
+
+        Raises:
+            DriverDiffersError: naming the step and both sides.
+        """
+        world, where = self.script, f"{label.actor}: {label.command}"
+        wanted = [plain(line) for line in label.said if line.startswith("-> ")]
+        if label.actor[0] == "b" and (missing := [line for line in wanted if line not in said]):
+            msg = f"{where}: expected {missing}, said {list(said)}"
+            raise DriverDiffersError(msg)
+        sides: list[tuple[str, object, object]] = []
+        for number, bookie in enumerate(self.bookies):
+            sides.append(
+                (bookie.name, _seen(bookie.stream_view()), _seen(world.bookies.parts[after[number]]))
+            )
+        store = world.stores.parts[after[world.at.store]]
+        sides.append(("the record", self.store, store))
+        for leader, client in zip(self.leaders, world.clients_of(after), strict=True):
+            sides.append((leader.name, leader.acked, tuple(sorted(client.acked))))
+            sides.append((leader.name, leader.written, client.written))
+        for reader, model in zip(self.readers, world.readers_of(after), strict=True):
+            sides.append((reader.name, reader.reader, model))
+        for name, real, model_side in sides:
+            if real != model_side:
+                msg = f"{where}: {name} is {real}, the explorer's {model_side}"
+                raise DriverDiffersError(msg)
+
+
+def _seen(bookie: StreamBookie) -> tuple[object, ...]:
+    """What is compared: not what a bookie keeps for a ledger's sake."""
+    known: LedgerFacts = bookie.known
+    return known.term, known.lac, known.lac_term, known.fenced, known.limbo, bookie.entries
+
+
+def replay_stream(
+    script: StreamWorld,
+    path: Path,
+    switches: Switches,
+    invariants: Iterable[str] = tuple(STREAM_INVARIANTS),
+    *,
+    stage: Callable[[ScriptedNetwork], Stage] = AsyncioStage,
+    strict: bool = True,
+) -> Played:
+    """Play a path of a stream's world with the programs; as `replay`.
+
+    Raises:
+        DriverDiffersError: a program did something else than the explorer's client or bookie.
+        ImpossibleStepError: a step cannot be done.
+    """
+    play = StreamPlay(script, switches, stage)
+    watch = StreamWatch(script, invariants)
+    played = Played()
+    try:
+        for number, (label, after) in enumerate(path[1:], 1):
+            assert label is not None
+            try:
+                said = play.do(label)
+            except (ImpossibleStepError, LookupError) as error:
+                if strict:
+                    raise
+                played.skipped.append(f"{label.actor}: {label.command}: {error}")
+                said = []
+            played.steps = number
+            if strict:
+                play.compare(label, said, after)
+                played.compared += 1
+            violation: Violation | None = watch(play.state(after))
+            if played.violation is None and violation is not None:
+                played.violation, played.at = violation, number
+    finally:
+        play.close()
+    return played

@@ -1,0 +1,81 @@
+"""Streams in walks and in whole programs: clients that take a stream over from each other, and what becomes of entries.
+
+Source: docs/protocol/streams.md; docs/simulation.md, "The world".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.sim.campaign import campaign
+from quire_testing.sim.walk_campaign import some_walks
+from quire_testing.sim.walk_mixes import STREAM_MIXES
+from quire_testing.sim.walks import walks_of
+from support.rounds import FULL, keep_figures, rounds
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+KEPT_WALKS = BUILD / "stream-walks.jsonl"
+"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
+
+WALKED = (
+    "client append",
+    "client break",
+    "client finds",
+    "client hears conflict",
+    "client hears put",
+    "client lost swap",
+    "client takes",
+    "client timeout",
+    "b0 loss",
+    "reader hears",
+    "reader reads",
+    "store swap conflict",
+)
+
+
+@pytest.mark.timeout(36_000)
+def test_no_walk_of_a_stream_breaks_an_invariant() -> None:
+    """Worlds that are too large to be explored; each walk ends where nothing more can happen."""
+    walks = rounds(60, 1_000_000)
+    keep = KEPT_WALKS if FULL else None
+    tally = campaign(0, walks, mixes=STREAM_MIXES, jobs=2, runs=some_walks, keep=keep)
+    assert tally.schedules == walks
+    assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]
+    assert not [step for step in WALKED if not tally.seen[step]]
+    keep_figures(
+        "walks_of_streams",
+        {
+            "walks": walks,
+            "steps": tally.events,
+            "violations": 0,
+            "seen": {step: tally.seen[step] for step in WALKED},
+            "cpu_seconds": round(tally.cpu_seconds),
+        },
+        seed=f"0 to {walks - 1}",
+    )
+
+
+FOUND = {
+    "X23": ("stream", 0),
+    "X24": ("stream-striped", 6),
+    "X33": ("stream", 1),
+    "own-term": ("stream", 2),
+    "X46": ("stream", 1),
+    "X58": ("stream", 25),
+    "X47": ("stream", 22),
+    "X49": ("stream-striped", 47),
+}
+"""Of each fix the first seed of a walk that breaks its invariant; 400 of each mix did not find X48."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_walk_finds_a_fix_of_streams_that_is_taken_out(name: str) -> None:
+    mix, seed = FOUND[name]
+    violation = walks_of(mix, MUTANTS[name].switches).walk(seed).violation
+    assert violation is not None
+    assert violation.invariant == MUTANTS[name].violated
+    assert walks_of(mix).walk(seed).violation is None
