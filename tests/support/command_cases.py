@@ -23,6 +23,7 @@ LINES: dict[tuple[str, ...], str] = {
     ("context", "add"): "added sqlite:{tmp}/none.db",
     ("metadata", "format"): "--cluster sqlite:{tmp}/new.db",
     ("log", "create"): "new-{unique}",
+    ("stream", "create"): "new-{unique}",
     ("ledger", "create"): "",
 }
 

@@ -33,6 +33,18 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "ledger repair": ("quire ledger repair 17 --dry-run", "quire ledger repair 17 --accept-loss losses.txt"),
     "ledger recover": ("quire ledger recover 17",),
     "ledger delete": ("quire ledger delete 17", "quire ledger delete 17 --yes"),
+    "stream create": ("quire stream create orders", "quire stream create orders -E 5 -w 3 -a 2"),
+    "stream append": (
+        "printf 'one\\ntwo\\n' | quire stream append orders",
+        "quire stream append orders --elect --json < lines.txt",
+    ),
+    "stream read": ("quire stream read orders", "quire stream read orders --first 100 --last 199 --json"),
+    "stream tail": ("quire stream tail orders",),
+    "stream list": ("quire stream list", "quire stream list --json | jq .stream"),
+    "stream show": ("quire stream show orders",),
+    "stream take-over": ("quire stream take-over orders",),
+    "stream close": ("quire stream close orders --yes",),
+    "stream delete": ("quire stream delete orders", "quire stream delete orders --yes"),
     "log create": ("quire log create orders", "quire log create orders -E 5 -w 3 -a 2"),
     "log append": (
         "printf 'one\\ntwo\\n' | quire log append orders",

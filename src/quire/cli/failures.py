@@ -119,6 +119,7 @@ def plain(value: object) -> object:
 _HINTS: Final = {
     "no_such_log": " (`quire log create NAME` creates a log, `quire log list` lists the logs)",
     "no_such_ledger": " (`quire ledger list` lists the ledgers)",
+    "no_such_stream": " (`quire stream create NAME` creates a stream, `quire stream list` lists the streams)",
     "not_enough_bookies": " (`quire cluster bookies` lists the bookies)",
     "recovery_inconclusive": " (`quire cluster bookies` lists the bookies)",
 }

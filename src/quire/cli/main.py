@@ -16,6 +16,7 @@ from quire.cli import (
     log,
     metadata,
     spark,
+    stream,
     testing,
     top,
     up,
@@ -84,6 +85,7 @@ app.command("top")(top.top)
 testing.add_commands(app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
+app.add_typer(stream.app, name="stream")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(context.app, name="context")
 app.add_typer(metadata.app, name="metadata")

@@ -144,6 +144,50 @@ def test_rolling_closes_what_was_written(quire: Quire) -> None:
     assert rolled["end_offset"] == 2
 
 
+def test_a_stream_from_its_creation_to_its_end(quire: Quire) -> None:
+    made = objects(quire("stream", "create", "clicks", "--json"))[0]
+    assert (made["stream"], made["created"]) == ("clicks", True)
+    assert error_of(quire("stream", "create", "clicks", "--json", code=1))["code"] == "already_exists"
+    acknowledged = objects(quire("stream", "append", "clicks", "--json", given=LINES))
+    assert acknowledged == [{"stream": "clicks", "entry_id": n, "term": 2} for n in range(5000)]
+    assert (
+        "1 entry, 4 B, at entries 5,000..5,000" in quire("stream", "append", "clicks", given="more\n").stdout
+    )
+    last = objects(quire("stream", "append", "clicks", "--elect", "--json", given="last\n"))
+    assert last == [{"stream": "clicks", "entry_id": 5001, "term": 4}]
+    assert quire("stream", "read", "clicks").stdout_bytes == LINES + b"more\nlast\n"
+    read = objects(quire("stream", "read", "clicks", "--first", "5000", "--last", "5000", "--json"))
+    assert [(entry["entry_id"], entry["payload"]) for entry in read] == [(5000, "more")]
+    assert (
+        error_of(quire("stream", "read", "clicks", "--first", "9999", "--json", code=1))["code"] == "past_end"
+    )
+    taken = objects(quire("stream", "take-over", "clicks", "--json"))[0]
+    assert (taken["term"], taken["last_entry"]) == (5, 5001)
+    shown = objects(quire("stream", "show", "clicks", "--json"))[0]
+    assert (shown["state"], shown["term"], shown["last_add_confirmed"]) == ("open", 5, 5001)
+    wrote = [(each["term"], each["first_entry"], each["last_entry"]) for each in shown["ranges"]]
+    assert wrote == [(1, 0, -1), (2, 0, 4999), (3, 5000, 5000), (4, 5001, 5001), (5, 5002, 5001)]
+    text = quire("stream", "show", "clicks").stdout
+    assert "term 2: entries 0..4,999" in text
+    assert "term 5: nothing" in text
+    assert [row["stream"] for row in objects(quire("stream", "list", "--json"))] == ["clicks"]
+    assert (
+        error_of(quire("ledger", "show", str(made["ledger_id"]), "--json", code=1))["code"]
+        == "no_such_ledger"
+    )
+    assert error_of(quire("stream", "close", "clicks", "--json", code=2))["code"] == "misuse"
+    closed = objects(quire("stream", "close", "clicks", "--yes", "--json"))[0]
+    assert closed["last_entry"] == 5001
+    assert quire("stream", "tail", "clicks", "--first", "5000").stdout_bytes == b"more\nlast\n"
+    assert (
+        error_of(quire("stream", "append", "clicks", "--json", given="x\n", code=1))["code"]
+        == "stream_closed"
+    )
+    quire("stream", "delete", "clicks", "--yes")
+    assert "quire stream create" in quire("stream", "read", "clicks", code=1).stderr
+    assert "No streams." in quire("stream", "list").stderr
+
+
 def test_what_is_missing_is_said_with_the_command_that_helps(quire: Quire) -> None:
     missing = quire("log", "read", "nothing", code=1)
     assert "quire log create" in missing.stderr
@@ -204,6 +248,8 @@ def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
         (("ledger", "show"), "usage", 2),
         (("ledger", "unknown"), "usage", 2),
         (("log", "append", "x"), "no_such_log", 1),
+        (("stream", "append", "x"), "no_such_stream", 1),
+        (("stream", "create", "a//b"), "misuse", 2),
         (("ledger", "append", "/no/such/file"), "os", 1),
         (("cluster", "status", "--cluster", "sqlite:/no/such/file"), "no_cluster", 1),
         (("cluster", "status", "--cluster", "zk://localhost/x"), "no_cluster", 1),

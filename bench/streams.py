@@ -1,0 +1,160 @@
+"""Streams beside ordinary ledgers: how long a take-over takes, and what the terms cost. No claim against a peer.
+
+A take-over is timed from the old writer's last acknowledgement to the new writer's first one, a recovery of a ledger with
+the same unconfirmed tail from the last acknowledgement to the reader that has the end. Then CPU of all processes for each
+entry: appended, and read from the beginning. Streams and ledgers in turn, in pairs; the ratio is the median of the pairs'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import quire
+from harness import say
+from peers import QuireCluster
+from revisions import interval
+from visible import scheduled
+
+SIZE = 1024
+WINDOW = 500
+Timed = Callable[[int], Awaitable[float]]
+
+
+async def tail_of(writer: Any, tail: int) -> float:
+    """Append a tail of which no later entry says that it is confirmed; the moment of the last acknowledgement."""
+    await writer.append(b"confirmed")
+    await asyncio.gather(*(writer.append(bytes(SIZE)) for _ in range(tail)))
+    return time.monotonic()
+
+
+class Sides:
+    """A stream and ledgers of one cluster, as two clients have them.
+
+    Args:
+        clients: two of them.
+    """
+
+    def __init__(self, *clients: Any) -> None:
+        self.clients = clients
+        self.streams = [client.unbounded_ledger("bench") for client in clients]
+
+    async def take_over(self, tail: int) -> float:
+        """Milliseconds until the other client's first acknowledgement."""
+        writer = await self.streams[0].open_writer()
+        last = await tail_of(writer, tail)
+        await writer.abandon()
+        other = await self.streams[1].open_writer()
+        await other.append(b"first")
+        took = time.monotonic() - last
+        await other.release()
+        return took * 1e3
+
+    async def recovery(self, tail: int) -> float:
+        """Milliseconds until the other client knows the end of a ledger."""
+        writer = await self.clients[0].create_ledger()
+        last = await tail_of(writer, tail)
+        await writer.abandon()
+        reader = await self.clients[1].open_ledger(writer.ledger_id)
+        took = time.monotonic() - last
+        assert reader.last_add_confirmed == tail
+        return took * 1e3
+
+    async def new_stream(self) -> tuple[Any, Any]:
+        """A new stream, and its writer."""
+        await self.streams[0].close()
+        await self.streams[0].delete()
+        await self.streams[0].create()
+        return self.streams[0], await self.streams[0].open_writer()
+
+    async def in_stream(self, count: int) -> tuple[float, float]:
+        """CPU microseconds of this process for each entry of a stream: appended, read."""
+        stream, writer = await self.new_stream()
+        return await self._costs(writer, stream.open_reader, count)
+
+    async def in_ledger(self, count: int) -> tuple[float, float]:
+        """The same of a ledger."""
+        writer = await self.clients[0].create_ledger()
+        return await self._costs(
+            writer, lambda: self.clients[0].open_ledger(writer.ledger_id, recover=False), count
+        )
+
+    async def _costs(
+        self, writer: Any, opened: Callable[[], Awaitable[Any]], count: int
+    ) -> tuple[float, float]:
+        before = scheduled(PROCESSES)
+        for _ in range(count // WINDOW):
+            for _ in range(WINDOW):
+                writer.append_nowait(bytes(SIZE))
+            await writer.drain()
+        appended = scheduled(PROCESSES) - before
+        while (reader := await opened()).last_add_confirmed < count - 1:
+            await asyncio.sleep(0.01)
+        before, found = scheduled(PROCESSES), 0
+        async for entries in reader.read_runs():
+            found += len(entries)
+        assert found == count
+        took = scheduled(PROCESSES) - before
+        await writer.abandon()
+        return appended / count * 1e6, took / count * 1e6
+
+
+PROCESSES: list[int] = [os.getpid()]
+
+
+def told(what: str, ours: list[float], theirs: list[float], unit: str) -> None:
+    """One line: both medians, the ratio and its interval."""
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    low, high = interval(ratios)
+    say(
+        f"{what}: stream {statistics.median(ours):.2f} {unit}, ledger {statistics.median(theirs):.2f} {unit}, ratio "
+        f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}, {len(ratios)} pairs)"
+    )
+
+
+async def measure(uri: str, given: argparse.Namespace) -> None:
+    """All parts."""
+    async with quire.connect(uri) as one, quire.connect(uri) as two:
+        sides = Sides(one, two)
+        await sides.streams[0].create()
+        for tail in (1, 1000):
+            await sides.take_over(tail)
+            await sides.recovery(tail)
+            ours, theirs = [], []
+            for _ in range(given.pairs):
+                ours.append(await sides.take_over(tail))
+                theirs.append(await sides.recovery(tail))
+            told(f"take-over, {tail:,} unconfirmed, over a recovery", ours, theirs, "ms")
+        await sides.in_stream(given.entries)
+        await sides.in_ledger(given.entries)
+        gc.freeze()
+        stream, ledger = [], []
+        for number in range(given.pairs):
+            for of_stream in (True, False) if number % 2 else (False, True):
+                if of_stream:
+                    stream.append(await sides.in_stream(given.entries))
+                else:
+                    ledger.append(await sides.in_ledger(given.entries))
+        for part, what in enumerate(("CPU of an append of 1 KB", "CPU of a catch-up read of 1 KB")):
+            told(what, [each[part] for each in stream], [each[part] for each in ledger], "us")
+
+
+def main() -> None:
+    """Parse the options and run."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--pairs", type=int, default=30, help="of each part (default %(default)s)")
+    options.add_argument("--entries", type=int, default=10_000, help="of each ledger (default %(default)s)")
+    given = options.parse_args()
+    with QuireCluster("quire-streams") as cluster:
+        PROCESSES.extend(cluster.pids)
+        asyncio.run(measure(cluster.uri, given))
+
+
+if __name__ == "__main__":
+    main()
