@@ -33,6 +33,8 @@ STREAM = "orders"
 Record = Callable[[str, dict[str, Any]], None]
 Rounds = Callable[[int, int], int]
 BOOKIES_AT = "10.77.0.1"
+KINDS = ["kill", "stop", "partition", "stop", "partition"]
+"""A killed process is followed by a new one, which takes long to begin."""
 
 
 @dataclass
@@ -182,15 +184,16 @@ class Stage:
     def __init__(self, uri: str, told: Told, namespaces: list[Namespace] | None) -> None:
         self._uri, self._told = uri, told
         self._namespaces = namespaces
-        self._started = 0
+        self._all: list[Writer] = []
         self.waiting: list[Writer] = []
 
     async def fill(self, count: int) -> None:
         """So many writers wait for their turn."""
         while len(self.waiting) < count:
             free = self._namespaces.pop() if self._namespaces else None
-            self.waiting.append(await Writer.start(self._uri, self._started, self._told, free))
-            self._started += 1
+            writer = await Writer.start(self._uri, len(self._all), self._told, free)
+            self.waiting.append(writer)
+            self._all.append(writer)
 
     async def next_writer(self) -> Writer:
         """The one that waits longest takes the stream over; returns when it has appended something."""
@@ -223,10 +226,11 @@ class Stage:
             self.waiting.append(writer)
         return following
 
-    async def end(self, writer: Writer) -> None:
+    async def end(self) -> None:
         """Everybody ends."""
-        for each in (*self.waiting, writer):
-            await each.kill()
+        for each in self._all:
+            if each.process.returncode is None:
+                await each.kill()
 
 
 @contextlib.asynccontextmanager
@@ -274,21 +278,23 @@ async def many_take_overs(
         await stream.create()
         async with followed(local.uri, 2) as seen:
             stage = Stage(local.uri, told, namespaces)
-            await stage.fill(2)
-            writer = await stage.next_writer()
             pids = [os.getpid(), *(bookie.process.pid for bookie in local.bookies if bookie.process)]
-            early = used = Used.by(pids)
-            for number in range(count - 1):
-                if number == count // 10:
-                    early = Used.by(pids)
-                kind = kinds[number % len(kinds)]
-                await until_async(_more(told, chance.randrange(1, 200)), "some appends")
-                began = time.monotonic()
-                writer = await stage.strike(kind, writer)
-                gaps.append(time.monotonic() - began)
-                made[kind] += 1
-            used = Used.by(pids)
-            await stage.end(writer)
+            try:
+                await stage.fill(2)
+                writer = await stage.next_writer()
+                early = Used.by(pids)
+                for number in range(count - 1):
+                    if number == count // 10:
+                        early = Used.by(pids)
+                    kind = kinds[number % len(kinds)]
+                    await until_async(_more(told, chance.randrange(1, 200)), "some appends")
+                    began = time.monotonic()
+                    writer = await stage.strike(kind, writer)
+                    gaps.append(time.monotonic() - began)
+                    made[kind] += 1
+                used = Used.by(pids)
+            finally:
+                await stage.end()
             record = await stream.close()
         entries = [(entry.entry_id, bytes(entry.payload)) async for entry in stream.read()]
     compare(entries, told)
@@ -343,7 +349,7 @@ def test_a_thousand_take_overs_of_one_stream(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record, namespaces: list[Namespace]
 ) -> None:
     count = rounds(1000, 12)
-    figures = run(many_take_overs(tmp_path, count, ["kill", "stop", "partition"], chance, namespaces))
+    figures = run(many_take_overs(tmp_path, count, KINDS, chance, namespaces))
     assert figures["resolved"] > 0, figures
     record("stream_take_overs_in_namespaces", figures)
 

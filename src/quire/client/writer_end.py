@@ -34,7 +34,7 @@ class WriterEnd(WriterDriver):
         if machine.status in (Status.WRITING, Status.CHANGING):
             await self._confirm()
             lac, slots, places = self.lac_places()
-            if machine.window.next_run:
+            if machine.window.next_run and slots:
                 access, timeout_ms = self._access, self._config.flush_ms
                 told = [
                     self._bookies.write_lac(

@@ -20,7 +20,7 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import write_set
 from quire.log.client import QuireClient
 from quire.wire.entry import EntryDigest
@@ -30,6 +30,7 @@ from quire_testing.sim.faults import Fault, Kind, Phase
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.mixes import MIXES, Mix, Settings, draw
 from quire_testing.sim.programs import SHIPPED, Parts, SimBookie, SimClient
+from quire_testing.sim.stream_records import entries_of
 from quire_testing.sim.workloads import LOG_CONFIG, LOG_NAME, Workload
 from quire_testing.sim.world import World
 
@@ -198,6 +199,8 @@ class _End:
             ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
+        if world.settings.mix.workload == "streams":
+            await self._settle_stream(client)
         if Kind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
         if world.settings.mix.workload == "repair":
@@ -259,17 +262,33 @@ class _End:
             return  # an owner that stood still went on, and deleted it
         self._stuck(f"ledger {ledger_id} cannot be read although everything is healed")
 
+    async def _settle_stream(self, client: QuireClient) -> None:
+        streams = self.workload.streams
+        wrong = await streams.settle(self.process.name, client)
+        record = self.world.record(streams.stream_id)
+        if wrong and record is not None and self._too_few_know(record):
+            self.world.saw("a loss keeps a stream from being taken over")
+        elif wrong:
+            self._stuck(wrong)
+
     async def _is_undecidable(self, ledger_id: int) -> bool:
         """Whether a bookie is lost and others are in doubt, so that too few can say what became of an open ledger's end."""
         assert self.process.client is not None
         record = await self.process.client.ledger_metadata(ledger_id)
-        bookies = self.world.bookies.values()
+        there = [one.server.bookie_id for one in self.world.bookies.values() if one.server and not one.lost]
+        return not set(record.last_fragment.ensemble) <= {*there} and self._too_few_know(record)
+
+    def _too_few_know(self, record: LedgerMetadata) -> bool:
+        """Whether too few bookies of the last fragment can say that they do not have an entry: others are in doubt."""
         servers = {
-            one.server.bookie_id: one.server for one in bookies if one.server is not None and not one.lost
+            one.server.bookie_id: one.server
+            for one in self.world.bookies.values()
+            if one.server is not None and not one.lost
         }
-        last, needed = record.fragments[-1].ensemble, record.write_quorum - record.ack_quorum + 1
+        last, needed = record.last_fragment.ensemble, record.write_quorum - record.ack_quorum + 1
+        ledger_id = int(record.ledger_id)
         knows = [bookie in servers and ledger_id not in servers[bookie].storage.limbo for bookie in last]
-        return not all(bookie in servers for bookie in last) and any(
+        return any(
             sum(knows[slot] for slot in write_set(first, len(last), record.write_quorum)) < needed
             for first in range(len(last))
         )
@@ -353,6 +372,23 @@ class _End:
             if box.ledger_id >= 0:
                 for bookie in self.world.bookies.values():
                     self._scan(bookie, box.ledger_id)
+        if (record := self.world.record(self.workload.streams.stream_id)) is not None:
+            for bookie in self.world.bookies.values():
+                self._scan_stream(bookie, record)
+
+    def _scan_stream(self, bookie: SimBookie, record: LedgerMetadata) -> None:
+        """What a bookie holds of the entries that the stream's ranges name."""
+        server = bookie.server
+        if not bookie.up or server is None or server.storage.failure is not None:
+            return
+        for entry_id, payload in entries_of(server, record):
+            self.world.history.note(
+                bookie.name, "replica", bookie=str(server.bookie_id), ledger=int(record.ledger_id),
+                first=entry_id, hashes=entry_hashes([payload]),
+            )  # fmt: skip
+        self.world.history.note(
+            bookie.name, "scanned", bookie=str(server.bookie_id), ledger=int(record.ledger_id)
+        )
 
     def _scan(self, bookie: SimBookie, ledger_id: int) -> None:
         record = self.world.record(ledger_id)

@@ -25,6 +25,7 @@ from quire_testing.sim.loop import SECOND
 from quire_testing.sim.programs import SimClient
 from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.responses import answer
+from quire_testing.sim.streams import StreamPrograms
 from quire_testing.sim.world import World
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Workload:
         self.tasks: list[asyncio.Task[Any]] = []
         self.boxes: list[LedgerBox] = []
         self.repairs = RepairPrograms(world)
+        self.streams = StreamPrograms(world)
 
     def start(self) -> None:
         """Start all of them."""
@@ -89,15 +91,16 @@ class Workload:
             for inspector in self.settings.mix.clients[4:-1]:
                 self._program(inspector, self.repairer)
             self._program("owner", self.owner, self.boxes[-1])
-        elif name == "cancelled":
-            for number, client in enumerate(("leader1", "leader2", "leader3")):
-                self._program(client, self.hasty_leader, number)
-            self._program("reader", self.log_tail)
+        elif name == "streams":
+            for client in self.settings.mix.clients:
+                self._program(client, self.streams.run, self._client)
         else:
+            lead = self.hasty_leader if name == "cancelled" else self.leader
             for number, client in enumerate(("leader1", "leader2", "leader3")):
-                self._program(client, self.leader, number)
+                self._program(client, lead, number)
             self._program("reader", self.log_tail)
-            self._program("trimmer", self.trimmer)
+            if name == "log":
+                self._program("trimmer", self.trimmer)
 
     def _box(self) -> LedgerBox:
         self.boxes.append(LedgerBox())

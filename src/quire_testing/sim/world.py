@@ -20,9 +20,11 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
 from quire.core.shares import HeldInterval, not_held, shares
+from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
+from quire.wire.stream_metadata import decode_stream
 from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History
 from quire_testing.sim.faults import Fault, Kind, Phase
@@ -38,6 +40,7 @@ from quire_testing.sim.programs import (
     Surroundings,
     impatient,
 )
+from quire_testing.sim.stream_records import illegal_stream_change, lacks_ack_quorum, note_stream
 from quire_testing.sim.watching import WatchedRecovery, WatchedWriter, illegal_change
 
 INSTANCE = "3f2c5a10-0000-4000-8000-00000000517a"
@@ -45,7 +48,7 @@ NOBODY = "the store"
 
 
 class NotedSpace(MemorySpace):
-    """The metadata store, which tells of every version of a ledger's record."""
+    """The metadata store, which tells of every version of the record of a ledger or stream."""
 
     def __init__(self, told: Callable[[LedgerMetadata, int], None]) -> None:
         super().__init__(INSTANCE)
@@ -54,13 +57,14 @@ class NotedSpace(MemorySpace):
     def _take(self, staged: dict[str, Any]) -> None:
         super()._take(staged)
         for key, row in staged.items():
-            if row is not None and key.startswith(LEDGERS):
-                ledger_id = int(key.removeprefix(LEDGERS))
-                try:
-                    record = ledger_metadata.parse(row.value, ledger_id)
-                except CorruptMetadataError:
-                    continue
-                self._told(record, row.version)
+            if row is None or not key.startswith((LEDGERS, STREAMS)):
+                continue
+            parse = decode_stream if key.startswith(STREAMS) else ledger_metadata.parse
+            try:
+                record = parse(row.value, int(key.rpartition("/")[2]))
+            except CorruptMetadataError:
+                continue
+            self._told(record, row.version)
 
 
 class World:
@@ -180,6 +184,8 @@ class World:
         before = self._records.get(record.ledger_id)
         self._records[record.ledger_id] = record
         facts: dict[str, Any] = {} if record.state is not LedgerState.CLOSED else {"last": record.last_entry}
+        if record.terms is not None:
+            facts["term"] = int(record.term)
         fragments = [[int(one.first_entry), list(one.ensemble)] for one in record.fragments]
         self.history.note(
             NOBODY,
@@ -193,7 +199,9 @@ class World:
             fragments=fragments,
             **facts,
         )
-        if before is not None:
+        if record.terms is not None:
+            self._stream_changed(before, record)
+        elif before is not None:
             if wrong := illegal_change(before, record):
                 self.broken(wrong)
             if len(record.fragments) > len(before.fragments):
@@ -210,6 +218,23 @@ class World:
             elif record.state is LedgerState.CLOSED and before.state is LedgerState.OPEN:
                 self.saw("a writer closes")
 
+    def _stream_changed(self, before: LedgerMetadata | None, record: LedgerMetadata) -> None:
+        """A take-over begins or is done, or a writer changes the ensemble."""
+        note_stream(self.history, before, record)
+        if before is None:
+            return
+        if wrong := illegal_stream_change(before, record):
+            self.broken(wrong)
+        if record.term > before.term:
+            self.saw("a take-over begins")
+        if len(record.ranges) > len(before.ranges):
+            self.saw("a take-over is done")
+            first = int(before.ranges[-1].first_entry)
+            if lacking := lacks_ack_quorum(record, self.bookies, first):
+                self.broken(lacking)
+        if record.fragments != before.fragments:
+            self.saw("the ensemble of a stream changes")
+
     def _check_replaced(self, before: LedgerMetadata, record: LedgerMetadata) -> None:
         """RR2: a bookie that a repair puts into the record holds its share of that fragment; unknown while it is down."""
         known = {*shares(before)}
@@ -224,7 +249,7 @@ class World:
                 )
 
     def record(self, ledger_id: int) -> LedgerMetadata | None:
-        """The newest record of a ledger."""
+        """The newest record of a ledger or stream."""
         return self._records.get(ledger_id)
 
     # --- faults ----------------------------------------------------------------------------------------------------
