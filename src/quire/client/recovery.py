@@ -94,8 +94,8 @@ class LedgerRecovery(AddSink):
         self.recovered = 0
         self.reused: dict[BookieId, None] = {}
 
-    async def run(self) -> RecoveryResult:
-        """Recover.
+    async def run(self, *, at_ack_quorum: bool = False) -> RecoveryResult:
+        """Recover; with `at_ack_quorum` a guarantee of the write quorum is given up.
 
         Returns:
             `RecoveryClosed` with the record; `RecoveryInconclusive` when too few responses are conclusive, with the
@@ -105,7 +105,7 @@ class LedgerRecovery(AddSink):
             MetadataUnknownError: the metadata store does not respond, or another client wins every compare-and-swap.
         """
         try:
-            self._machine.recover(self._ignored_lacs)
+            self._machine.recover(self._ignored_lacs, at_ack_quorum=at_ack_quorum)
             self._perform()
             result = await self._result
             if self._unanswered and isinstance(result, RecoveryClosed):
@@ -190,7 +190,7 @@ class LedgerRecovery(AddSink):
         )
         lac = self._access.trusted_lac(reply)
         self._note(effect.bookie, reply.answer)
-        return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
+        return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac, reply.lafr)
 
     async def _read(self, effect: SendRecoveryRead) -> Callable[[], None]:
         reply = await self._bookies.read(
