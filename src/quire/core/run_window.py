@@ -162,7 +162,10 @@ class RunWindow:
     def _lacks(self, run: Run, acked: int, quorum: int) -> bool:
         """Whether some entry of a run has fewer acknowledgements than a quorum."""
         confirms = self.rules.confirms
-        return not all(confirms(acked, mask, quorum) for mask in run.masks)
+        for mask in run.masks:  # noqa: SIM110 - a generator takes three times as long
+            if not confirms(acked, mask, quorum):
+                return True
+        return False
 
     def hold(self) -> None:
         """Confirm nothing from now on."""

@@ -69,17 +69,6 @@ MIXES: Final = {
             6,
         ),
         Mix(
-            "write-quorum",
-            "as takeover, with ledgers that guarantee their write quorum: after healing every entry is on all of it",
-            "takeover",
-            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (4, 4, 3, 2), (5, 4, 3, 2)),
-            16,
-            ("writer", "rec1", "rec2", "reader"),
-            {**_NETWORK, **_CRASHES},
-            6,
-            guarantee="write_quorum",
-        ),
-        Mix(
             "large",
             "5 bookies, E=4, Qw=3, Qa=2, 20 entries, two recoverers, crashes",
             "takeover",
@@ -233,6 +222,17 @@ MIXES: Final = {
             },
             6,
             lost=30,
+        ),
+        Mix(
+            "write-quorum",
+            "as takeover, with ledgers that guarantee their write quorum: after healing every entry is on all of it",
+            "takeover",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (4, 4, 3, 2), (5, 4, 3, 2)),
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {**_NETWORK, **_CRASHES},
+            6,
+            guarantee="write_quorum",
         ),
     )
 }
