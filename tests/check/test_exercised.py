@@ -51,7 +51,7 @@ KINDS = {
     "recoverer starts", "recoverer hears fence", "recoverer hears read", "recoverer hears put",
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
     "store swap written", "store swap conflict", "store swap missing", "owner delete",
-    "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage",
+    "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage", "b0 transit damage",
     "b0 scan", "store ask", "b0 answer", "clearer sees", "clearer fill", "clearer reads again", "b0 clear",
     "reader record", "reader record again", "reader lac", "reader poll", "reader begin", "reader entries",
     "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",

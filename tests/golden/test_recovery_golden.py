@@ -15,7 +15,14 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger_metadata import (
+    GUARANTEED,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    new_ledger,
+)
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.transcript import block
@@ -88,7 +95,8 @@ class Dialogue:
     # --- beginnings ------------------------------------------------------------------------------------------------
 
     def do_ledger(self, ensemble_size: str, write_quorum: str, ack_quorum: str, *rest: str) -> None:
-        """`ledger 3 3 2 OPEN 0:[b1 b2 b3]`."""
+        """`ledger 3 3 2 OPEN 0:[b1 b2 b3] [guaranteed]`."""
+        guaranteed = rest[-1] == "guaranteed"
         record = new_ledger(
             7,
             [f"b{i}" for i in range(int(ensemble_size))],
@@ -96,17 +104,19 @@ class Dialogue:
             ack_quorum=int(ack_quorum),
             digest_type=DigestType.CRC32C,
             password=b"",
+            custom=dict([GUARANTEED]) if guaranteed else None,
         )
-        self.record = record_of(record, " ".join(rest))
+        self.record = record_of(record, " ".join(rest[:-1] if guaranteed else rest))
         self.ensemble = self.record.last_fragment.ensemble
 
     def do_window(self, entries: str) -> None:
         self.window = int(entries)
 
     def do_recover(self, *ignored: str) -> None:
-        """`recover [ignore b3]`."""
+        """`recover [ignore b3]`, or `recover at the ack quorum`."""
         self.machine = RecoveryMachine(self.record, 1, window_entries=self.window)
-        self.machine.recover(ignored[1:])
+        gives_up = ignored[:1] == ("at",)
+        self.machine.recover(() if gives_up else ignored[1:], at_ack_quorum=gives_up)
 
     def do_waited(self) -> None:
         self.machine.waited()
@@ -132,10 +142,11 @@ class Dialogue:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def do_fenced(self, bookie: str, what: str) -> None:
-        """`fenced b1 3` with its LAC, or `fenced b1 TIMED_OUT`."""
+    def do_fenced(self, bookie: str, what: str, lafr: str = "-1") -> None:
+        """`fenced b1 3 [1]` with its LAC and LAFR, or `fenced b1 TIMED_OUT`."""
         answer = Answer[what] if what.isupper() else Answer.OK
-        self.machine.fence_answered(self.slot(bookie), answer, -1 if what.isupper() else int(what))
+        lac = -1 if what.isupper() else int(what)
+        self.machine.fence_answered(self.slot(bookie), answer, lac, int(lafr))
 
     def do_heard(self, bookie: str, what: str) -> None:
         answer = Answer[what] if what.isupper() else Answer.OK

@@ -15,7 +15,14 @@ from quire.core.answers import Answer
 from quire.core.effects import EnsembleChanged
 from quire.core.errors import QuireError
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger_metadata import (
+    GUARANTEED,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    new_ledger,
+)
 from quire.core.transcript import block
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
@@ -36,7 +43,8 @@ class Dialogue:
     def say(self, command: str) -> list[str]:
         word, *rest = command.split()
         if word == "ledger":
-            E, Qw, Qa, *bookies = [each for each in rest if "=" not in each]
+            guaranteed = rest[-1:] == ["guaranteed"]
+            E, Qw, Qa, *bookies = [each for each in rest if "=" not in each and each != "guaranteed"]
             limits = {name: int(value) for name, value in (each.split("=") for each in rest if "=" in each)}
             assert int(E) == len(bookies)
             record = new_ledger(
@@ -46,6 +54,7 @@ class Dialogue:
                 ack_quorum=int(Qa),
                 digest_type=DigestType.CRC32C,
                 password=b"",
+                custom=dict([GUARANTEED]) if guaranteed else None,
             )
             self.machine = WriterMachine(record, 0, limits=WriterLimits(**limits))
             return effect_lines(self.machine.out, bookies)
@@ -122,8 +131,8 @@ class Dialogue:
         self.now_ms = int(now_ms)
         self.machine.timer_fired(self.now_ms)
 
-    def do_close(self) -> None:
-        self.machine.close()
+    def do_close(self, *at_ack_quorum: str) -> None:
+        self.machine.close(at_ack_quorum=bool(at_ack_quorum))
 
     def do_abandon(self) -> None:
         self.machine.abandon()

@@ -67,7 +67,7 @@ MUTANTS: dict[str, tuple[Rules, dict[str, int]]] = {
         replace(RULES, recovery_waits_for_its_adds=lambda: False),
         {},
     ),
-    "X9: a change starts at LAP + 1": (replace(RULES, new_fragment_start=lambda lac, lap: lap + 1), {}),
+    "X9: a change starts at LAP + 1": (replace(RULES, new_fragment_start=lambda lac, lap, lafr: lap + 1), {}),
     "X11: acks of a replaced bookie count": (
         replace(RULES, acks_to_unset=lambda slots: 0),
         {"timeouts": 8, "spares": 4, "recoverers": 1},

@@ -1,14 +1,15 @@
 """The slips of the sources, one by one: what is written, and what Quire does instead.
 
 S1 and S8 are in the documents; S2, S5 and S6 in the public classic specification, whose transcription keeps them and can
-be told to mend them; S3 and S4 in the one of unbounded ledgers and guaranteed write quorums, which Quire does not have:
-their arithmetic is shown. S7 and S10 are what no specification looks at.
+be told to mend them; S3 and S4 in the one of unbounded ledgers and guaranteed write quorums: their arithmetic is shown, and
+S3 in the writer's window. S7 and S10 are what no specification looks at.
 
 Source: docs/testing-coverage.md, "The slips of the sources".
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -17,9 +18,10 @@ from quire.core.answers import Answer
 from quire.core.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import covers_exactly, write_set
+from quire.core.quorum import covers_exactly, write_set, write_set_masks
 from quire.core.recovery import RecoveryMachine
-from quire.core.rules import RULES
+from quire.core.rules import RULES, Rules
+from quire.core.run_window import RunWindow
 from quire_testing.explorer.calibration import LOST, ClassicWorld
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration
@@ -229,6 +231,18 @@ def test_s3_what_is_confirmed_is_taken_for_fully_replicated() -> None:
     assert replicated_as_written(holders, 0, lac, 2) == 1
     assert replicated_as_meant(holders, 0, 2) == 0
     assert replicated_as_meant({1: 2, 2: 1, 3: 2}, 0, 2) == 1, "not past an entry that one bookie lacks"
+
+
+@pytest.mark.parametrize(
+    ("rules", "lafr"), [(RULES, -1), (replace(RULES, lafr_advances_from=lambda lafr, lac: lac), 0)]
+)
+def test_s3_the_writers_window_takes_it_as_meant(rules: Rules, lafr: int) -> None:
+    """The same in the machine: entry 0 is confirmed by one of two bookies, and the rule as written counts it."""
+    window = RunWindow(write_set_masks(2, 2), 1, 2, rules)
+    window.add(1, 10)
+    window.acked(0, 0)
+    window.leave()
+    assert (window.lac, window.lafr) == (0, lafr)
 
 
 def test_s4_a_recoverer_that_begins_at_0_finds_nothing_above_its_first_entry() -> None:

@@ -17,6 +17,8 @@ WORLDS = (
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
     Configuration(2, 2, 2, 1, away=1),
+    Configuration(3, 2, 2, 1, entries=2, timeouts=1, recoverers=0, closes=True, guarantee=True),
+    Configuration(2, 2, 2, 1, recoverers=0, closes=True, guarantee=True, transit_damages=1),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
     Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),

@@ -120,6 +120,7 @@ class Ledgers:
             lac=request.lac,
             recovery=recovery,
             term=request.term,
+            lafr=request.lafr,
         )
         if answer is not Answer.OK:
             if (

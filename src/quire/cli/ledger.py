@@ -27,6 +27,7 @@ from quire.core.errors import MisuseError, PastEndError
 
 if TYPE_CHECKING:
     from quire.cli.feed import AppendTally
+    from quire.client.client import RecoveryReport
     from quire.client.writer import LedgerWriter
     from quire.wire.entry import Entry
 
@@ -45,6 +46,14 @@ EnsembleOption = Annotated[
 ]
 WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
 AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
+GuaranteeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--guarantee",
+        metavar="write-quorum",
+        help="Every entry of the closed ledger, and of every fragment but the last, is on its whole write quorum.",
+    ),
+]
 DigestOption = Annotated[str, typer.Option(help="crc32c, crc32, mac or dummy.")]
 DelimitedOption = Annotated[
     bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")
@@ -61,6 +70,7 @@ def create(
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
     min_present: MinPresentOption = None,
+    guarantee: GuaranteeOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     leave_open: Annotated[
@@ -80,6 +90,7 @@ def create(
         password,
         leave_open,
         Output(as_json=as_json),
+        guarantee=guarantee,
     )
 
 
@@ -92,6 +103,7 @@ def append(
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
     min_present: MinPresentOption = None,
+    guarantee: GuaranteeOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
@@ -112,7 +124,18 @@ def append(
     quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
     typed = is_typed(files)
-    append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max, typed=typed)
+    append_to_new(
+        records,
+        cluster,
+        quorums,
+        digest,
+        password,
+        leave_open,
+        out,
+        frame_bytes_max,
+        guarantee=guarantee,
+        typed=typed,
+    )
 
 
 @app.command()
@@ -198,6 +221,14 @@ def recover(
             "entries; may be given more than once. Entries that no bookie holds are given up.",
         ),
     ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            metavar="write-quorum|ack-quorum",
+            help="ack-quorum gives up a guarantee of the write quorum, where a bookie is gone and no other is there.",
+        ),
+    ] = "write-quorum",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -212,7 +243,12 @@ def recover(
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            done = await client.recover_ledger(ledger_id, password.encode(), ignored_lacs=ignore_lac or ())
+            done = await client.recover_ledger(
+                ledger_id,
+                password.encode(),
+                ignored_lacs=ignore_lac or (),
+                at=at.replace("-", "_"),
+            )
         record, limbo = done.record, done.limbo
         facts = {
             "ledger_id": ledger_id,
@@ -227,20 +263,26 @@ def recover(
             "refilled": limbo.refilled,
             "limbo_left": limbo.left,
         }
-        text = f"Ledger {ledger_id} is closed at entry {record.last_entry}, {human_bytes(record.length)}."
-        if done.recovered:
-            text += f" {done.recovered:,} entries above the last confirmed one were found and kept."
-        if limbo.cleared:
-            text += f" Bookies that left limbo: {', '.join(limbo.cleared)}."
-        if limbo.refilled:
-            text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
-        for hole in done.stragglers:
-            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}: `quire ledger repair {ledger_id}`"
-        for bookie, why in limbo.left.items():
-            text += f"\n{bookie} stays as it is: {why}"
-        out.result(facts, text)
+        out.result(facts, recovered_text(done))
 
     run(work())
+
+
+def recovered_text(done: RecoveryReport) -> str:
+    """What a recovery did, in sentences."""
+    record, limbo, ledger_id = done.record, done.limbo, done.record.ledger_id
+    text = f"Ledger {ledger_id} is closed at entry {record.last_entry}, {human_bytes(record.length)}."
+    if done.recovered:
+        text += f" {done.recovered:,} entries above the last confirmed one were found and kept."
+    if limbo.cleared:
+        text += f" Bookies that left limbo: {', '.join(limbo.cleared)}."
+    if limbo.refilled:
+        text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
+    for hole in done.stragglers:
+        text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}: `quire ledger repair {ledger_id}`"
+    for bookie, why in limbo.left.items():
+        text += f"\n{bookie} stays as it is: {why}"
+    return text
 
 
 @app.command()
@@ -311,6 +353,7 @@ def append_to_new(
     out: Output,
     frame_bytes_max: int | None = None,
     *,
+    guarantee: str | None = None,
     typed: bool = False,
 ) -> None:
     """Create a ledger, append the records, close or abandon it, print what became of it; `typed`: by a person."""
@@ -329,6 +372,7 @@ def append_to_new(
                 password=password.encode(),
                 digest=digest,
                 min_present=min_present,
+                guarantee=guarantee and guarantee.replace("-", "_"),
             )
             tally = AppendTally()
             what = f"ledger {writer.ledger_id}"

@@ -176,7 +176,7 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     )
     head = (
         f"Ledger {record.ledger_id}: {record.state.name}, {end}; E={record.ensemble_size} Qw={record.write_quorum} "
-        f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}"
+        f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}{guarantee_text(record)}"
     )
     fragments = [
         FragmentFacts(
@@ -186,6 +186,15 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     ]
     write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)
     return [head, "", *draw_fragments(fragments, standing), "", *write_sets]
+
+
+def guarantee_text(record: LedgerMetadata) -> str:
+    """What became of the guarantee of a ledger's write quorum, if it has or had one."""
+    from quire.core.ledger_metadata import GIVEN_UP
+
+    if record.guaranteed:
+        return ", its write quorum is guaranteed"
+    return ", its guaranteed write quorum was given up" if GIVEN_UP in record.custom else ""
 
 
 async def standing_of(tools: Toolbox) -> dict[str, str]:

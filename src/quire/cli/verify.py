@@ -107,6 +107,7 @@ def facts_of(report: LedgerReport) -> dict[str, Any]:
         "copies": report.copies,
         "copies_wanted": report.copies_wanted,
         "below_ack_quorum": report.below_ack_quorum,
+        "below_write_quorum": [[each.bookie, each.first, each.last] for each in report.below_write_quorum],
         "lost": report.lost,
         "different": report.different,
         "holes": [
@@ -144,6 +145,8 @@ def findings(report: LedgerReport) -> list[str]:
         for first, last in report.below_ack_quorum
     ]
     lines += [f"  entry {entry_id:,} differs on {bookie}" for entry_id, bookie in report.different]
+    if report.below_write_quorum:
+        lines.append("  its write quorum is guaranteed, and some entries are not on all of it")
     lines += [
         f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
         for hole in report.holes

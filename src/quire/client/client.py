@@ -19,7 +19,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.creating import place, shape_of
+from quire.client.creating import gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
@@ -40,7 +40,14 @@ from quire.core.errors import (
     WrongPasswordError,
 )
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger_metadata import (
+    GUARANTEE_KEY,
+    TOKEN_KEY,
+    DigestType,
+    LedgerMetadata,
+    LedgerState,
+    new_ledger,
+)
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
@@ -121,6 +128,7 @@ class Client:
         digest: str | DigestType = "crc32c",
         custom: Mapping[str, bytes] | None = None,
         min_present: int | None = None,
+        guarantee: str | None = None,
     ) -> LedgerWriter:
         """Create a ledger and open it for writing; its creator is the only one who writes it.
 
@@ -136,15 +144,22 @@ class Client:
             custom: the caller's own metadata.
             min_present: how many of the E bookies must take entries now, Qa to E; E: none may be away. None: what
                 `ClientConfig.min_present` says, else Qa.
+            guarantee: "write_quorum": every entry of the closed ledger, and of every fragment but the last, is on all Qw
+                bookies (docs/protocol/write-quorum.md). Appends and the close wait where one is gone and no other is
+                there. None: Qa is enough.
 
         Raises:
+            MisuseError: another guarantee, or one with `min_present` below E.
             InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
             NotEnoughBookiesError: fewer than `min_present` take entries, or than Qa of a write set, or the cluster
                 has no E bookies in all.
 
         Source: BookKeeper protocol, "Ledgers": "When creating the ledger, the following invariant must hold".
         """
-        shape = shape_of(ensemble_size, write_quorum, ack_quorum, min_present, self.config.min_present)
+        usual = self.config.min_present if guarantee is None else ensemble_size
+        shape = shape_of(ensemble_size, write_quorum, ack_quorum, min_present, usual)
+        kept = guarantee_of(guarantee, shape, custom or (), self.store.ledger_format)
+        promised = {GUARANTEE_KEY: kept.encode()} if kept else {}
         digest_type = digest_type_of(digest)
         _check_bytes("password", password)
         for key, value in (custom or {}).items():
@@ -160,7 +175,7 @@ class Client:
                 ack_quorum=ack_quorum,
                 digest_type=digest_type,
                 password=password,
-                custom={**(custom or {}), TOKEN_KEY: token.to_bytes(8, "big")},
+                custom={**(custom or {}), **promised, TOKEN_KEY: token.to_bytes(8, "big")},
                 created_ms=self.clock.wall_ms(),
                 creation_token=self.chance.getrandbits(62) | 1,
                 format_version=self.store.ledger_format,
@@ -209,7 +224,12 @@ class Client:
         return reader
 
     async def recover_ledger(
-        self, ledger_id: int, password: bytes = b"", *, ignored_lacs: Collection[str] = ()
+        self,
+        ledger_id: int,
+        password: bytes = b"",
+        *,
+        ignored_lacs: Collection[str] = (),
+        at: str = "write_quorum",
     ) -> RecoveryReport:
         """Close a ledger whose writer is gone, and restore its copies on bookies where it is in limbo.
 
@@ -218,12 +238,15 @@ class Client:
             password: the one it was created with.
             ignored_lacs: bookies whose last add confirmed is ignored, where the error says that it contradicts the
                 entries: entries up to it that no bookie holds are given up.
+            at: "ack_quorum" closes a ledger that guarantees its write quorum with what Qa bookies have, and gives the
+                guarantee up, which its record then says: a way out where a bookie is gone and no other is there.
 
         Raises:
             RecoveryInconclusiveError: too few bookies responded, or a bookie's last add confirmed says that an entry
                 is acknowledged that the others deny; it names them.
-            MisuseError: `ignored_lacs` names a bookie that is not in the ledger's last fragment.
+            MisuseError: `ignored_lacs` names a bookie that is not in the ledger's last fragment, or `at` is another word.
         """
+        gives_up = gives_guarantee_up(at, f"ledger {ledger_id} is recovered")
         record, version = await self._record(ledger_id, password)
         access = LedgerAccess.of(record)
         already_closed = record.state is LedgerState.CLOSED
@@ -237,7 +260,7 @@ class Client:
                     f"fragment, which recovery reads from ({', '.join(record.last_fragment.ensemble)})"
                 )
                 raise MisuseError(msg, ledger_id=ledger_id)
-            result, done = await self._recover(record, version, access, ignored)
+            result, done = await self._recover(record, version, access, ignored, at_ack_quorum=gives_up)
             record, version = result.record, result.version
             recovered, stragglers = done.recovered, done.stragglers
         reader = self._reader(record, version, access)
@@ -360,10 +383,14 @@ class Client:
         version: int,
         access: LedgerAccess,
         ignored_lacs: Collection[BookieId] = (),
+        *,
+        at_ack_quorum: bool = False,
     ) -> tuple[RecoveryClosed, LedgerRecovery]:
         deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
         while True:
-            recovery = LedgerRecovery(record, version, access, self.context, ignored_lacs)
+            recovery = LedgerRecovery(
+                record, version, access, self.context, ignored_lacs, at_ack_quorum=at_ack_quorum
+            )
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):
                 for hole in recovery.stragglers:
@@ -381,7 +408,7 @@ class Client:
                 raise reused_id(record.ledger_id, result.silent)
             settled = isinstance(result, RecoveryFailed) or (result.contradicting and not result.silent)
             if settled or self.clock.now_ms() >= deadline_ms:
-                raise _recovery_error(record.ledger_id, result, self.bookies.troubles())
+                raise _recovery_error(record, result, self.bookies.troubles())
             # A bookie that restarts is back in a moment, and its connection is not tried at once.
             await asyncio.sleep(_PAUSE_SECONDS)
             record, version = await self.ledger_store.read(record.ledger_id)
@@ -440,8 +467,9 @@ def _check_bytes(what: str, value: object) -> None:
 
 
 def _recovery_error(
-    ledger_id: LedgerId, result: RecoveryInconclusive | RecoveryFailed, troubles: str
+    record: LedgerMetadata, result: RecoveryInconclusive | RecoveryFailed, troubles: str
 ) -> QuireError:
+    ledger_id = record.ledger_id
     where = f"ledger {ledger_id}"
     if isinstance(result, RecoveryInconclusive) and result.contradicting:
         heard = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
@@ -480,9 +508,14 @@ def _recovery_error(
             bookies=result.bookies,
         )
     if result.answer is Answer.READ_ONLY:
+        way_out = (
+            f", or give its guaranteed write quorum up: `quire ledger recover {ledger_id} --at ack-quorum`"
+            if record.guaranteed
+            else ""
+        )
         return NotEnoughBookiesError(
             f"{where}: too few bookies acknowledged the entries that recovery writes back (failed: "
-            f"{named}); the ledger stays IN_RECOVERY, open it again when they are back{troubles}",
+            f"{named}); the ledger stays IN_RECOVERY, open it again when they are back{way_out}{troubles}",
             ledger_id=ledger_id,
             bookies=result.bookies,
         )

@@ -6,17 +6,21 @@ Source: docs/decisions/004-absent-slots.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from typing import Final
 
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.conditions import READ_ONLY
-from quire.core.errors import NotEnoughBookiesError
+from quire.core.errors import MisuseError, NotEnoughBookiesError
 from quire.core.ids import BookieId
+from quire.core.ledger_metadata import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.quorum import check_min_present, check_quorums
 from quire.core.rules import RULES, Rules
+
+log = logging.getLogger(__name__)
 
 WHY_TIMEOUT_MS: Final = 1000
 """So long a read-only bookie may take to say why."""
@@ -41,6 +45,59 @@ def shape_of(
         min_present = min(max(ack_quorum, usual or 0), ensemble_size)
     check_min_present(min_present, ensemble_size, ack_quorum)
     return Shape(ensemble_size, write_quorum, ack_quorum, min_present)
+
+
+def guarantee_of(
+    guarantee: str | None, shape: Shape, custom: Collection[str], ledger_format: int
+) -> str | None:
+    """The guarantee of a new ledger, as its record has it; None if it has none, or needs none.
+
+    Args:
+        guarantee: what its creator asked for.
+        shape: E, Qw, Qa, and how many bookies must be there.
+        custom: the keys of its creator's own metadata.
+        ledger_format: the stored format of new records.
+
+    Raises:
+        MisuseError: there is no such guarantee, a bookie may be away, the record cannot hold it, or it stands in the
+            custom metadata by hand.
+    """
+    if GUARANTEE_KEY in custom:
+        msg = f"the custom metadata {GUARANTEE_KEY!r} is the argument `guarantee`"
+        raise MisuseError(msg)
+    if guarantee is None:
+        return None
+    if guarantee != WRITE_QUORUM:
+        msg = f"the guarantee of a ledger is {WRITE_QUORUM!r} or None, not {guarantee!r}"
+        raise MisuseError(msg)
+    if shape.min_present < shape.ensemble_size:
+        msg = (
+            f"a guaranteed write quorum needs all {shape.ensemble_size} bookies at the creation, and {shape.min_present} "
+            "were to be enough: leave `min_present` out"
+        )
+        raise MisuseError(msg)
+    if ledger_format == 1:
+        msg = "a record of format 1 cannot hold a guaranteed write quorum: create the ledger in a store of format 2 or 3"
+        raise MisuseError(msg)
+    if shape.write_quorum == shape.ack_quorum:
+        log.warning(
+            "a guaranteed write quorum has no effect where Qa = Qw = %d: every entry is on it before it is confirmed",
+            shape.ack_quorum,
+        )
+        return None
+    return guarantee
+
+
+def gives_guarantee_up(at: str, what: str) -> bool:
+    """Whether a ledger is closed at its ack quorum, where it guarantees its write quorum.
+
+    Raises:
+        MisuseError: `at` is neither "write_quorum" nor "ack_quorum"; `what` begins the sentence.
+    """
+    if at not in {WRITE_QUORUM, ACK_QUORUM}:
+        msg = f"{what} at {WRITE_QUORUM!r} or at {ACK_QUORUM!r}, not at {at!r}"
+        raise MisuseError(msg)
+    return at == ACK_QUORUM
 
 
 async def place(

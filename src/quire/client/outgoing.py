@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from quire.client.access import LedgerAccess
@@ -138,6 +139,7 @@ class Outgoing:
         "_config",
         "_ensemble",
         "_held",
+        "_kept",
         "_places",
         "_unsettled",
         "_window",
@@ -163,6 +165,7 @@ class Outgoing:
         self._clock = clock
         self._places: tuple[Place, ...] = ()
         self._unsettled = _NO_RUNS
+        self._kept = _NO_RUNS  # confirmed, and may be sent again
         self._held = _NOTHING
 
     @property
@@ -188,8 +191,8 @@ class Outgoing:
 
     def send(self, effect: SendRun) -> None:
         """Give a run to the bookies at some slots, each its share."""
-        shares = self._unsettled[effect.run].shares
-        marks = self._unsettled[effect.run].marks
+        held = self._unsettled.get(effect.run) or self._kept[effect.run]
+        shares, marks = held.shares, held.marks
         shared = len(shares) == 1
         access, add_run, timeout_ms = self._access, self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
@@ -200,7 +203,7 @@ class Outgoing:
                 share = shares[0 if shared else slot]
                 assert share is not None
                 body, body_crc = share
-                request = AddRun(access, body, body_crc, effect.lac, term=access.term)
+                request = AddRun(access, body, body_crc, effect.lac, term=access.term, lafr=effect.lafr)
             place = places[slot]
             place.sent_bytes += len(body)
             place.sent_runs += 1
@@ -208,8 +211,8 @@ class Outgoing:
             if not add_run(place.bookie, request, place, run, timeout_ms):
                 marks.append((place, place.sent_bytes))
 
-    def confirm(self, last: int) -> None:
-        """Complete the futures of all runs up to an entry."""
+    def confirm(self, last: int, *, keep: bool) -> None:
+        """Complete the futures of all runs up to an entry; with `keep` they are held until `leave`."""
         settled = []
         for number, run in self._unsettled.items():
             if run.last > last:
@@ -217,13 +220,27 @@ class Outgoing:
             settled.append(number)
         for number in settled:
             run = self._unsettled.pop(number)
-            run.settled = True
+            run.settled = not keep
+            if keep:
+                self._keep(number, run)
             for entry_id, future in enumerate(run.futures, run.first):
                 if future is not None and not future.done():
                     future.set_result(entry_id)
             run.futures = []
         if not self._unsettled:
             self._unsettled = _NO_RUNS
+        self.release()
+
+    def _keep(self, number: int, run: HeldRun) -> None:
+        if not self._kept:
+            self._kept = {}
+        self._kept[number] = run
+
+    def leave(self, last: int) -> None:
+        """The confirmed runs up to an entry are not sent again."""
+        for number, run in list(takewhile(lambda item: item[1].last <= last, self._kept.items())):
+            run.settled = True
+            del self._kept[number]
         self.release()
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
@@ -235,9 +252,9 @@ class Outgoing:
 
     def settle_all(self) -> None:
         """Nothing is sent again."""
-        for run in self._unsettled.values():
+        for run in (*self._kept.values(), *self._unsettled.values()):
             run.settled = True
-        self._unsettled = _NO_RUNS
+        self._kept = self._unsettled = _NO_RUNS
         self.release()
 
     def release(self) -> None:

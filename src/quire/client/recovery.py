@@ -218,7 +218,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         )
         lac = self._access.trusted_lac(reply)
         self._note(effect.bookie, reply.answer)
-        return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
+        return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac, reply.lafr)
 
     async def _read(self, effect: SendRecoveryRead) -> Callable[[], None]:
         origin_term = self._origin_of(effect.first)  # of all: a stream's window does not cross a range
@@ -389,7 +389,16 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
 
 
 class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
-    """One recovery of a ledger; the arguments are those of its driver, and the record's version in the store."""
+    """One recovery of a ledger.
+
+    Args:
+        record: the ledger's record.
+        version: its version in the store.
+        access: how its bookies are asked.
+        context: what it shares with the client's other handles.
+        ignored_lacs: bookies whose LAC is ignored.
+        at_ack_quorum: a guarantee of the write quorum is given up.
+    """
 
     def __init__(
         self,
@@ -398,12 +407,15 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
         access: LedgerAccess,
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
+        *,
+        at_ack_quorum: bool = False,
     ) -> None:
         machine = context.machines.recovery(record, version)
         super().__init__(machine, record, access, context, ignored_lacs)
+        self._at_ack_quorum = at_ack_quorum
 
     def _begin(self) -> None:
-        self._machine.recover(self._ignored_lacs)
+        self._machine.recover(self._ignored_lacs, at_ack_quorum=self._at_ack_quorum)
 
     @property
     def _recovery(self) -> RecoveryMachine:

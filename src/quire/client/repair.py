@@ -15,9 +15,9 @@ from quire.client.context import ClientContext
 from quire.client.ledger_repair import LedgerRepair
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
-from quire.core.answers import Answer
+from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
@@ -49,6 +49,7 @@ class LedgerReport:
         lost: entries without any good copy, as ranges.
         payload_bytes: payload of all entries that have a good copy.
         recorded: the holes that the ledger's record lists, as (bookie, first, last), filled by now or not.
+        guaranteed_through: with a guaranteed write quorum, the last entry that must be on all of it by now.
     """
 
     ledger_id: int
@@ -63,11 +64,21 @@ class LedgerReport:
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     recorded: list[tuple[BookieId, int, int]] = field(default_factory=list)
+    guaranteed_through: int = NO_ENTRY
+
+    @property
+    def below_write_quorum(self) -> list[MissingRange]:
+        """What a bookie says that it lacks of entries whose write quorum is guaranteed."""
+        holes = (hole for hole in self.holes if hole.first <= self.guaranteed_through)
+        return [hole for hole in holes if hole.answer in {Answer.OK, *NEGATIVES}]
 
     @property
     def good(self) -> bool:
-        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad, but incomplete."""
-        return not self.different and not self.below_ack_quorum
+        """Every entry has Qa copies or more (Qw where that is guaranteed), and all copies are equal.
+
+        Other holes do not make it bad, but incomplete.
+        """
+        return not self.different and not self.below_ack_quorum and not self.below_write_quorum
 
     @property
     def complete(self) -> bool:
@@ -109,6 +120,9 @@ class LedgerVerifier:
         """Look at every copy; memory stays at a few windows."""
         record = self._record
         report = LedgerReport(record.ledger_id, self._last, self._closed)
+        if record.guaranteed:
+            decided = self._last if self._closed else record.last_fragment.first_entry - 1
+            report.guaranteed_through = decided
         for index, fragment in enumerate(record.fragments):
             following = record.fragments[index + 1 : index + 2]
             end = min(self._last, following[0].first_entry - 1 if following else self._last)

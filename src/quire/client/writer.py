@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
+from quire.client.creating import gives_guarantee_up
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
 from quire.client.writer_end import WriterEnd
@@ -30,8 +31,8 @@ from quire.core.errors import (
     QuireError,
     WindowFullError,
 )
-from quire.core.ids import NO_ENTRY, EntryId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ids import NO_ENTRY, BookieId, EntryId
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.writer_state import Hole, Status
 from quire.wire.frame_limits import OPTION
 
@@ -132,6 +133,14 @@ class LedgerWriter(WriterEnd):
         """Why the writer has ended, or None."""
         problem = self._machine.problem
         return problem.exception(**self._about()) if problem else None
+
+    @property
+    def waits_for(self) -> tuple[BookieId, ...]:
+        """The bookies that have not acknowledged all of the oldest entries that are pending.
+
+        Where the write quorum is guaranteed an entry is pending until it is on all of that; else until it is confirmed.
+        """
+        return self._machine.waits_for
 
     @property
     def held_bytes(self) -> int:
@@ -276,8 +285,8 @@ class LedgerWriter(WriterEnd):
     def _not_taking(self) -> NotWritingError:
         problem = self.problem
         why = f": {problem.message}" if problem else ""
-        status = self._machine.status.value
-        msg = f"ledger {self.ledger_id} accepts no entries from this handle; it is {status}{why}"
+        stage = self._machine.stage
+        msg = f"ledger {self.ledger_id} accepts no entries from this handle; it is {stage}{why}"
         error = NotWritingError(msg, ledger_id=self.ledger_id)
         error.__cause__ = problem
         return error
@@ -367,13 +376,18 @@ class LedgerWriter(WriterEnd):
             self._schedule_tick()
 
     def _confirmed(self, effect: e.Confirmed) -> None:
-        self._outgoing.confirm(effect.last)
+        self._outgoing.confirm(effect.last, keep=bool(self._machine.window.kept))
         self._lacs.confirmed(self._access.ledger_id, self)
         drains = self._drains
         while drains and drains[0][0] <= effect.last:
             _, drained = drains.popleft()
             if not drained.done():
                 drained.set_result(None)
+
+    def _fully_replicated(self, effect: e.FullyReplicated) -> None:
+        self._outgoing.leave(effect.last)
+        if self._machine.status is Status.CLOSING:
+            self._closing()
 
     def _collects(self) -> bool:
         return bool(self._payloads)
@@ -388,11 +402,16 @@ class LedgerWriter(WriterEnd):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    async def close(self) -> tuple[Hole, ...]:
+    async def close(self, *, at: str = "write_quorum") -> tuple[Hole, ...]:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
         `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
         bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
+
+        Of a ledger that guarantees its write quorum it waits until every entry is on all of it (`waits_for`).
+
+        Args:
+            at: "ack_quorum" closes such a ledger at once and gives the guarantee up, which its record then says.
 
         Returns:
             What bookies may lack of it, as far as that is known now: `flushed` waits for the rest.
@@ -402,37 +421,28 @@ class LedgerWriter(WriterEnd):
             MetadataConflictError: it was closed at another entry.
             OutcomeUnknownError: why the writer had ended before, or a silent metadata store.
             NotWritingError: it was abandoned.
+            MisuseError: `at` is another word.
         """
         machine = self._machine
+        gives_up = gives_guarantee_up(at, f"ledger {self.ledger_id} is closed")
         if machine.status is Status.ENDED:
             raise self.problem or self._not_taking()
-        machine.close()
+        if machine.guarantees and self._payloads:
+            self._hand_over()
+        machine.close(at_ack_quorum=gives_up)
         if self._finished is None:
             self._finished = self._loop.create_future()
-        if machine.status is not Status.CLOSED:
-            message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
-            self._stopped(e.Problem(LedgerClosedError, message))
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            self._taking = False
+            log.info("ledger %d: the close waits for %s", self.ledger_id, ", ".join(machine.waits_for))
+        elif machine.status is not Status.CLOSED:
+            self._closing()
         await asyncio.shield(self._finished)
         return self.holes
 
-    async def flushed(self) -> tuple[Hole, ...]:
-        """Return when no bookie is waited for any more after a close, with what bookies may lack; the record says it."""
-        await self._flushed()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        return self.holes
-
-    async def abandon(self) -> None:
-        """Stop at once and leave the ledger to a recovery. Unacknowledged entries fail. May be called again."""
-        if self.metadata.state is LedgerState.CLOSED:
-            return
-        self._machine.abandon()
-        problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
-        self._stopped(problem)
-        self._finish(problem)
-        for task in [task for task in self._tasks if task is not asyncio.current_task()]:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    def _closing(self) -> None:
+        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
+        self._stopped(e.Problem(LedgerClosedError, message))
 
     async def __aenter__(self) -> Self:
         return self

@@ -143,6 +143,10 @@ class WriterDriver(ABC):
         """Entries are in the ledger."""
 
     @abstractmethod
+    def _fully_replicated(self, effect: e.FullyReplicated) -> None:
+        """Entries are on a write quorum that is guaranteed."""
+
+    @abstractmethod
     def _collects(self) -> bool:
         """Whether entries wait for the end of this loop turn."""
 
@@ -235,13 +239,15 @@ class WriterDriver(ABC):
         self._stopped(effect.problem)
         if self._access.term:
             self._finish(effect.problem)  # a stream is left as it is: nothing more is asked for it
+        elif self._machine.status is Status.ENDED:
+            self._tell(effect.problem)  # a close that waited for a write quorum does not come any more
 
     # --- bookies come and go -----------------------------------------------------------------------------------------
 
     def _drop(self, effect: e.DropUnsent) -> None:
         self._quarantine.failed(effect.bookie, self._clock.now_ms())
         place = self._outgoing.place_at(effect.slot)
-        if not place.retired:
+        if not place.retired and not self._machine.guarantees:
             runs = place.unacked.values()
             self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.window.lac)
             self._ticks.keep(self)
@@ -340,7 +346,7 @@ class WriterDriver(ABC):
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
         self._outgoing.retire(effect.slot)
         log.warning(
-            "ledger %d: no bookie can replace %s; the writer continues without it from entry %d",
+            "ledger %d: no bookie can replace %s now; the writer continues without it from entry %d",
             self.ledger_id,
             effect.bookie,
             effect.first,
@@ -407,7 +413,7 @@ class WriterDriver(ABC):
     def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
         machine = self._machine
-        return machine.status is Status.WRITING and not machine.window.runs and not self._collects()
+        return machine.status is Status.WRITING and not machine.window.pending and not self._collects()
 
     # --- the metadata store ------------------------------------------------------------------------------------------
 
@@ -479,6 +485,7 @@ class WriterDriver(ABC):
     _handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         e.SendRun: lambda self, effect: self._outgoing.send(effect),
         e.Confirmed: lambda self, effect: self._confirmed(effect),
+        e.FullyReplicated: lambda self, effect: self._fully_replicated(effect),
         e.Failed: _failed,
         e.DropUnsent: _drop,
         e.ChooseReplacements: _choose,

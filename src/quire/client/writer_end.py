@@ -6,13 +6,15 @@ Source: `docs/protocol/closing.md`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.writer_driver import WriterDriver
 from quire.core import effects as e
 from quire.core.errors import LedgerClosedError
 from quire.core.ids import Term
-from quire.core.writer_state import Status
+from quire.core.ledger_metadata import LedgerState
+from quire.core.writer_state import Hole, Status
 
 
 class WriterEnd(WriterDriver):
@@ -81,6 +83,25 @@ class WriterEnd(WriterDriver):
             await record_holes(self._records, self.ledger_id, holes, self._config.metadata_timeout_ms)
             self._recorded = holes
         self._finish(problem)
+
+    async def flushed(self) -> tuple[Hole, ...]:
+        """Return when no bookie is waited for any more after a close, with what bookies may lack; the record says it."""
+        await self._flushed()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        return self.holes
+
+    async def abandon(self) -> None:
+        """Stop at once and leave the ledger to a recovery. Unacknowledged entries fail. May be called again."""
+        if self._machine.record.state is LedgerState.CLOSED:
+            return
+        self._machine.abandon()
+        problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
+        self._stopped(problem)
+        self._finish(problem)
+        for task in [task for task in self._tasks if task is not asyncio.current_task()]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     async def leave(self) -> None:
         """The client is about to be closed: confirm and flush within the bound, record holes, leave the ledger open."""

@@ -157,12 +157,20 @@ class BookieLedgerMachine:
         self._rules = rules
 
     def add(
-        self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0
+        self,
+        *,
+        key: bytes,
+        token: int,
+        digest_type: int,
+        lac: int,
+        recovery: bool,
+        term: int = 0,
+        lafr: int = NO_ENTRY,
     ) -> BookieReady:
-        """May entries enter? On OK they are stored, and the known LAC has been raised.
+        """May entries enter? On OK they are stored, and the known LAC and LAFR have been raised.
 
         Args:
-            lac: the LAC in the adds' header.
+            lac: the LAC in the adds' header; `lafr`: the LAFR in the request's. A recovery's raise neither.
             recovery: the add comes from a recoverer and passes the fence.
             term: the sender's; 0 for a ledger.
 
@@ -194,6 +202,8 @@ class BookieLedgerMachine:
         before, facts.lac = facts.lac, rules.lac_after_add(facts.lac, lac, recovery=recovery)
         if term and facts.lac != before:
             facts.lac_term = term
+        if lafr > facts.lafr and not recovery:
+            facts.lafr = lafr
         ready = _STORE[rules.acknowledges_once_persisted()]
         return ready._replace(facts=self._to_save()) if self._unsaved else ready
 

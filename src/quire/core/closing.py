@@ -1,6 +1,7 @@
 """How a writer closes its ledger: at the last acknowledged entry, by compare-and-swap.
 
-It needs no response from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length.
+It needs no response from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length. Only
+where the write quorum is guaranteed does it wait before, until every entry is on all of it.
 
 | reread after a lost compare-and-swap | outcome |
 | --- | --- |
@@ -41,6 +42,8 @@ class ClosingStatus(Enum):
     """Where the close of a ledger stands."""
 
     OPEN = "open"
+    WAITING = "waiting"
+    """The write quorum is guaranteed: the ledger is to be closed once every entry is on all of it."""
     CLOSING = "closing"
     CLOSED = "closed"
     FAILED = "failed"
@@ -48,7 +51,12 @@ class ClosingStatus(Enum):
 
 CLOSING_TABLE: Final = StateTable(
     ClosingStatus,
-    {"begin": "open > closing", "judge": "closing > = closed failed", "fail": "closing > failed"},
+    {
+        "wait": "open waiting > waiting",
+        "begin": "open waiting > closing",
+        "judge": "closing > = closed failed",
+        "fail": "closing > failed",
+    },
 )
 """What the inputs of a close do."""
 
@@ -63,6 +71,7 @@ class Closing:
         term: the writer's; 0 of an ordinary ledger.
         status: where the close stands.
         lac: where the ledger is to end; `length`: payload bytes up to there.
+        guaranteed: if the record guarantees the write quorum, the close keeps that.
     """
 
     ledger_id: int
@@ -71,12 +80,18 @@ class Closing:
     status: ClosingStatus = field(default=ClosingStatus.OPEN, init=False)
     lac: int = field(default=NO_ENTRY, init=False)
     length: int = field(default=0, init=False)
+    guaranteed: bool = field(default=True, init=False)
 
-    def begin(self, lac: int, length: int) -> None:
-        """The ledger is to end here."""
+    def wait(self) -> None:
+        """The ledger is to end where the last entry will be on its whole write quorum."""
+        assert CLOSING_TABLE.acts["wait"][self.status]
+        self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.WAITING]
+
+    def begin(self, lac: int, length: int, *, guaranteed: bool = True) -> None:
+        """The ledger is to end here. Without `guaranteed` a guarantee of the write quorum is given up."""
         assert CLOSING_TABLE.acts["begin"][self.status]
         self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.CLOSING]
-        self.lac, self.length = lac, length
+        self.lac, self.length, self.guaranteed = lac, length, guaranteed
 
     def judge(self, record: LedgerMetadata) -> LedgerMetadata | Problem | None:
         """What follows from the record as it is stored now.
@@ -87,7 +102,8 @@ class Closing:
         assert CLOSING_TABLE.acts["judge"][self.status]
         outcome = self.rules.close_outcome(record, self.lac, self.term)
         if outcome is CloseOutcome.RETRY:
-            return record.closed(self.lac, self.length)
+            kept = record if self.guaranteed else record.without_guarantee()
+            return kept.closed(self.lac, self.length)
         if outcome is CloseOutcome.SUCCESS:
             self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.CLOSED]
             return None
@@ -110,7 +126,7 @@ class Closing:
 
     def check(self, record: LedgerMetadata, lac: int) -> None:
         """Assert what must hold between any two inputs: I12."""
-        assert self.status is ClosingStatus.OPEN or self.lac == lac, (
+        assert self.status in {ClosingStatus.OPEN, ClosingStatus.WAITING} or self.lac == lac, (
             "nothing is acknowledged after the close began"
         )
         if self.status is ClosingStatus.CLOSED:

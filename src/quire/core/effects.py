@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
-from quire.core.ids import BookieId, EntryId, Slot
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 
 
@@ -58,7 +58,8 @@ class SetTimer:
 class SendRun(NamedTuple):
     """Send the entries `first..last` of a run to these slots, each slot its share.
 
-    `lac` is the LAC of the headers: that of the first sending, also when the run is sent again.
+    `lac` is the LAC of the headers: that of the first sending, also when the run is sent again. `lafr`, of a ledger that
+    guarantees the write quorum: every entry up to here is on all of it now.
     """
 
     run: int
@@ -66,6 +67,7 @@ class SendRun(NamedTuple):
     last: int
     lac: int
     slots: tuple[int, ...]
+    lafr: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,12 @@ class Confirmed(NamedTuple):
     last: int
 
 
+class FullyReplicated(NamedTuple):
+    """Of a ledger that guarantees the write quorum: every entry up to `last` is on all of it, and is not sent again."""
+
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Fail the callers of `first..last`: the outcome of their entries is unknown."""
@@ -97,7 +105,8 @@ class ChooseReplacements:
     """Find bookies for these slots; the response is `replacements_chosen`. Acknowledgements wait for it.
 
     `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
-    its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none.
+    its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none. Without `slots` no
+    failed bookie may be replaced now.
     """
 
     slots: tuple[int, ...]
@@ -194,6 +203,7 @@ WriterEffect: TypeAlias = (
     SendRun
     | DropUnsent
     | Confirmed
+    | FullyReplicated
     | Failed
     | ChooseReplacements
     | AskLeftBookies

@@ -71,9 +71,11 @@ class EndSearch:
         window_entries: how many ids one window has.
         ignored_lacs: bookies whose LAC is ignored.
         status: how far it is.
-        start: every entry up to here is confirmed by a LAC, or in an earlier fragment.
+        start: every entry up to here is confirmed by a LAC, or in an earlier fragment. With a guaranteed write quorum a
+            LAFR says so, since what is only confirmed may lack copies.
         lap: every entry up to here is recoverable.
         length: the length in the header of the last entry that was recovered.
+        final_quorum: how many bookies of a write set must have an entry in the end.
         window_last: the last id of the window.
         asked: the ids that each slot was asked for and has not answered yet.
     """
@@ -87,6 +89,7 @@ class EndSearch:
     start: int = field(default=NO_ENTRY, init=False)
     lap: int = field(default=NO_ENTRY, init=False)
     length: int = field(default=0, init=False)
+    final_quorum: int = field(default=0, init=False)
     window_last: int = field(default=-1, init=False)
     _masks: tuple[int, ...] = field(default=(), init=False)
     _needed: tuple[int, int] = field(default=(0, 0), init=False)
@@ -95,6 +98,7 @@ class EndSearch:
     """Slots that answered the fence; `_failed`: those that did not."""
     _failed: int = field(default=0, init=False)
     _lacs: dict[int, int] = field(default_factory=dict, init=False)
+    _lafr: int = field(default=NO_ENTRY, init=False)
     _window_first: int = field(default=0, init=False)
     # Votes per id of the window as masks of slots, and the length found in the entry's header.
     _positive: list[int] = field(default_factory=list, init=False)
@@ -109,7 +113,9 @@ class EndSearch:
 
     # --- the fence -------------------------------------------------------------------------------------------------
 
-    def fenced(self, slot: int, answer: Answer, last_add_confirmed: int) -> bool | RecoveryInconclusive:
+    def fenced(
+        self, slot: int, answer: Answer, last_add_confirmed: int, lafr: int
+    ) -> bool | RecoveryInconclusive:
         """A bookie answered the fencing LAC read, or did not. Later than coverage its LAC may still contradict an end.
 
         Returns:
@@ -120,6 +126,7 @@ class EndSearch:
         known = rules.counts_as_known(answer)
         if known and self.ensemble[slot] not in self.ignored_lacs:
             self._lacs = dict(sorted({**self._lacs, slot: last_add_confirmed}.items()))
+            self._lafr = max(self._lafr, lafr)
         self._known, self._failed = self._known | known * bit, self._failed | (not known) * bit
         if reading:
             return False
@@ -128,6 +135,11 @@ class EndSearch:
         if rules.covers(self._known, size, *quorums):
             self._needed = rules.positive_votes_needed(*quorums), rules.negative_votes_needed(*quorums)
             highest = max(self._lacs.values(), default=NO_ENTRY)
+            self.final_quorum = rules.final_quorum(record)
+            if self.final_quorum > record.ack_quorum:
+                highest = min(
+                    highest, self._lafr
+                )  # no digest vouches for a LAFR, which is never above the LAC
             self.start = self.lap = rules.recovery_start(highest, record.fragments[-1].first_entry)
             self.status = END_TABLE.moved[self.status, EndStatus.READING]
             self.asked = [None] * size

@@ -29,6 +29,10 @@ TOKEN_KEY = "quire.token"  # noqa: S105 - the name of a field, not a secret
 """Custom metadata: 8 random bytes given at creation. The same id used again for another ledger has another token."""
 FORMAT_KEY = "quire.format"
 """Custom metadata: what the entries are; absent = opaque bytes, b"batch1" = batch entries of a log."""
+GUARANTEE_KEY, WRITE_QUORUM, ACK_QUORUM = "quire.guarantee", "write_quorum", "ack_quorum"
+"""Custom metadata: which quorum every entry of a closed ledger is on, and the two that there are. Absent: the ack quorum."""
+GUARANTEED, GIVEN_UP = (GUARANTEE_KEY, WRITE_QUORUM.encode()), (GUARANTEE_KEY, ACK_QUORUM.encode())
+"""The write quorum is guaranteed (docs/protocol/write-quorum.md); it was, and who closed the ledger gave that up."""
 
 
 class LedgerState(IntEnum):
@@ -213,7 +217,17 @@ class LedgerMetadata:
         """The term that an entry was first written in; 0 of an ordinary ledger."""
         return NO_TERM if self.terms is None else origin_of(entry_id, self.terms.ranges)
 
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the write quorum is guaranteed: every entry of the closed ledger is on its whole write set."""
+        return GUARANTEED in self.custom
+
     # --- transitions -------------------------------------------------------------------------------------------
+
+    def without_guarantee(self) -> LedgerMetadata:
+        """The record once a client has given up the guaranteed write quorum; any other record is as it was."""
+        custom = tuple(GIVEN_UP if item == GUARANTEED else item for item in self.custom)
+        return self if custom == self.custom else replace(self, custom=custom, creation_token=0)
 
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId]) -> LedgerMetadata:
         """The record after an ensemble change that starts at `first_entry`.

@@ -7,6 +7,9 @@ Three phases, after announcing them in the record:
    back to its whole write set.
 3. Set the record to CLOSED at the last entry recovered, by compare-and-swap.
 
+Where the write quorum is guaranteed, reading begins after the LAFR, and the close waits until what was written back is on
+all of its write sets.
+
 It is made of parts with their own state: what finds the end (`finding_end.py`), and what writes back
 (`write_back.py`) with an ensemble change of its own. Here are the announcement, the close, and every effect.
 
@@ -99,7 +102,9 @@ class RecoveryMachine:
     """
 
     __slots__ = (
+        "_gives_up",
         "_ignored_lacs",
+        "_reads",
         "_rules",
         "_version",
         "_window_bytes",
@@ -121,6 +126,8 @@ class RecoveryMachine:
     ) -> None:
         self._rules = rules
         self._ignored_lacs: frozenset[BookieId] = frozenset()
+        self._gives_up = False
+        self._reads = rules.recovery_reads_from_original_ensemble(), rules.recovery_read_fences()
         self.record = record
         self._version = version
         self._window_entries = window_entries
@@ -149,11 +156,13 @@ class RecoveryMachine:
 
     # --- the beginning: announced in the record ----------------------------------------------------------------------
 
-    def recover(self, ignored_lacs: Collection[BookieId] = ()) -> None:
+    def recover(self, ignored_lacs: Collection[BookieId] = (), *, at_ack_quorum: bool = False) -> None:
         """Begin.
 
         Args:
             ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
+            at_ack_quorum: give a guarantee of the write quorum up, which the closed record then says: a way out where a
+                bookie is gone and no other one can take its place.
 
         Effects:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
@@ -162,7 +171,7 @@ class RecoveryMachine:
         Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
         assert RECOVERY_TABLE.acts["recover"][self.status]
-        self._ignored_lacs = frozenset(ignored_lacs)
+        self._ignored_lacs, self._gives_up = frozenset(ignored_lacs), at_ack_quorum
         self._begin()
 
     def _begin(self) -> None:
@@ -229,13 +238,16 @@ class RecoveryMachine:
 
     # --- the middle: fence, read forward, write back -----------------------------------------------------------------
 
-    def fence_answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
+    def fence_answered(
+        self, slot: int, answer: Answer, last_add_confirmed: int, lafr: int = NO_ENTRY
+    ) -> None:
         """One bookie of the last fragment answered the fencing LAC read, or did not.
 
         A response that comes after coverage moves nothing, but its LAC may contradict an end that is judged later.
 
         Args:
-            last_add_confirmed: the highest LAC it knows, `NO_ENTRY` if none.
+            last_add_confirmed: the highest LAC it knows, `NO_ENTRY` if none; `lafr`: likewise of a ledger that guarantees
+                the write quorum.
 
         Effects:
             at coverage the first window of recovery reads; all answered without it: RecoveryInconclusive; as
@@ -250,12 +262,13 @@ class RecoveryMachine:
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
             return
-        covered = end.fenced(slot, answer, last_add_confirmed)
+        covered = end.fenced(slot, answer, last_add_confirmed, lafr)
         if isinstance(covered, RecoveryInconclusive):
             self._stop(covered)
         elif covered:
             self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.READING]
-            self.back.begin(end.start)
+            quorum = self.record.ack_quorum if self._gives_up else end.final_quorum
+            self.back.begin(end.start, quorum)
             self._ask(anew=True)
         elif end.status is EndStatus.WAITING:
             self._go_by([])
@@ -363,9 +376,9 @@ class RecoveryMachine:
 
     def _ask(self, *, anew: bool = False) -> None:
         """Read on, in this window or in a new one."""
-        end, rules = self.end, self._rules
+        end = self.end
         asks, last = end.asks(anew=anew), EntryId(end.window_last)
-        original, fence = rules.recovery_reads_from_original_ensemble(), rules.recovery_read_fences()
+        original, fence = self._reads
         ensemble = end.ensemble if original else self.back.change.ensemble
         self.out += [
             SendRecoveryRead(Slot(slot), ensemble[slot], EntryId(first), last, fence=fence)
@@ -455,7 +468,8 @@ class RecoveryMachine:
         last = self._rules.recovery_end(self.end.lap, self.end.start)
         # A change that was made when everything was confirmed already holds no entry.
         changes = {first: ensemble for first, ensemble in self.back.changes.items() if first <= last}
-        closed = self.record.closed(last, self.end.length, changes)
+        record = self.record.without_guarantee() if self._gives_up else self.record
+        closed = record.closed(last, self.end.length, changes)
         self.out.append(WriteMetadata(closed, self._version))
 
     # --- inside ------------------------------------------------------------------------------------------------------

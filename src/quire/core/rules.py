@@ -17,7 +17,7 @@ from quire.core import boot, quorum
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.boot import BootState
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import GUARANTEED, LedgerMetadata, LedgerState
 from quire.core.terms import reach_of
 
 
@@ -116,9 +116,35 @@ def may_acknowledge_while_changing() -> bool:
     return False
 
 
-def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant uses the other
-    """A new fragment begins at "the first message that has not been acknowledged to the client"."""
-    return lac + 1
+def new_fragment_start(lac: int, lap: int, lafr: int) -> int:  # noqa: ARG001 - mutants use the others
+    """A new fragment begins at "the first message that has not been acknowledged to the client".
+
+    With a guaranteed write quorum it begins at LAFR + 1, so that no other fragment has an entry that lacks copies; in
+    other ledgers `lafr` is the LAC.
+    """
+    return lafr + 1
+
+
+def final_quorum(record: LedgerMetadata) -> int:
+    """With a guaranteed write quorum an entry is final on its whole write set, in other ledgers on its ack quorum."""
+    return record.write_quorum if GUARANTEED in record.custom else record.ack_quorum
+
+
+def lafr_advances_from(lafr: int, lac: int) -> int:  # noqa: ARG001 - a mutant uses the other
+    """The LAFR is the last entry "fully replicated" in order: what is only acknowledged does not count."""
+    return lafr
+
+
+def may_replace(acked: int, replaced: int, write_set_mask: int, ack_quorum: int) -> bool:
+    """An acknowledged entry moves with a change only if it keeps its ack quorum in the new ensemble.
+
+    Args:
+        acked: mask of the slots that have the entry.
+        replaced: mask of the slots that get another bookie.
+        write_set_mask: the entry's write set.
+        ack_quorum: Qa.
+    """
+    return confirms(acked & ~replaced, write_set_mask, ack_quorum)
 
 
 def acks_to_unset(changed_slots: int) -> int:
@@ -537,7 +563,10 @@ class Rules:
     left_counts_as_lost: Callable[[], bool] = left_counts_as_lost
     may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
-    new_fragment_start: Callable[[int, int], int] = new_fragment_start
+    new_fragment_start: Callable[[int, int, int], int] = new_fragment_start
+    final_quorum: Callable[[LedgerMetadata], int] = final_quorum
+    lafr_advances_from: Callable[[int, int], int] = lafr_advances_from
+    may_replace: Callable[[int, int, int, int], bool] = may_replace
     acks_to_unset: Callable[[int], int] = acks_to_unset
     writer_may_change: Callable[[LedgerMetadata, int], bool] = writer_may_change
     close_outcome: Callable[[LedgerMetadata, int, int], CloseOutcome] = close_outcome

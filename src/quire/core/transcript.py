@@ -16,7 +16,7 @@ from quire.core import effects as e
 from quire.core import repair_effects as r
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import GIVEN_UP, LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange
 
 NOTHING = "nothing"
@@ -28,7 +28,8 @@ def record_text(record: LedgerMetadata) -> str:
     fragments = " ".join(f"{part.first_entry}:[{' '.join(part.ensemble)}]" for part in record.fragments)
     terms = "".join(f" {each.term}>{each.first_entry}" for each in record.ranges)
     term = f" term {record.term}, ranges{terms};" if record.terms else ""
-    return f"{record.state.name}{term}{end} {fragments}"
+    given_up = ", write quorum given up" if GIVEN_UP in record.custom else ""
+    return f"{record.state.name}{term}{end} {fragments}{given_up}"
 
 
 def _range(first: int, last: int) -> str:
@@ -44,13 +45,17 @@ def _problem(problem: e.Problem) -> str:
 
 
 _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
-    e.SendRun: lambda x, who: f"-> {_names(x.slots, who)} add {_range(x.first, x.last)} lac={x.lac}",
+    e.SendRun: lambda x, who: (
+        f"-> {_names(x.slots, who)} add {_range(x.first, x.last)} lac={x.lac}"
+        + (f" lafr={x.lafr}" if x.lafr != NO_ENTRY else "")
+    ),
     e.DropUnsent: lambda x, _: f"-> {x.bookie} drop unsent",
     e.SendExplicitLac: lambda x, who: f"-> {_names(x.slots, who)} explicit lac={x.lac}",
     e.WriteMetadata: lambda x, _: f"-> store write v{x.version}: {record_text(x.record)}",
     e.RereadMetadata: lambda _, __: "-> store read",
     e.SetTimer: lambda x, _: f"-> timer at {x.at_ms}",
     e.Confirmed: lambda x, _: f"=> confirmed {_range(x.first, x.last)}",
+    e.FullyReplicated: lambda x, _: f".. on the write quorum through {x.last}",
     e.Failed: lambda x, _: f"=> failed {_range(x.first, x.last)}: {_problem(x.problem)}",
     e.Ended: lambda x, _: f"=> ended: {_problem(x.problem)}",
     e.Closed: lambda x, _: f"=> closed: {record_text(x.record)}",

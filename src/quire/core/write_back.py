@@ -29,7 +29,7 @@ class WriteBack:
         record: the ledger's record.
         change: who is at which slot; it begins with the record's last ensemble.
         rules: the judgements.
-        lac: every entry up to here is on its ack quorum.
+        lac: every entry up to here is on its final quorum.
         lengths: the lengths in the headers of the entries after `lac`.
         changes: the ensembles that were used after the record's, by first entry.
     """
@@ -40,6 +40,8 @@ class WriteBack:
     lac: int = field(default=NO_ENTRY, init=False)
     changes: dict[int, tuple[BookieId, ...]] = field(default_factory=dict, init=False)
     _start: int = field(default=NO_ENTRY, init=False)
+    _quorum: int = field(default=0, init=False)
+    """How many of its write set must have an entry: Qa, or Qw where that is guaranteed."""
     _masks: tuple[int, ...] = field(default=(), init=False)
     _residues: list[int] = field(default_factory=list, init=False)
     """The classes that each slot is written back; by the rule all of its own."""
@@ -53,11 +55,12 @@ class WriteBack:
         """The last entry that was written back."""
         return self.lac + len(self._acked)
 
-    def begin(self, start: int) -> None:
-        """Nothing is written back; everything up to `start` is on its ack quorum."""
+    def begin(self, start: int, quorum: int) -> None:
+        """Nothing is written back; everything up to `start` is on its final quorum, which is so many."""
         assert self.lap == NO_ENTRY, "it begins once"
         self.lac = self._start = start
         record, size = self.record, self.record.ensemble_size
+        self._quorum = quorum
         self._masks, self._residues = write_set_masks(size, record.write_quorum), [0] * size
         sets = [write_set(entry_class, size, record.write_quorum) for entry_class in range(size)]
         for entry_class, slots in enumerate(sets):
@@ -97,7 +100,7 @@ class WriteBack:
 
     def confirm(self) -> bool:
         """Whether entries became confirmed, those up to `lac`."""
-        confirms, quorum, masks = self.rules.confirms, self.record.ack_quorum, self._masks
+        confirms, quorum, masks = self.rules.confirms, self._quorum, self._masks
         head, done = self.lac + 1, 0
         for acked in self._acked:
             if not confirms(acked, masks[(head + done) % len(masks)], quorum):
@@ -138,15 +141,15 @@ class WriteBack:
     @property
     def first_of_change(self) -> int:
         """The first entry of a fragment that begins now."""
-        return self.rules.new_fragment_start(self.lac, self.lap)
+        return self.rules.new_fragment_start(self.lac, self.lap, self.lac)
 
     def resend(self, slots: Iterable[int]) -> list[SendRecoveryAdds]:
         """Everything that is unconfirmed, to these slots."""
         return self._sends(slots if self._acked else (), self.lac + 1)
 
     def can_still_confirm(self) -> bool:
-        """Whether every entry on its way can still reach its ack quorum."""
-        can, quorum, masks = self.rules.can_still_confirm, self.record.ack_quorum, self._masks
+        """Whether every entry on its way can still reach its final quorum."""
+        can, quorum, masks = self.rules.can_still_confirm, self._quorum, self._masks
         absent, head = mask_of(self.change.absent), self.lac + 1
         return all(
             can(absent & ~acked, masks[(head + i) % len(masks)], quorum)

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from quire.core.answers import Answer
-from quire.core.closing import Closing, ClosingStatus, superseded
+from quire.core.closing import Closing, ClosingStatus
 from quire.core.effects import (
     AskLeftBookies,
     ChooseReplacements,
@@ -43,6 +43,7 @@ from quire.core.effects import (
     Ended,
     EnsembleChanged,
     Failed,
+    FullyReplicated,
     LookForBookies,
     Problem,
     QuorumAwaited,
@@ -55,23 +56,15 @@ from quire.core.effects import (
     WriterEffect,
 )
 from quire.core.ensemble_change import ChangeStatus, EnsembleChange, mask_of
-from quire.core.errors import (
-    LedgerClosedError,
-    LedgerFencedError,
-    LedgerIdReusedError,
-    MetadataUnknownError,
-    MisuseError,
-    NotWritingError,
-    QuorumLostError,
-    WrongPasswordError,
-)
+from quire.core.errors import LedgerClosedError, MisuseError, NotWritingError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import write_set_masks
 from quire.core.record_swap import RecordSwap, StoreRequest
 from quire.core.rules import RULES, AddOutcome, Rules
 from quire.core.run_window import RunWindow, slots_of
-from quire.core.writer_state import WRITER_TABLE, Hole, Status, WriterLimits
+from quire.core.writer_problems import may_not_change, quorum_lost, refused, store_silent
+from quire.core.writer_state import WRITER_TABLE, Hole, Run, Status, WriterLimits
 from quire.core.writer_waits import WriterWaits
 
 
@@ -94,7 +87,7 @@ class WriterMachine:
         length: payload bytes up to it.
 
     Attributes:
-        window: what was handed out and is not confirmed; LAC, LAP and lengths.
+        window: what was handed out and may be sent again; LAC, LAP and lengths.
         change: who is at which slot.
         waits: when to look for bookies, and when to give up.
         swap: the record, and the question to the store.
@@ -132,7 +125,8 @@ class WriterMachine:
         self.problem: Problem | None = None
         self.out: list[WriterEffect] = []
         masks = write_set_masks(size, record.write_quorum)
-        self.window = RunWindow(masks, record.ack_quorum, rules, last, last, length, length)
+        quorums = record.ack_quorum, rules.final_quorum(record)
+        self.window = RunWindow(masks, *quorums, rules, last, last, length, length)
         self.change = EnsembleChange(record.ledger_id, ensemble, _all_slots(size))
         self.waits = WriterWaits(self.limits, self.limits.retry_ms_min)
         self.swap = RecordSwap(record, version)
@@ -162,8 +156,14 @@ class WriterMachine:
 
     @property
     def pending(self) -> bool:
-        """Whether an entry waits for its confirmation."""
-        return bool(self.window.runs)
+        """Whether an entry waits for its confirmation or, where that is guaranteed, for its write quorum."""
+        return self.window.pending
+
+    @property
+    def waits_for(self) -> tuple[BookieId, ...]:
+        """The bookies that have not acknowledged all of the oldest entries that are pending."""
+        lacking = self.window.lacking()
+        return tuple(bookie for slot, bookie in enumerate(self.change.ensemble) if lacking >> slot & 1)
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -179,8 +179,22 @@ class WriterMachine:
 
     @property
     def holes(self) -> tuple[Hole, ...]:
-        """What bookies of the record may lack because their slot was absent, as far as the writer knows."""
-        return self.change.holes_through(self.window.lac)
+        """What bookies of the record may lack because their slot was absent, as far as the writer knows.
+
+        Nothing while the write quorum is guaranteed: no entry is final on fewer.
+        """
+        return () if self.guarantees else self.change.holes_through(self.window.lac)
+
+    @property
+    def stage(self) -> str:
+        """Where it is in its life, in a word."""
+        waits = self.closing.status is ClosingStatus.WAITING
+        return (Status.CLOSING if waits else self.status).value
+
+    @property
+    def guarantees(self) -> bool:
+        """Whether the write quorum is guaranteed, and that was not given up by the close."""
+        return self.window.final_quorum > self.window.ack_quorum and self.closing.guaranteed
 
     # --- adding ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +220,9 @@ class WriterMachine:
         calculated".
         """
         status, change, window = self.status, self.change, self.window
-        if status is not Status.WRITING and status is not Status.CHANGING:
+        if (
+            status is not Status.WRITING and status is not Status.CHANGING
+        ) or self.closing.status is not ClosingStatus.OPEN:
             raise self._not_writing("appended to")
         if count < 1:
             msg = "a run holds at least one entry"
@@ -216,7 +232,7 @@ class WriterMachine:
         number = window.next_run
         run = window.add(count, payload_bytes)
         slots = change.live if run.masks is window.masks else slots_of(run.masks, change.live)
-        sent = (number, run.first, run.last, run.lac, slots)
+        sent = (number, run.first, run.last, run.lac, slots, window.lafr)
         self.out.append(tuple.__new__(SendRun, sent))  # as a run is made
         return run.first
 
@@ -224,10 +240,14 @@ class WriterMachine:
         """A bookie stored its share of a run. Late answers, and those of replaced bookies, change nothing.
 
         Effects:
-            Confirmed when the head of the pending runs has its quorum and no change is in flight.
+            Confirmed when the head of the pending runs has its quorum and no change is in flight; FullyReplicated when
+            it is on its write quorum, where that is guaranteed, and then the close that waits for it.
         """
-        if self.change.ensemble[slot] == bookie and (confirmed := self.window.acked(slot, run)):
-            self._confirmed(confirmed)
+        if self.change.ensemble[slot] == bookie:
+            if confirmed := self.window.acked(slot, run):
+                self._confirmed(confirmed)
+            if self.window.kept:
+                self._leave()
 
     def _confirmed(self, count: int) -> None:
         """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""
@@ -237,6 +257,13 @@ class WriterMachine:
             self.out.append(SendExplicitLac(window.lac, self.change.live))
         if self.waits.quorum_until_ms is not None and not self.below_quorum:
             self.waits.quorum_is_back()
+
+    def _leave(self) -> None:
+        """Runs at the head that are on their final quorum leave the window; a close waits until none is pending."""
+        if self.window.leave():
+            self.out.append(FullyReplicated(self.window.lafr))
+        if self.closing.status is ClosingStatus.WAITING and not self.window.pending:
+            self._begin_close()
 
     def add_failed(self, slot: int, bookie: BookieId, run: int, answer: Answer) -> None:
         """A bookie did not store its share of a run, or that is unknown.
@@ -251,13 +278,14 @@ class WriterMachine:
         if not WRITER_TABLE.acts["add_failed"][self.status] or self.change.ensemble[slot] != bookie:
             return
         outcome, window = self.rules.add_outcome(answer), self.window
-        unconfirmed = window.is_unconfirmed(run)
-        if unconfirmed and outcome not in (AddOutcome.RESEND, AddOutcome.BOOKIE_FAILED):
-            self._ended_by(bookie, answer, outcome)
-        elif unconfirmed and outcome is AddOutcome.RESEND and window.resend_once(run, slot):
-            sent = window.runs[run]
+        pending = window.is_pending(run)
+        if pending and outcome not in (AddOutcome.RESEND, AddOutcome.BOOKIE_FAILED):
+            ledger_id, term, confirmed = self.closing.ledger_id, self.closing.term, window.lac != NO_ENTRY
+            problem, close = refused(ledger_id, term, bookie, answer, outcome, confirmed=confirmed)
+            self._end(problem, close=close)
+        elif pending and outcome is AddOutcome.RESEND and window.resend_once(run, slot):
             if slot in self.change.live:
-                self.out.append(SendRun(run, sent.first, sent.last, sent.lac, (slot,)))
+                self._send(run, window.run(run), (slot,))
         else:
             self.bookie_lost(slot, bookie, busy=answer is Answer.TOO_BUSY)
 
@@ -270,7 +298,7 @@ class WriterMachine:
         """
         if WRITER_TABLE.acts["bookie_lost"][self.status] and self.change.lost(slot, bookie, busy=busy):
             self.out.append(DropUnsent(slot, bookie))
-            if self.status is Status.WRITING and self.window.runs:
+            if self.status is Status.WRITING and self.window.pending:
                 self._start_change()
 
     def bookie_left(self, slot: int, bookie: BookieId, now_ms: int, wait_ms: int) -> None:
@@ -295,7 +323,7 @@ class WriterMachine:
         if self.rules.left_counts_as_lost():
             self.bookie_lost(slot, bookie)
             return
-        at_ms = now_ms if self.window.runs else now_ms + wait_ms
+        at_ms = now_ms if self.window.pending else now_ms + wait_ms
         if waits.left_at_ms is None or at_ms < waits.left_at_ms:
             waits.left_at_ms = at_ms
             self._arm()
@@ -312,7 +340,7 @@ class WriterMachine:
 
         Effects:
             With a spare a change begins for the slots of these bookies, which stay in use until it is done. A slot for
-            which there is no bookie in the end keeps its own.
+            which there is no bookie in the end, or that may not have another one yet, keeps its own.
 
         Source: docs/decisions/034-who-may-recover-an-open-ledger.md.
         """
@@ -322,42 +350,6 @@ class WriterMachine:
             self.waits.left_at_ms = now_ms  # again after this change
         elif sum(self.change.left(slot, bookie) for slot, bookie in leaving):
             self._start_change()
-
-    def _ended_by(self, bookie: BookieId, answer: Answer, outcome: AddOutcome) -> None:
-        where = f"ledger {self.closing.ledger_id}: bookie {bookie} answered {answer.name}"
-        # A ledger of which nothing is confirmed is new: what a bookie keeps as deleted is an earlier one of the same id.
-        if outcome is AddOutcome.DELETED and self.window.lac == NO_ENTRY:
-            outcome = AddOutcome.REUSED
-        if outcome is AddOutcome.FENCED:
-            msg = (
-                f"{where}, another client recovers it; unacknowledged entries may or may not be in "
-                "it, open it to see"
-            )
-            self._end(Problem(LedgerFencedError, msg), close=False)
-        elif outcome is AddOutcome.SUPERSEDED:
-            self._end(superseded(self.closing.ledger_id, self.closing.term, None), close=False)
-        elif outcome is AddOutcome.REUSED:
-            self._end(Problem(LedgerIdReusedError, self._reused(where, answer)), close=True)
-        elif outcome is AddOutcome.DELETED:
-            msg = f"{where}, another client deleted the ledger"
-            self._end(Problem(LedgerClosedError, msg), close=False)
-        elif answer is Answer.UNAUTHORISED:
-            self._end(
-                Problem(WrongPasswordError, f"{where}, the bookie has the ledger with another password"),
-                close=True,
-            )
-        else:
-            self._end(Problem(MisuseError, f"{where}, the bookie does not accept such a request"), close=True)
-
-    def _reused(self, where: str, answer: Answer) -> str:
-        held = "the bookie still holds entries of that ledger"
-        if answer is Answer.DELETED:
-            held = "the bookie keeps a tombstone of that ledger (or another client has just deleted this one)"
-        return (
-            f"{where}: id {self.closing.ledger_id} was used before by another ledger, and {held}; "
-            "create the ledger again, which gives it another id; if the metadata store was restored "
-            "from a backup, see docs/metadata.md, 'Restoring a backup'"
-        )
 
     # --- the ensemble change -----------------------------------------------------------------------------------------
 
@@ -408,7 +400,7 @@ class WriterMachine:
         if self.status is not Status.CHANGING or change.status is not ChangeStatus.CHOOSING:
             return
         named = swap.record.last_fragment.ensemble
-        missing = change.missing(named, chosen)
+        missing = change.missing(named, chosen)  # those as well that may not be replaced yet
         if not window.loses_quorum(mask_of(missing)):
             self._leave_out(missing, now_ms)
         else:
@@ -423,7 +415,7 @@ class WriterMachine:
                 self.out.append(QuorumAwaited(tuple(missing)))
         ensemble = change.filled(named, chosen)
         if chosen:
-            first = self.rules.new_fragment_start(window.lac, window.lap)
+            first = self.rules.new_fragment_start(window.lac, window.lap, window.decided)
             self.out.append(swap.propose(swap.record.with_ensemble(first, ensemble)))
         elif swap.is_unsettled(self.rules):
             self.out.append(swap.propose(swap.record))
@@ -439,12 +431,12 @@ class WriterMachine:
             spare: whether a bookie that is not in the ensemble could take a slot.
 
         Effects:
-            With a spare a change begins. Else SlotReturned, and SendRun of what is unconfirmed, for each that is
-            back. SetTimer while slots stay absent.
+            With a spare that may take a slot a change begins. Else SlotReturned, and SendRun of what is pending, for
+            each that is back. SetTimer while slots stay absent.
         """
         self.waits.looked()
         if self.status is Status.WRITING and self.change.absent:
-            if spare:
+            if spare and self._replaceable(self.absent, self.change.ensemble):
                 self._start_change()
             else:
                 for slot in returned:
@@ -465,9 +457,28 @@ class WriterMachine:
         wanted = change.begin(named)
         if wanted:
             required = self.window.loses_quorum(mask_of(set(wanted) - change.leaving.keys()))
-            self.out.append(ChooseReplacements(wanted, named, change.failed, required))
+            slots = self._replaceable(wanted, named)
+            self.out.append(ChooseReplacements(slots, named, change.failed, required))
         else:
             self._round_done()
+
+    def _replaceable(self, wanted: tuple[int, ...], named: Sequence[BookieId]) -> tuple[int, ...]:
+        """Those of some slots that may get another bookie together, and with those that have one in the record already.
+
+        The others keep their bookie, absent for now: it is sent what is pending when it answers again.
+
+        Source: docs/decisions/037-who-may-be-replaced.md.
+        """
+        window, ensemble = self.window, self.change.ensemble
+        if not window.kept:
+            return wanted
+        replaced = mask_of(slot for slot, bookie in enumerate(named) if ensemble[slot] != bookie)
+        slots = []
+        for slot in wanted:
+            if window.may_replace(replaced | 1 << slot):
+                replaced |= 1 << slot
+                slots.append(slot)
+        return tuple(slots)
 
     def _round_done(self) -> None:
         """The record is as this round wanted it: the next round, or the end of the change."""
@@ -479,7 +490,7 @@ class WriterMachine:
     def _finish_change(self) -> None:
         fragment, waits = self.swap.record.last_fragment, self.waits
         left = [item for item in self.change.leaving.items() if fragment.ensemble[item[0]] != item[1]]
-        changed = self.change.finish(fragment.ensemble, self.window.lac)
+        changed = self.change.finish(fragment.ensemble, self.window.decided)
         self.swap.settled()
         self.status = WRITER_TABLE.moved[self.status, Status.WRITING]
         if changed:
@@ -496,31 +507,36 @@ class WriterMachine:
         """Confirm to callers what was acknowledged meanwhile."""
         if confirmed := self.window.release():
             self._confirmed(confirmed)
+        if self.window.kept:
+            self._leave()
+
+    def _send(self, number: int, run: Run, slots: tuple[int, ...]) -> None:
+        self.out.append(SendRun(number, run.first, run.last, run.lac, slots, self.window.lafr))
 
     def _resend(self, changed: tuple[int, ...]) -> None:
         """Unset success, and every pending run to the new bookies, with the headers of its first sending."""
         self.window.unset(mask_of(changed))
         for number, run, slots, _ in self.window.stored_at(changed):
-            self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+            self._send(number, run, slots)
 
     def _leave_out(self, slots: Sequence[int], now_ms: int) -> None:
         """These slots are absent, and are looked at after a while."""
-        first = self.window.lac + 1
+        first = self.window.decided + 1
         for slot in slots:
             if self.change.leave_out(slot, first):
                 self.out.append(SlotAbsent(slot, self.change.ensemble[slot], first))
             self._look_later(now_ms)
 
     def _return_slot(self, slot: int) -> None:
-        """The slot's own bookie is back: it gets what is unconfirmed, so that every pending run is on its way there."""
-        lac = self.window.lac
-        if not self.change.come_back(slot, lac):
+        """The slot's own bookie is back: it gets what it lacks, so that every pending run is on its way there."""
+        decided = self.window.decided
+        if not self.change.come_back(slot, decided):
             return
         self.waits.be_quick()
-        self.out.append(SlotReturned(slot, self.change.ensemble[slot], lac + 1))
+        self.out.append(SlotReturned(slot, self.change.ensemble[slot], decided + 1))
         for number, run, slots, acked in self.window.stored_at((slot,)):
             if not acked >> slot & 1:
-                self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+                self._send(number, run, slots)
 
     def _look_later(self, now_ms: int) -> None:
         if self.waits.look_later(now_ms):
@@ -532,16 +548,9 @@ class WriterMachine:
             self.waits.quorum_is_back()
 
     def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
-        bookies = ", ".join(named := [self.change.ensemble[slot] for slot in missing])
-        late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
-        busy = ", ".join(bookie for bookie in named if bookie in self.change.busy)
-        why = f" ({busy} refused all requests as too busy until the add timeout)" if busy else ""
-        msg = (
-            f"ledger {self.change.ledger_id} cannot reach its ack quorum of {self.window.ack_quorum}: "
-            f"{bookies} failed{why}{late} and no other bookie can replace them; start bookies and create a "
-            "new ledger"
-        )
-        return Problem(QuorumLostError, msg)
+        change, waited_ms = self.change, self.limits.quorum_wait_ms if waited else None
+        named = [change.ensemble[slot] for slot in missing]
+        return quorum_lost(change.ledger_id, self.window.ack_quorum, named, change.busy, waited_ms)
 
     def _change_read(self) -> None:
         """After a conflict or an unknown outcome: may this writer still change, and is there still something to change?
@@ -552,17 +561,8 @@ class WriterMachine:
         record, term = self.swap.record, self.closing.term
         if self.rules.writer_may_change(record, term):
             self._next_round()
-        elif record.term != term and record.state is not LedgerState.CLOSED:
-            self._end(superseded(record.ledger_id, term, record.term), close=False)
-        elif record.state is LedgerState.IN_RECOVERY:
-            msg = (
-                f"ledger {record.ledger_id} is being recovered by another client; unacknowledged entries "
-                "may or may not be in it"
-            )
-            self._end(Problem(LedgerFencedError, msg), close=False)
         else:
-            msg = f"ledger {record.ledger_id} was closed at entry {record.last_entry} by another client"
-            self._end(Problem(LedgerClosedError, msg), close=False)
+            self._end(may_not_change(record, term), close=False)
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 
@@ -598,11 +598,7 @@ class WriterMachine:
             return
         effect, attempts = self.swap.unanswered(), self.swap.attempts
         if attempts >= self.limits.metadata_attempts_max:
-            msg = (
-                f"the metadata store did not respond to {attempts} requests for ledger "
-                f"{self.closing.ledger_id}; open the ledger when the store is back, which recovers it"
-            )
-            self._give_up(Problem(MetadataUnknownError, msg))
+            self._give_up(store_silent(self.closing.ledger_id, attempts))
         elif effect is not None:
             self.out.append(effect)
         else:
@@ -663,8 +659,13 @@ class WriterMachine:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, *, at_ack_quorum: bool = False) -> None:
         """Close the ledger at its last acknowledged entry. Legal at any time, also while a change is in flight.
+
+        Where the write quorum is guaranteed the close waits until every entry is on all of it.
+
+        Args:
+            at_ack_quorum: wait for nothing; a guarantee of the write quorum is given up, and the record says so.
 
         Effects:
             Failed for what is pending; WriteMetadata, at once or when the response to the change's own compare-and-swap
@@ -677,13 +678,19 @@ class WriterMachine:
         """
         if self.status not in WRITER_TABLE.acts["close"]:
             raise self._not_writing("closed")
-        if WRITER_TABLE.acts["close"][self.status]:
+        window = self.window
+        if not WRITER_TABLE.acts["close"][self.status]:
+            return
+        if window.pending and self.guarantees and not at_ack_quorum:
+            self.closing.wait()
+        else:
             msg = (
                 f"ledger {self.closing.ledger_id} was closed by its own handle before this entry was "
                 "acknowledged"
             )
+            guaranteed = not window.kept
             self._fail_pending(Problem(LedgerClosedError, msg))
-            self._begin_close()
+            self._begin_close(guaranteed=guaranteed)
 
     def abandon(self) -> None:
         """Stop and leave the ledger to a recovery; the metadata are not touched.
@@ -702,21 +709,23 @@ class WriterMachine:
     def _not_writing(self, what: str) -> NotWritingError:
         why = f": {self.problem.message}" if self.problem else ""
         ledger_id = self.closing.ledger_id
-        msg = f"ledger {ledger_id} cannot be {what} by this handle; it is {self.status.value}{why}"
+        msg = f"ledger {ledger_id} cannot be {what} by this handle; it is {self.stage}{why}"
         return NotWritingError(msg, ledger_id=ledger_id)
 
     def _end(self, problem: Problem, *, close: bool) -> None:
         """The writer takes no more entries, for ever. With `close` the ledger is closed at the LAC if the store lets.
 
-        A stream is not closed: it stays for the next take-over.
+        A stream is not closed: it stays for the next take-over. Nor is a ledger whose entries are not all on a
+        guaranteed write quorum: a recovery puts them there.
 
         Effects:
             Failed for what is pending, Ended; WriteMetadata when closing.
         """
+        close = close and not self.closing.term and not self.window.kept
         self._fail_pending(problem)
         self.problem = problem
         self.out.append(Ended(problem))
-        if close and not self.closing.term:
+        if close:
             self._begin_close()
         else:
             self._stop(Status.ENDED)
@@ -741,9 +750,9 @@ class WriterMachine:
         self.swap.forget()
         self.waits.stop(reads=False)
 
-    def _begin_close(self) -> None:
+    def _begin_close(self, *, guaranteed: bool = True) -> None:
         self.status = WRITER_TABLE.moved[self.status, Status.CLOSING]
-        self.closing.begin(self.window.lac, self.window.confirmed_length)
+        self.closing.begin(self.window.lac, self.window.confirmed_length, guaranteed=guaranteed)
         self.waits.stop(reads=True)
         self.swap.be_patient()
         if self.swap.asked is StoreRequest.NOTHING:
@@ -784,7 +793,7 @@ class WriterMachine:
             )
             self.waits.check()
         else:
-            assert not window.runs, "an ended writer owes nobody an answer"
+            assert not window.pending, "an ended writer owes nobody an answer"
         if self.status is Status.WRITING:
             assert change.ensemble == record.last_fragment.ensemble, "entries go where the record says"
             assert change.status is ChangeStatus.IDLE

@@ -30,7 +30,7 @@ WRITER_TABLE: Final = StateTable(
     {
         "began_without": "writing > =",
         "append": "writing > = changing; changing > =",
-        "adds_acked": "writing changing > =; closing closed ended abandoned > -",
+        "adds_acked": "writing > = closing; changing > =; closing closed ended abandoned > -",
         "add_failed": "writing > = changing closing ended; changing > = closing ended; closing closed ended abandoned > -",
         "bookie_lost": "writing > = changing; changing > =; closing closed ended abandoned > -",
         "bookie_left": "writing changing > =; closing closed ended abandoned > -",
@@ -43,7 +43,7 @@ WRITER_TABLE: Final = StateTable(
         "metadata_unknown": "changing closing > = ended; ended abandoned > -",
         "metadata_missing": "changing closing > ended; ended abandoned > -",
         "metadata_read": "changing > = writing ended; closing > = closed ended; ended abandoned > -",
-        "close": "writing changing > closing; closing closed > -",
+        "close": "writing changing > = closing; closing closed > -",
         "abandon": "writing changing closing > abandoned; closed ended abandoned > -",
     },
 )

@@ -44,7 +44,7 @@ REQUEST_FIELDS = Layout(
             FieldUse("client of a stream: above 0", "bookie", older="answers BAD_REQUEST to one above 0"),
         ),
         Field("LAC", "q", _ASKED),
-        Field("LAFR", "q", FieldUse("nobody yet", "nobody yet")),
+        Field("LAFR", "q", FieldUse("writer of a ledger that guarantees its write quorum", "bookie")),
         Field("checksum of the body", "I", _ASKED),
         Field("zero", "12s", FieldUse("client", "bookie", older=REFUSES)),
         Field("checksum of the header", "I", _ASKED),

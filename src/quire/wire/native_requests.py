@@ -85,7 +85,7 @@ class _Laid(NamedTuple):
 
 def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
     """The buffers of an ADD, the same in every version; the run stays by reference. One in the background needs the hello."""
-    ledger, body, body_crc, lac, recovery, background, term = request
+    ledger, body, body_crc, lac, recovery, background, term, lafr = request
     header = native.encode_request(
         Kind.ADD,
         number,
@@ -98,6 +98,7 @@ def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
         key=ledger.key,
         term=term,
         lac=lac,
+        lafr=lafr,
     )
     return [header, body]
 
@@ -299,6 +300,7 @@ def plain_add(frame: bytes, *, terms: bool = False) -> PlainAdd | None:
     # Half the time of a call of `PlainAdd`, which every add would pay.
     return tuple.__new__(PlainAdd, (
         number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count, term, origin_term,
+        lafr,
     ))  # fmt: skip
 
 

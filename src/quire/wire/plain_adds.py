@@ -31,6 +31,7 @@ class _Fields(NamedTuple):
     count: int  # type: ignore[assignment]  # as `RunView` calls it; no tuple's items are counted
     term: int
     origin_term: int
+    lafr: int
 
 
 class PlainAdd(_Fields):

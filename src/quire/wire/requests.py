@@ -75,6 +75,7 @@ class AddRun(NamedTuple):
         background: it may not use the space that is kept for fences and recovery; a bookie that does not know such adds
             gets an ordinary one.
         term: the sender's, of a stream; the run has its own origin term.
+        lafr: the ledger's LAFR, `NO_ENTRY` unless it guarantees the write quorum.
     """
 
     ledger: RequestLedger
@@ -84,6 +85,7 @@ class AddRun(NamedTuple):
     recovery: bool = False
     background: bool = False
     term: int = 0
+    lafr: int = NO_ENTRY
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> AddReply:  # noqa: ARG002 - a run's response has none
         """The response that says no more than this answer."""

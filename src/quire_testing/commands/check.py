@@ -62,6 +62,8 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "closed": (False, 0, "The ledger begins closed, with Qa copies of each entry or more."),
     "changed": (False, 0, "The ledger begins with a decided fragment and one that is not."),
     "gone": (False, 0, "With --changed: the bookie that was replaced is gone for ever."),
+    "guarantee": (False, 0, "The ledger guarantees its write quorum."),
+    "transit_damages": (0, 0, "Adds that arrive damaged."),
     "log": (False, 0, "Explore a log of ledgers instead of one ledger."),
     "ledgers": (3, 1, "With --log: ledgers that can be created."),
     "trims": (0, 0, "With --log: truncations beside the handles."),

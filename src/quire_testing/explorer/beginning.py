@@ -16,7 +16,7 @@ from itertools import combinations, product
 from quire.core import quorum
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger_metadata import GUARANTEED, DigestType, LedgerMetadata, new_ledger
 from quire.core.placement import Shape, slots_for_absent
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
@@ -44,6 +44,7 @@ def record_of(configuration: Configuration, ensemble: Sequence[BookieId] = ()) -
         ack_quorum=configuration.ack_quorum,
         digest_type=DigestType.CRC32C,
         password=b"",
+        custom=dict([GUARANTEED]) if configuration.guarantee else None,
     )
 
 

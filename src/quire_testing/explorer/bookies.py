@@ -28,7 +28,7 @@ from quire.core.replica import ReplicaList
 from quire.core.rules import Rules
 from quire.core.shares import HeldInterval
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.messages import Reply, Request, entries_text
+from quire_testing.explorer.messages import Reply, Request, entries_text, lacs_of
 from quire_testing.explorer.snapshot import frozen
 
 KEY = b"k" * 20
@@ -166,9 +166,10 @@ class BookieDriver:
         return after, replies, "fences, waits for its disk" if ready.persisted else "fences, answers at once"
 
     def _add(self, state: BookieState, waiting: Waiting) -> tuple[BookieState, list[tuple[int, Reply]], str]:
-        kind, *_, lac = waiting[1]
+        lac, lafr = lacs_of(waiting[1][-1])
         machine = self.machine(state)
-        ready = machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=kind != "add")
+        recovery = waiting[1][0] != "add"
+        ready = machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=recovery, lafr=lafr)
         if ready.answer is Answer.UNKNOWN:
             asks = "" if state.question else ", asks the store"
             after = state._replace(question=state.question or "asked", waiting=(*state.waiting, waiting))
@@ -190,7 +191,7 @@ class BookieDriver:
             assert waiting is not None
             after = self._stored(state, after, waiting[1])
             recovery = waiting[1][0] != "add"
-            lac = NO_ENTRY if recovery else waiting[1][-1]
+            lac = NO_ENTRY if recovery else lacs_of(waiting[1][-1])[0]
             lac = self.rules.lac_after_add(NO_ENTRY, lac, recovery=recovery)
             records.append(("run", (self.bits_of(waiting[1]), lac)))
         elif ready.record is Journaled.TOMBSTONE:
@@ -246,7 +247,8 @@ class BookieDriver:
             conclusive = ((), request[3], ()) if answer is Answer.NO_LEDGER and not of_lac else None
             return reply_to(waiting, answer, NO_ENTRY if of_lac else conclusive)
         if of_lac:
-            return reply_to(waiting, Answer.OK, machine.facts.lac)
+            lac, lafr = machine.facts.lac, machine.facts.lafr
+            return reply_to(waiting, Answer.OK, (lac, lafr) if self.configuration.guarantee else lac)
         _, _, first, last, _ = request
         here = [entry for entry in range(first, last + 1) if state.held >> entry & 1]
         readable = tuple(entry for entry in here if not state.damaged >> entry & 1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from quire.core import effects as e
 from quire.core.answers import Answer
+from quire.core.closing import ClosingStatus
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
@@ -32,6 +33,8 @@ WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
 ENDING = (*WRITER_DONE, Status.CLOSING)
 CLOSING_READS_NOT = frozenset({"change"})
 """What no input of a closing writer looks at: who is at which slot."""
+LOOK_WAITS = frozenset({"waits"})
+"""What changes at least when a writer has looked for bookies."""
 NOW_MS, TOO_LATE_MS = 0, 1
 """The explorer has no clock: a timer may fire at any time, and a wait for the ack quorum may be over at any time."""
 Fault = tuple[str, str]
@@ -95,6 +98,8 @@ class Outcome:
     asks: tuple[tuple[Any, ...], ...] = ()
     said: tuple[str, ...] = ()
     chosen: str = ""
+    returned: str = ""
+    """The absent bookie that answered again: one that is gone for ever does not."""
 
 
 @dataclass(slots=True)
@@ -200,6 +205,9 @@ class ClientDriver:
 class WriterDriver(ClientDriver):
     """The writer's side."""
 
+    looks_in_vain = False
+    """Where the write quorum is guaranteed: a look that finds nothing of use is a step too."""
+
     def new(self, machine: WriterMachine) -> Client:
         """A writer that has not written."""
         return self.client(machine, NO_ENTRY, self.configuration.entries, None)
@@ -219,8 +227,9 @@ class WriterDriver(ClientDriver):
     def carry_out(self, running: Any, effect: Any) -> None:
         """Do what one effect asks."""
         if isinstance(effect, e.SendRun):
+            lacs = (effect.lac, effect.lafr) if self.configuration.guarantee else effect.lac
             for slot in effect.slots:
-                request = ("add", slot, effect.run, effect.first, effect.last, effect.lac)
+                request = ("add", slot, effect.run, effect.first, effect.last, lacs)
                 running.sends.append((bookie_number(running.ensemble[slot]), request))
         elif isinstance(effect, e.DropUnsent) and self.configuration.drops:
             running.sends.append((bookie_number(effect.bookie), DROP))
@@ -261,21 +270,38 @@ class WriterDriver(ClientDriver):
         machine, configuration = client.machine, self.configuration
         status = machine.status
         going = status in (Status.WRITING, Status.CHANGING)
-        if going and client.left and self._may_append(machine):
+        if (
+            going
+            and client.left
+            and machine.closing.status is ClosingStatus.OPEN
+            and self._may_append(machine)
+        ):
             run = configuration.run
             yield f"append {run}", self.step(client, lambda m: m.append(run, run))
-        if going and configuration.closes:
+        if going and configuration.closes and machine.closing.status is ClosingStatus.OPEN:
             yield "close", self.step(client, lambda m: m.close())
         if machine.waits.timer_at_ms == NOW_MS and not client.idle:
             yield "timer", self.step(client, lambda m: m.timer_fired(NOW_MS))
         if status is Status.WRITING and machine.below_quorum:
             yield "waits no longer", self.step(client, lambda m: m.timer_fired(TOO_LATE_MS))
         if machine.waits.looking and going:
-            yield from self._looks(client)
+            looks = self._looks(client)
+            yield from (
+                looks if not configuration.guarantee or self.looks_in_vain else self._helpful(client, looks)
+            )
 
     def _may_append(self, machine: WriterMachine) -> bool:
         """Whether fewer appends than that are unconfirmed."""
         return machine.lap - machine.lac < self.configuration.in_flight * self.configuration.run
+
+    def _helpful(
+        self, client: Client, looks: Iterator[tuple[str, list[Outcome]]]
+    ) -> Iterator[tuple[str, list[Outcome]]]:
+        """Those looks that change more than when the next one is due: who only looks for ever waits for ever."""
+        before = state_of(client.machine, without=LOOK_WAITS)
+        for command, outcomes in looks:
+            if any(state_of(each.client.machine, without=LOOK_WAITS) != before for each in outcomes):
+                yield command, outcomes
 
     def _looks(self, client: Client) -> Iterator[tuple[str, list[Outcome]]]:
         machine = client.machine
@@ -283,7 +309,11 @@ class WriterDriver(ClientDriver):
         if outside:
             yield "found a spare", self.step(client, lambda m: m.bookies_found([], NOW_MS, spare=True))
         for slot in machine.absent:
-            yield f"found {machine.ensemble[slot]} back", self._found(client, [slot])
+            bookie = machine.ensemble[slot]
+            found = self._found(client, [slot])
+            if self.configuration.guarantee:
+                found = [replace(each, returned=bookie) for each in found]
+            yield f"found {bookie} back", found
         if not machine.absent:
             yield "found nothing", self._found(client, [])
 
@@ -312,7 +342,7 @@ class WriterDriver(ClientDriver):
         if answer is Answer.OK:
             return self.step(client, lambda m: m.adds_acked(slot, name, run))
         outcomes = self.step(client, lambda m: m.add_failed(slot, name, run, answer))
-        pending = client.machine.window.is_unconfirmed(run)
+        pending = client.machine.window.is_pending(run)
         if answer is Answer.FENCED and pending and client.machine.ensemble[slot] == name:
             fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")
             outcomes = [
@@ -326,7 +356,8 @@ class WriterDriver(ClientDriver):
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         (_, _, run, *_), answer, _ = reply
-        return not client.idle and (answer is not Answer.OK or run in client.machine.window.runs)
+        window = client.machine.window
+        return not client.idle and (answer is not Answer.OK or run in window.runs or run in window.kept)
 
     def waits_for(self, client: Client, request: Request) -> bool:
         """Whether the response to a request can still change anything."""

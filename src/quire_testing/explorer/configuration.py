@@ -45,6 +45,8 @@ class Configuration:
         changed: whether it begins with entry 0 in a decided fragment, and another ensemble from entry 1 on.
         gone: whether the bookie that such a change left is gone for ever.
         waits: whether a writer that cannot reach its ack quorum waits for bookies; it may end at any time.
+        guarantee: whether the ledger guarantees its write quorum.
+        transit_damages: adds that arrive damaged: the bookie refuses them, and they are sent once more.
     """
 
     bookies: int = 2
@@ -80,6 +82,8 @@ class Configuration:
     closed: bool = False
     changed: bool = False
     gone: bool = False
+    guarantee: bool = False
+    transit_damages: int = 0
 
     @property
     def name(self) -> str:
@@ -98,7 +102,7 @@ class Configuration:
     def is_faultless(self) -> bool:
         """Whether nothing can go wrong in it."""
         faults = (self.timeouts, self.crashes, self.breaks, self.lost_swaps, self.damages, self.deletions)
-        return not any((*faults, self.losses))
+        return not any((*faults, self.losses, self.transit_damages))
 
 
 def budgets_text(configuration: Any, *said: str) -> str:

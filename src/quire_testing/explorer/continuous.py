@@ -84,6 +84,11 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, entries=2, repairers=1, changed=True, gone=True),
     Configuration(4, 3, 3, 2, timeouts=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(4, 3, 3, 2, entries=2, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
+    Configuration(3, 2, 2, 1, entries=2, timeouts=1, guarantee=True),
+    Configuration(3, 3, 3, 2, timeouts=1, absent=True, guarantee=True),
+    Configuration(3, 3, 2, 1, entries=2, guarantee=True),
+    Configuration(3, 3, 3, 2, guarantee=True, transit_damages=1),
+    Configuration(2, 2, 2, 1, timeouts=1, lost_swaps=1, closes=True, waits=True, guarantee=True),
     StreamConfiguration(2, 2, 2, 1, entries=3),
     StreamConfiguration(clients=2, take_overs=2),
     StreamConfiguration(readers=2, explicit_lac=True),
@@ -126,6 +131,13 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, lost_swaps=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),
+    Configuration(2, 2, 2, 1, entries=2, guarantee=True),
+    Configuration(
+        4, 3, 3, 2, entries=2, recoverers=0, timeouts=1, closes=True, drops=True, waits=True, guarantee=True
+    ),
+    Configuration(
+        3, 2, 2, 1, entries=2, recoverers=0, losses=1, waits=True, guarantee=True, transit_damages=1
+    ),
     StreamConfiguration(lost_swaps=1),
     StreamConfiguration(2, 2, 2, 1),
     StreamConfiguration(),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
+from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import Request, reply_text, request_text
@@ -65,6 +66,9 @@ class Faults(WorldParts):
         if budget.deletions:
             spent = self.budgets.number(budget._replace(deletions=budget.deletions - 1))
             self._deletion((*state[:-1], spent), moves)
+        if budget.transit_damages:
+            spent = self.budgets.number(budget._replace(transit_damages=budget.transit_damages - 1))
+            self._transit_damages((*state[:-1], spent), moves)
         if budget.losses:
             spent = self.budgets.number(budget._replace(losses=budget.losses - 1))
             self._losses((*state[:-1], spent), moves)
@@ -145,6 +149,24 @@ class Faults(WorldParts):
                 after = before._replace(journal=(), waiting=(), looking=False, question="", gone=True)
                 new = self._stopped(state, bookie, before, after)
                 moves.append((Label(bookie_name(bookie), "is lost for ever", (), kind="loss"), tuple(new)))
+
+    def _transit_damages(self, state: State, moves: list[Move]) -> None:
+        """An add of the writer arrives damaged: its bookie refuses it."""
+        for bookie in range(self.n):
+            place = self.at_link + bookie
+            link = self.links.parts[state[place]]
+            if not link.requests or link.requests[0][0][0] != "add":
+                continue
+            (request, waits), rest = link.requests[0], link.requests[1:]
+            link = link._replace(requests=rest)
+            new = list(state)
+            reply = (request, Answer.DAMAGED_IN_TRANSIT, None)
+            new[place] = self.links.number(link.answered(reply) if waits else link)
+            self._tidy(new, 0, place)
+            said = (f"-> {self.names[0]} {reply_text(reply)}",) if waits else ()
+            command = f"refuses {request_text(request)}, damaged on its way"
+            label = Label(bookie_name(bookie), command, said, self.names[0], "transit damage")
+            moves.append((label, tuple(new)))
 
     def _settle_disks(self, new: list[int]) -> None:
         """The last crash has been: what waits for a disk is on it now."""

@@ -46,6 +46,10 @@ INVARIANTS: Final = {
     "RR2": "who a repair puts into the record holds its share of that fragment",
     "RR3": "no entry is called lost that a disk holds",
     "F5": "where a repair says that all is whole it is; what lacks copies can always still be repaired",
+    "Q1": "full fragments: with a guaranteed write quorum, every entry before the last fragment is on all of it",
+    "Q2": "full close: with a guaranteed write quorum, every entry up to a closed end is on all of it",
+    "Q3": "LAFR is true: no entry above the LAC is counted, and every entry up to the LAFR is on its whole write quorum",
+    "F2": "no writer waits for ever: each of its entries comes to its quorum, or it ends",
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
 """Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
@@ -96,6 +100,7 @@ class ClientView(NamedTuple):
     verdict: int | None
     lap: int
     fault: tuple[str, str] | None
+    lafr: int = NO_ENTRY
 
 
 class ReaderView(NamedTuple):
@@ -179,14 +184,15 @@ class Watch:
 
     def deadlock(self, state: State) -> Violation | None:
         """F1's cheap half, asked of a state without a next step."""
-        if "F1" not in self._names:
+        which = next((name for name in ("F1", "F2") if name in self._names), None)
+        if which is None:
             return None
         waiting = [
             name
             for name, client in zip(self._world.names, self._world.clients_of(state), strict=True)
             if client.machine is not None and _waits(client)
         ]
-        return Violation("F1", f"{' and '.join(waiting)} wait for ever") if waiting else None
+        return Violation(which, f"{' and '.join(waiting)} wait for ever") if waiting else None
 
     # --- views -----------------------------------------------------------------------------------------------------
 
@@ -216,7 +222,10 @@ class Watch:
             ):
                 fenced = tuple(bookie_number(name) for name in machine.end.ensemble)
             lap = machine.lap if isinstance(machine, WriterMachine | RecoveryMachine) else NO_ENTRY
-            view = ClientView(client.told, fenced, client.verdict, lap, fault)
+            lafr: int = NO_ENTRY
+            if isinstance(machine, WriterMachine) and not client.idle:
+                lafr = machine.window.lafr
+            view = ClientView(client.told, fenced, client.verdict, lap, fault, lafr)
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 
@@ -267,6 +276,7 @@ class Watch:
             self._loss(seen.end, told)
             or self._record(store, seen, clients)
             or self._copies(store, seen, told, bookies)
+            or self._guaranteed(store.record, seen, clients[0], bookies)
             or self._fences(store, clients, bookies)
             or self._lacs(seen.end, told, bookies)
             or self._read(seen.end, readers)
@@ -318,6 +328,26 @@ class Watch:
         if (entry := _thinnest(seen.shares, bookies, needed, end)) is not None:
             copies = _copies_of(seen.shares, bookies, entry)
             return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
+        return None
+
+    def _guaranteed(
+        self, record: LedgerMetadata | None, seen: StoreView, writer: ClientView, bookies: list[BookieView]
+    ) -> Violation | None:
+        if record is None or not record.guaranteed:
+            return None
+        if "Q3" in self._names and writer.lafr > writer.told:
+            return Violation("Q3", f"the LAFR is {writer.lafr}, and callers were told of {writer.told}")
+        throughs = {
+            "Q1": record.last_fragment.first_entry - 1,
+            "Q2": NO_ENTRY if seen.end is None else seen.end,
+            "Q3": writer.lafr,
+        }
+        for name, through in throughs.items():
+            if name not in self._names:
+                continue
+            if (entry := _thinnest(seen.shares, bookies, record.write_quorum, through)) is not None:
+                copies = _copies_of(seen.shares, bookies, entry)
+                return Violation(name, f"entry {entry} is on {copies} bookies of its write quorum")
         return None
 
     def _fences(self, store: Store, clients: list[ClientView], bookies: list[BookieView]) -> Violation | None:

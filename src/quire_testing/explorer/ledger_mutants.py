@@ -256,14 +256,14 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a new fragment starts at LAP + 1",
         SPARE,
         "I2",
-        new_fragment_start=lambda lac, lap: lap + 1,
+        new_fragment_start=lambda lac, lap, lafr: lap + 1,
     ),
     with_rules(
         "X10",
         "a new fragment starts at the LAC",
         replace(SPARE, entries=2),
         "I2",
-        new_fragment_start=lambda lac, lap: max(0, lac),
+        new_fragment_start=lambda lac, lap, lafr: max(0, lac),
     ),
     with_rules(
         "X11",

@@ -2,9 +2,9 @@
 
 | request | fields | answer's payload |
 | --- | --- | --- |
-| `add` | slot, run, first, last, lac | none |
+| `add` | slot, run, first, last, lac; with a guaranteed write quorum (lac, lafr) | none |
 | `lac` | lac | nobody waits |
-| `fence` | slot | the bookie's LAC |
+| `fence` | slot | the bookie's lac; with a guaranteed write quorum (lac, lafr) |
 | `read` | slot, first, last, whether it fences | entries, vouched through, unknown ranges |
 | `put` | slot, bookie, first, last, period, residues, lac | none |
 | `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
 
 Request: TypeAlias = tuple[Any, ...]
 Reply: TypeAlias = tuple[Request, Answer, Any]
@@ -71,9 +72,19 @@ class Link(NamedTuple):
         return Link((), (*self.replies, *failed))
 
 
+def lacs_of(told: Any) -> tuple[int, int]:
+    """(LAC, LAFR) of a request's header, or of the response to a fence; `NO_ENTRY` where it says nothing of one."""
+    if isinstance(told, tuple):
+        lac, lafr = told
+        return lac, lafr
+    return (NO_ENTRY if told is None else told), NO_ENTRY
+
+
 def request_text(request: Request) -> str:
     """A request as transcripts write it."""
     match request:
+        case ("add", _, _, first, last, (lac, lafr)):
+            return f"add {first}..{last} lac={lac}{_lafr_text(' lafr=', lafr)}"
         case ("add", _, _, first, last, lac, *term):
             return f"add {first}..{last} lac={lac}{_terms_text(term)}"
         case ("lac", lac, *term):
@@ -94,6 +105,10 @@ def request_text(request: Request) -> str:
     return str(request[0])
 
 
+def _lafr_text(name: str, lafr: int) -> str:
+    return "" if lafr == NO_ENTRY else f"{name}{lafr}"
+
+
 def _terms_text(terms: list[Any]) -> str:
     """What a stream's request names besides: of entries their origin terms, and the sender's term."""
     if not terms:
@@ -112,7 +127,8 @@ def reply_text(reply: Reply) -> str:
     request, answer, payload = reply
     text = f"{answer.name} to {request_text(request)}"
     if request[0] == "fence" and answer is Answer.OK:
-        return f"{text}: lac {payload}"
+        lac, lafr = lacs_of(payload)
+        return f"{text}: lac {lac}{_lafr_text(' lafr ', lafr)}"
     if request[0] == "read" and answer is Answer.OK:
         entries, through, unknown = payload
         return f"{text}: has {list(entries) or 'nothing'}, vouches through {through}" + (

@@ -15,6 +15,7 @@ from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_mutants import DIRECTORY_MUTANTS
 from quire_testing.explorer.directory_world import DirectoryConfiguration
+from quire_testing.explorer.guarantee_mutants import GUARANTEE_MUTANTS
 from quire_testing.explorer.ledger_mutants import LEDGER_MUTANTS, LOSS_MUTANTS, READER_MUTANTS
 from quire_testing.explorer.log_mutants import LOG_MUTANTS
 from quire_testing.explorer.log_parts import LogConfiguration
@@ -33,6 +34,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     LEDGER_MUTANTS,
     LOSS_MUTANTS,
     QUORUM_MUTANTS,
+    GUARANTEE_MUTANTS,
     READER_MUTANTS,
     LOG_MUTANTS,
     COLLECTOR_MUTANTS,
@@ -51,7 +53,7 @@ OF_MACHINES: Final[dict[str, AnyMutant]] = {mutant.name: mutant for table in _OF
 """Those that walks and whole programs are made with: fixes of writers, recoverers, take-overs, repairers and bookies."""
 
 REPLAYED: Final[dict[str, Mutant[Configuration]]] = {
-    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS, *REPAIR_MUTANTS)
+    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS, *GUARANTEE_MUTANTS, *REPAIR_MUTANTS)
 }
 """Those whose counterexamples client and bookie programs play."""
 

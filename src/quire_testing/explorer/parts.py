@@ -74,6 +74,7 @@ class Budget(NamedTuple):
     deletions: int
     losses: int
     reruns: int
+    transit_damages: int
 
 
 class Clearing(NamedTuple):

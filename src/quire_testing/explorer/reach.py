@@ -19,7 +19,9 @@ from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.repairers import shares_of_decided
 from quire_testing.explorer.world import World
 
-FAULTS: Final = frozenset({"timeout", "crash", "break", "lost swap", "damage", "delete", "loss"})
+FAULTS: Final = frozenset(
+    {"timeout", "crash", "break", "lost swap", "damage", "delete", "loss", "transit damage"}
+)
 """Kinds of steps that spend the budget of faults."""
 
 

@@ -25,7 +25,7 @@ from quire_testing.explorer.clients import (
     bookie_number,
 )
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.messages import Reply, Request
+from quire_testing.explorer.messages import Reply, Request, lacs_of
 from quire_testing.explorer.snapshot import state_of
 
 
@@ -130,8 +130,8 @@ class RecoveryDriver(ClientDriver):
         request, answer, payload = reply
         slot = request[1]
         if request[0] == "fence":
-            lac = NO_ENTRY if payload is None else payload
-            return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
+            lac, lafr = lacs_of(payload)
+            return self.step(client, lambda m: m.fence_answered(slot, answer, lac, lafr))
         if request[0] == "read":
             entries, through, unknown = payload or ((), NO_ENTRY, ())
             lengths = {entry: entry + 1 for entry in entries}
@@ -146,11 +146,11 @@ class RecoveryDriver(ClientDriver):
 
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
-        request, _, lac = reply
+        request, _, payload = reply
         if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
             return (
-                lac is not None
-                and lac > client.machine.lap
+                payload is not None
+                and lacs_of(payload)[0] > client.machine.lap
                 and client.machine.end.status is not EndStatus.FOUND
             )
         return self.waits_for(client, request)
@@ -193,7 +193,7 @@ def settle(machine: RecoveryMachine) -> None:
     if end.status is EndStatus.FENCING:
         return
     size = machine.record.ensemble_size
-    end._failed, end._known = 0, (1 << size) - 1
+    end._failed, end._known, end._lafr = 0, (1 << size) - 1, NO_ENTRY
     end._lacs = {slot: lac for slot, lac in end._lacs.items() if lac > end.lap}
     if end.status is EndStatus.FOUND:
         end._window_first, end.window_last = 0, -1

@@ -53,7 +53,9 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     },
     RunWindow: {
         "masks_by_key": "_acked _resent",
-        "same": "_head ack_quorum confirmed_length held lac lap length masks next_run rules runs",
+        "same": (
+            "_head ack_quorum confirmed_length final_quorum held kept lac lafr lap length masks next_run rules runs"
+        ),
     },
     EnsembleChange: {
         "by_slot": "absent",
@@ -70,11 +72,11 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "records": "proposed record",
         "same": "asked attempts in_doubt version",
     },
-    Closing: {"same": "lac ledger_id length rules status term"},
+    Closing: {"same": "guaranteed lac ledger_id length rules status term"},
     RecoveryMachine: {
         "parts": "back end",
         "records": "record",
-        "same": "_ignored_lacs _rules _version _window_bytes _window_entries out status",
+        "same": "_gives_up _ignored_lacs _reads _rules _version _window_bytes _window_entries out status",
     },
     EndSearch: {
         "masks": "_failed _known",
@@ -84,8 +86,8 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "ensembles": "ensemble",
         "records": "record",
         "same": (
-            "_asked_again _lengths _masks _needed _waited _window_first ignored_lacs lap length rules start status "
-            "window_entries window_last"
+            "_asked_again _lafr _lengths _masks _needed _waited _window_first final_quorum ignored_lacs lap length rules "
+            "start status window_entries window_last"
         ),
     },
     WriteBack: {
@@ -95,7 +97,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "names": "_failed",
         "changes": "changes",
         "records": "record",
-        "same": "_masks _start lac lengths rules",
+        "same": "_masks _quorum _start lac lengths rules",
     },
     LacMachine: {
         "masks": "_answered _known",

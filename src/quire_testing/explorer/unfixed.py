@@ -14,9 +14,10 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
 from quire.core.ensemble_change import mask_of
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
+from quire.core.recovery import RecoveryMachine
 from quire.core.repair_effects import RepairStatus, WriteRepaired
 from quire.core.repair_record import SlotReplacement
 from quire.core.rereplication import RepairMachine
@@ -34,7 +35,7 @@ class UnorderedWriter(WriterMachine):
         if run not in window.runs or self.change.ensemble[slot] != bookie:
             return
         window._acked[run] |= 1 << slot
-        if window.is_unconfirmed(run):
+        if window.is_pending(run):
             return
         first, window.lac = window.lac + 1, window.runs[run].last
         for number in [number for number in window.runs if number <= run]:
@@ -69,14 +70,9 @@ class TakesWhatTheRecordTook(BookieLedgerMachine):
 
     __slots__ = ()
 
-    def add(
-        self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0
-    ) -> BookieReady:
+    def add(self, *, recovery: bool, **request: Any) -> BookieReady:
         """Once the record was read, an add passes the fence as a recovery add does."""
-        recovery = recovery or (self._lost and self.fence_known)
-        return super().add(
-            key=key, token=token, digest_type=digest_type, lac=lac, recovery=recovery, term=term
-        )
+        return super().add(recovery=recovery or (self._lost and self.fence_known), **request)
 
 
 class ChoosesForTheOldRecord(RepairMachine):
@@ -158,6 +154,18 @@ class ConfirmsWithWhoeverIsThere(WriterMachine):
             self.window.rules = replace(shipped, confirms=enough)
         yield
         self.window.rules = shipped
+
+
+class RecoversFromTheLac(RecoveryMachine):
+    """A recovery begins after the LAC, though entries up to there may lack copies."""
+
+    __slots__ = ()
+
+    def fence_answered(
+        self, slot: int, answer: Answer, last_add_confirmed: int, lafr: int = NO_ENTRY
+    ) -> None:
+        """The LAC counts as the LAFR."""
+        super().fence_answered(slot, answer, last_add_confirmed, max(lafr, last_add_confirmed))
 
 
 class ReturnsWithoutTheUnconfirmed(WriterMachine):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.recovery import RecoveryStatus
 from quire.core.transcript import record_text
@@ -60,7 +61,15 @@ class World(Beginning, Faults, Reading, Doubts):
         writer_number = self.clients.number(writer)
         recoverer = self.clients.number(self.recovery_driver.new())
         budget = Budget(
-            c.timeouts, c.crashes, c.breaks, c.lost_swaps, c.damages, c.deletions, c.losses, c.reruns
+            c.timeouts,
+            c.crashes,
+            c.breaks,
+            c.lost_swaps,
+            c.damages,
+            c.deletions,
+            c.losses,
+            c.reruns,
+            c.transit_damages,
         )
         return (
             *[bookie] * self.n,
@@ -245,12 +254,16 @@ class World(Beginning, Faults, Reading, Doubts):
         found = self._client_moves.get((0, writer))
         if found is None:
             found = [
-                self._client_move(0, outcome, command)
+                self._client_move(0, outcome, command, outcome.returned)
                 for command, outcomes in self.writer_driver.moves(self.clients.parts[writer])
                 for outcome in outcomes
             ]
             self._client_moves[0, writer] = found
-        moves.extend((move[0], self._client_after(list(state), 0, move)) for move in found)
+        moves.extend(
+            (move[0], self._client_after(list(state), 0, move))
+            for move in found
+            if not move[0].other or not self.bookies.parts[state[bookie_number(BookieId(move[0].other))]].gone
+        )
 
     def _recoverer_moves(self, state: State, client: int, moves: list[Move]) -> None:
         who = self.clients.parts[state[self.at_client + client]]

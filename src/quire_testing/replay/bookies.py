@@ -331,6 +331,7 @@ class Bookie:
                 doubt=Doubt(self.losses) if known.limbo else None,
                 lac=known.lac,
                 deleted_until_ms=known.deleted_until_ms,
+                lafr=known.lafr,
             )
         )
         durable = machine.fence is Fence.DURABLE

@@ -52,6 +52,8 @@ WALKS: Final = (
     Configuration(4, 3, 3, 2, entries=3, timeouts=1, away=1),
     Configuration(3, 3, 3, 2, entries=3, timeouts=4, waits=True),
     Configuration(3, 2, 2, 2, entries=2, timeouts=2, lost_swaps=1, absent=True, waits=True),
+    Configuration(4, 3, 3, 2, entries=3, timeouts=2, closes=True, waits=True, guarantee=True),
+    Configuration(3, 3, 2, 1, entries=3, recoverers=2, timeouts=2, guarantee=True, transit_damages=1),
     Configuration(4, 3, 3, 2, entries=2, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
     Configuration(3, 2, 2, 2, recoverers=0, lost_swaps=1, losses=1, repairers=2, closed=True),
     Configuration(3, 2, 2, 2, recoverers=0, deletions=1, losses=1, repairers=2, closed=True),

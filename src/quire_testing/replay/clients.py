@@ -357,7 +357,7 @@ class Writer(Program):
         if told.name != "add_failed" or told.args[3] is not Answer.FENCED:
             return outcome
         slot, bookie, run, _ = told.args
-        pending = before.window.is_unconfirmed(run)
+        pending = before.window.is_pending(run)
         if not pending or before.ensemble[slot] != bookie or outcome.client.machine.status in ENDING:
             return outcome
         fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import LacItem
@@ -56,7 +57,8 @@ def request_of(frame: bytes) -> Sent:
         elif asked.flags & Flag.RECOVERY:
             request = ("put", 0, 0, run.first, run.last, run.period, run.residues, asked.lac)
         else:
-            request = ("add", 0, 0, run.first, run.last, asked.lac)
+            lacs = asked.lac if asked.lafr == NO_ENTRY else (asked.lac, asked.lafr)
+            request = ("add", 0, 0, run.first, run.last, lacs)
     elif asked.kind is Kind.READ_LAC:
         request = ("fence", 0) if asked.flags & Flag.FENCE else ("known",)
     elif asked.kind is Kind.READ:
@@ -104,7 +106,8 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
     said = native.decode_answer(memoryview(frame))
     payload: object = None
     if asked.request[0] == "fence" and said.answer is Answer.OK:
-        payload = said.lac
+        _, _, _, lafr = native_bodies.decode_lac_body(said.body, version=native_hello.VERSION)
+        payload = said.lac if lafr == NO_ENTRY else (said.lac, lafr)
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
         origin = asked.request[5] if len(asked.request) > 5 else native_bodies.ANY_TERM
         entries = native_bodies.decode_entries(

@@ -318,11 +318,16 @@ class Play:
         at_once = self.script._syncs_at_once(before)
         taken = re.fullmatch(r"takes (.*) from (.*)", command)
         rotten = re.fullmatch(r"entry (\d+) rots", command)
+        damaged = re.fullmatch(r"refuses (.*), damaged on its way", command)
         old = self._answers(bookie)
         if taken and bookie.gone:
             return self._refuses(bookie, taken[1], self.programs[self.world.names.index(taken[2])])
         if taken:
             self._takes(bookie, taken[1], self.programs[self.world.names.index(taken[2])], at_once=at_once)
+        elif damaged:
+            line, sent, _ = self._arriving(bookie, damaged[1], self.programs[0])
+            broken = sent.frame[:-1] + bytes([sent.frame[-1] ^ 1])
+            bookie.take(line.bookie.feed, sent._replace(frame=broken), at_once=at_once)
         elif command == "syncs":
             bookie.sync()
         elif command == "crashes and starts again":

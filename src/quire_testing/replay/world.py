@@ -37,6 +37,8 @@ from quire_testing.explorer.world import World
 class RetiringWriterDriver(WriterDriver):
     """A writer that ignores the bookies that it has given up, and all once it closes."""
 
+    looks_in_vain = True
+
     def choices(self, effect: e.ChooseReplacements | e.FindReplacements) -> Iterator[dict[Slot, BookieId]]:
         """As the programs choose."""
         return in_order(self.configuration, effect)

@@ -34,6 +34,7 @@ class Mix:
         faults: how many, at most.
         lost: answers of the metadata store that are lost, out of 1024.
         padding: bytes that each entry has more: long entries fill segments.
+        guarantee: of its ledgers.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Mix:
     faults: int
     lost: int = 0
     padding: int = 0
+    guarantee: str | None = None
 
 
 SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
@@ -240,6 +242,17 @@ MIXES: Final = {
             },
             6,
             lost=30,
+        ),
+        Mix(
+            "write-quorum",
+            "as takeover, with ledgers that guarantee their write quorum: after healing every entry is on all of it",
+            "takeover",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (4, 4, 3, 2), (5, 4, 3, 2)),
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {**_NETWORK, **_CRASHES},
+            6,
+            guarantee="write_quorum",
         ),
     )
 }

@@ -201,6 +201,8 @@ class _End:
             await self._settle_ledger(ledger_id)
         if world.settings.mix.workload == "streams":
             await self._settle_stream(client)
+        if world.settings.mix.guarantee and not self._undecided:
+            world.history.note(self.process.name, "quiescent", guaranteed=True)
         if Kind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
         if world.settings.mix.workload == "repair":

@@ -143,16 +143,14 @@ class Workload:
 
     async def _create(self, process: SimClient, box: LedgerBox) -> LedgerWriter | None:
         client = await self._client(process)
-        _, size, write_quorum, ack_quorum = self.settings.shape
-        quorums: dict[str, Any] = {
-            "ensemble_size": size,
-            "write_quorum": write_quorum,
-            "ack_quorum": ack_quorum,
-        }
+        names = ("ensemble_size", "write_quorum", "ack_quorum")
+        quorums: dict[str, Any] = dict(zip(names, self.settings.shape[1:], strict=True))
+        mix, digest = self.settings.mix, self.settings.digest
+        others: dict[str, Any] = {"password": b"s", "digest": digest, "guarantee": mix.guarantee}
         for _ in range(20):
             operation = self.history.invoke(process.name, "create", **quorums)
             try:
-                writer = await client.create_ledger(**quorums, password=b"s", digest=self.settings.digest)
+                writer = await client.create_ledger(**quorums, **others)
             except QuireError as error:
                 answer(operation, error)
                 await asyncio.sleep(0.05)

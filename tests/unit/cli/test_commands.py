@@ -96,6 +96,20 @@ def test_an_abandoned_ledger_is_recovered_verified_and_deleted(quire: Quire, tmp
     assert gone.stdout == ""
 
 
+def test_a_ledger_guarantees_its_write_quorum_as_long_as_nobody_gives_that_up(quire: Quire) -> None:
+    guaranteed = "--guarantee", "write-quorum", "--json"
+    ledger = str(objects(quire("ledger", "append", *guaranteed, given=b"a\nb\n"))[0]["ledger_id"])
+    assert "its write quorum is guaranteed" in quire("ledger", "show", ledger).stdout
+    verified = objects(quire("ledger", "verify", ledger, "--json"))[0]
+    assert verified["complete"]
+    assert verified["below_write_quorum"] == []
+    left = str(objects(quire("ledger", "create", "--leave-open", *guaranteed))[0]["ledger_id"])
+    quire("ledger", "recover", left, "--at", "ack-quorum", "--yes")
+    assert "its guaranteed write quorum was given up" in quire("ledger", "show", left).stdout
+    said = error_of(quire("ledger", "create", "--guarantee", "all", "--json", code=2))
+    assert said["message"] == "the guarantee of a ledger is 'write_quorum' or None, not 'all'"
+
+
 def test_an_empty_ledger(quire: Quire) -> None:
     made = objects(quire("ledger", "create", "--json"))[0]
     assert (made["entries"], made["last_entry"], made["state"]) == (0, -1, "closed")
