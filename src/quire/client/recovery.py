@@ -14,6 +14,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quire.client.access import LedgerAccess
@@ -70,10 +71,10 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
 
     Args:
         machine: decides.
+        begin: its first input.
         record: the ledger's record.
         access: id, master key, token, digest and term sent with every request; the password was compared before.
         context: what it shares with the client's other handles.
-        ignored_lacs: bookies whose LAC is ignored.
 
     Attributes:
         recovered: entries found above the highest LAC that was reported.
@@ -84,16 +85,16 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
     def __init__(
         self,
         machine: M,
+        begin: Callable[[], None],
         record: LedgerMetadata,
         access: LedgerAccess,
         context: ClientContext,
-        ignored_lacs: Collection[BookieId] = (),
     ) -> None:
         self._record = record
         self._access, self._bookies, self._records = access, context.bookies, context.records
         self._context, self._config = context, context.config
         self._machine: M = machine
-        self._ignored_lacs = ignored_lacs
+        self._begin = begin
         self._result: asyncio.Future[R_co] = asyncio.get_running_loop().create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._entries: dict[int, Entry] = {}
@@ -105,10 +106,6 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         self._lost_swaps = 0
         self.recovered = 0
         self.reused: dict[BookieId, None] = {}
-
-    @abstractmethod
-    def _begin(self) -> None:
-        """The machine's first input."""
 
     @property
     @abstractmethod
@@ -411,11 +408,8 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
         at_ack_quorum: bool = False,
     ) -> None:
         machine = context.machines.recovery(record, version)
-        super().__init__(machine, record, access, context, ignored_lacs)
-        self._at_ack_quorum = at_ack_quorum
-
-    def _begin(self) -> None:
-        self._machine.recover(self._ignored_lacs, at_ack_quorum=self._at_ack_quorum)
+        begin = partial(machine.recover, ignored_lacs, at_ack_quorum=at_ack_quorum)
+        super().__init__(machine, begin, record, access, context)
 
     @property
     def _recovery(self) -> RecoveryMachine:

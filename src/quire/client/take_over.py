@@ -6,6 +6,7 @@ Source: docs/protocol/streams.md, "Take-over".
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
@@ -35,15 +36,12 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     ) -> None:
         machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
         access = LedgerAccess.of(record, machine.term)
-        super().__init__(machine, record, access, context, ignored_lacs)
+        super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)
 
     @property
     def term(self) -> int:
         """The term in which this client writes if it takes the stream over."""
         return self._machine.term
-
-    def _begin(self) -> None:
-        self._machine.take_over(self._ignored_lacs)
 
     @property
     def _recovery(self) -> RecoveryMachine:

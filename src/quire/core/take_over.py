@@ -32,7 +32,7 @@ from quire.core.effects import (
     TakeOverSuperseded,
     WriteMetadata,
 )
-from quire.core.ids import BookieId, Slot
+from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
@@ -239,7 +239,9 @@ class TakeOverMachine:
             return None
         return self.recovery
 
-    def fence_answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
+    def fence_answered(
+        self, slot: int, answer: Answer, last_add_confirmed: int, lafr: int = NO_ENTRY
+    ) -> None:
         """One bookie of the last fragment answered the fencing LAC read, or did not: as for a recovery.
 
         Effects:
@@ -249,7 +251,7 @@ class TakeOverMachine:
         term, rather than a fencing flag".
         """
         if (recovery := self._heard("fence_answered", answer)) is not None:
-            recovery.fence_answered(slot, answer, last_add_confirmed)
+            recovery.fence_answered(slot, answer, last_add_confirmed, lafr)
             self._follow()
 
     def read_answered(
