@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -212,6 +213,9 @@ class Stage:
                 self._namespaces.append(writer.namespace)
         elif kind == "stop":
             writer.signal(signal.SIGSTOP)
+            while not self._store_is_free():  # it was stopped in a transaction, which would stop everybody
+                writer.signal(signal.SIGCONT)
+                writer.signal(signal.SIGSTOP)
         else:
             assert writer.namespace is not None
             writer.namespace.cut()
@@ -225,6 +229,18 @@ class Stage:
             await until_async(lambda: writer.turns_over > terms, f"writer {writer.number} to see its end", 60)
             self.waiting.append(writer)
         return following
+
+    def _store_is_free(self) -> bool:
+        """Whether no stopped process has the metadata file locked."""
+        store = sqlite3.connect(self._uri.removeprefix("sqlite:"), timeout=0.2, isolation_level=None)
+        try:
+            store.execute("BEGIN IMMEDIATE")
+            store.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            store.close()
+        return True
 
     async def end(self) -> None:
         """Everybody ends."""
