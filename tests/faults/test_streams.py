@@ -56,7 +56,7 @@ class Told:
 
 
 class Used(NamedTuple):
-    """What some processes have open, and keep in memory (MiB), together."""
+    """What some processes have open, and keep in memory of their own (MiB), together."""
 
     descriptors: int
     mib: int
@@ -65,8 +65,9 @@ class Used(NamedTuple):
     def by(cls, pids: list[int]) -> Used:
         """Now."""
         files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-        return cls(files, pages * os.sysconf("SC_PAGE_SIZE") >> 20)
+        states = (Path(f"/proc/{pid}/status").read_text() for pid in pids)
+        kib = sum(int(state.partition("RssAnon:")[2].split(maxsplit=1)[0]) for state in states)
+        return cls(files, kib >> 10)
 
 
 class Namespace:
@@ -294,7 +295,7 @@ async def many_take_overs(
         await stream.create()
         async with followed(local.uri, 2) as seen:
             stage = Stage(local.uri, told, namespaces)
-            pids = [os.getpid(), *(bookie.process.pid for bookie in local.bookies if bookie.process)]
+            pids = [bookie.process.pid for bookie in local.bookies if bookie.process]
             try:
                 await stage.fill(2)
                 writer = await stage.next_writer()
