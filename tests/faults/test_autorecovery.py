@@ -1,4 +1,4 @@
-"""A bookie killed for good under a writer, and `quire autorecovery` as a process: everything is whole, also when it is killed."""
+"""A bookie killed for good under a writer, and `quire autorecovery` killed again and again: everything is whole in the end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, payload, run
+from faults.harness import cluster, run
+from faults.recoverers import written
 from quire.cli.local_cluster import LocalCluster
-from quire.client.client import Client
 from quire.core.ledger_metadata import LedgerState
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
@@ -23,9 +23,6 @@ from support.waiting import until_async
 
 Rounds = Callable[[int, int], int]
 Record = Callable[[str, dict[str, Any]], None]
-ENTRIES = 10
-ENTRY_BYTES = 1000
-AT_ONCE = 32
 WAIT_S = 600.0
 
 
@@ -37,21 +34,6 @@ async def daemon(local: LocalCluster) -> asyncio.subprocess.Process:
     assert process.stdout is not None
     assert await process.stdout.readline(), "it did not begin"
     return process
-
-
-async def written(client: Client, count: int) -> list[int]:
-    """Closed ledgers of ten entries."""
-
-    async def one() -> int:
-        async with await client.create_ledger() as writer:
-            for number in range(ENTRIES):
-                writer.append_nowait(payload(0, number, ENTRY_BYTES))
-        return int(writer.ledger_id)
-
-    made: list[int] = []
-    while len(made) < count:
-        made += await asyncio.gather(*(one() for _ in range(min(AT_ONCE, count - len(made)))))
-    return made
 
 
 async def gone_under_a_writer(
@@ -107,17 +89,6 @@ async def gone_under_a_writer(
         assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
         await writer.close()
     return {"ledgers": ledgers, "ledgers_touched": len(touched), "kills": kills, "seconds": round(seconds, 1)}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_bookie_gone_for_good_under_a_writer(
-    tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
-) -> None:
-    count = rounds(10_000, 300)
-    figures = run(gone_under_a_writer(tmp_path / "c", chance, ledgers=count, kills=0))
-    assert figures["ledgers_touched"] > 0
-    record("autorecovery_of_a_bookie_gone_for_good", figures)
 
 
 @pytest.mark.slow

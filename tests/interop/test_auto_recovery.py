@@ -1,9 +1,10 @@
-"""Java's auto-recovery, auditor and replication worker, on a cluster of Python and Java bookies."""
+"""Java's auto-recovery, auditor and replication worker, on a cluster of Python and Java bookies; alone, and beside ours."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ from typing import Any
 import pytest
 
 import quire
+from faults.recoverers import Recoverer, no_marks
 from quire.cli.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import residues_of_slot
+from quire.core.repair_marks import MarkReason, RepairMark
+from quire.env.real import RealClock
+from quire.metadata.repairs import RepairStore
 from support.java_peers import PATIENT, PATIENT_CLIENT, JavaClient, JavaPeers, own_peers
 from support.ledgers import COUNT, LANGUAGES, Ledgers
 from support.rounds import keep_figures
@@ -142,3 +149,94 @@ def test_javas_auto_recovery_restores_the_share_of_a_killed_bookie(tmp_path: Pat
     with own_peers(tmp_path / "java", 3, GRACE) as peers:
         figures = asyncio.run(auto_recovery(peers, tmp_path))
     keep_figures("javas_auto_recovery", figures, seed=None)
+
+
+async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) -> dict[str, Any]:
+    """Java's auto-recovery and ours on one cluster: one switch, one delay, one list of marks, one lock for a ledger."""
+    ours = LocalCluster(folder / "ours", 3, cluster=peers.uri + PATIENT)
+    await asyncio.to_thread(ours.start)
+    recoverer = None
+    try:
+        async with (
+            quire.connect(peers.uri + PATIENT, config=PATIENT_CLIENT) as client,
+            peers.client() as java,
+        ):
+            marks, settings = (
+                RepairStore(client.store, RealClock(), "test"),
+                peers.folder / "conf/client.conf",
+            )
+            ledgers = Ledgers(client, java, peers.uri)
+            made = [await ledgers.write(language, number) for number in range(each) for language in LANGUAGES]
+            await java.shell(settings, "lostbookierecoverydelay -s 3")
+            assert await marks.lost_delay_s() == 3
+            await marks.set_lost_delay_s(2)
+            said = await java.shell(settings, "lostbookierecoverydelay -g")
+            assert "LostBookieRecoveryDelay value in ZK: 2" in said
+
+            # What a bookie that is there lacks: Java's worker neither fills it nor takes the mark away.
+            held = LedgerId(made[0])
+            record, version = await client.ledger_store.read(held)
+            (fragment,) = record.fragments
+            short = next(each for each in ours.bookies if each.id not in fragment.ensemble)
+            fragments = (replace(fragment, ensemble=(BookieId(short.id), *fragment.ensemble[1:])),)
+            await client.ledger_store.write(replace(record, fragments=fragments), version)
+            hole = RepairMark(MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0)
+            await marks.mark(held, [hole])
+            stood = await marks.marks(held)
+
+            await asyncio.to_thread(peers.run, "start-autorecovery")
+            await java.shell(settings, "autorecovery -d")
+            assert not await marks.is_enabled()
+            before = {ledger: await client.ledger_store.read(ledger) for ledger in made}
+            names = Counter(bookie for record, _ in before.values() for bookie in members(record))
+            victim = max((each for each in ours.bookies if each is not short), key=lambda one: names[one.id])
+            touched = [ledger for ledger in made if victim.id in members(before[ledger][0])]
+            for ledger in touched:
+                await marks.mark_missing(ledger, [BookieId(victim.id)])
+            await asyncio.to_thread(ours.kill, ours.bookies.index(victim))
+            said = await java.shell(settings, "listunderreplicated")
+            assert f"Under replicated ledger count: {len(touched)}" in said, said
+            assert stood == await marks.marks(held), "the hole of a living bookie stays marked"
+
+            recoverer = await Recoverer.start(peers.uri + PATIENT)
+            await until_async(lambda: victim.id not in client.bookies.writable(), "its session is over", 180)
+            await java.shell(settings, "autorecovery -e")
+            locks = dict[int, set[str]]()
+
+            async def repaired() -> bool:
+                for ledger, holder in (await marks.locks()).items():
+                    locks.setdefault(int(ledger), set()).add(holder)
+                return await nobody_needs(client, touched, victim.id) and not await marks.missing_page(
+                    limit=1
+                )
+
+            await until_async(repaired, "records without it, and no mark", REPAIRED_WITHIN_S)
+            await until_async(lambda: no_marks(marks), "the hole is filled", REPAIRED_WITHIN_S)
+            figures = await recoverer.figures()
+            copies = await all_is_there(client, java, peers.uri, made)
+            writes = {}
+            for ledger in touched:
+                writes[ledger] = (await client.ledger_store.read(ledger))[1] - before[ledger][1]
+            assert set(writes.values()) == {1}, "each record was changed once: by one of the two"
+            assert "Auditor: " in await java.shell(settings, "whoisauditor")
+            assert "Under replicated ledger count: 0" in await java.shell(settings, "listunderreplicated")
+            mine = sum(figures["name"] in each for each in locks.values())
+            return {
+                "ledgers": len(made),
+                "touched": len(touched),
+                "repaired_by_ours": figures["repaired"],
+                "locks_seen": len(locks),
+                "locks_seen_of_ours": mine,
+                "copies_listed": copies,
+            }
+    finally:
+        if recoverer is not None:
+            await recoverer.stop()
+        await asyncio.to_thread(peers.run, "stop-autorecovery")
+        await asyncio.to_thread(ours.stop)
+
+
+def test_ours_and_javas_repair_one_cluster_beside_each_other(tmp_path: Path) -> None:
+    with own_peers(tmp_path / "java", 3, GRACE) as peers:
+        figures = asyncio.run(beside_each_other(peers, tmp_path))
+    keep_figures("auto_recovery_beside_javas", figures, seed=None)
