@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
+from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
@@ -148,6 +149,10 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._warned = 0
+        grace_ms = int(config.tombstone_seconds * 1000)
+        self.extras = ExtraCollector(
+            store.bookie_id, storage, ledgers, store.records.ledgers, clock, grace_ms, rules
+        )
 
     def _read_file(self) -> Kept:
         try:
@@ -227,6 +232,8 @@ class GarbageCollector:
             if mine is not None:
                 await self._keep()  # the counter is this bookie's own, whatever came after
             raise
+        if mine is not None:
+            await self.extras.collect()
         await self._clean_disk()
         self.told.passes += 1
         self.told.last_pass_ms = self._clock.wall_ms()
@@ -436,6 +443,8 @@ class GarbageCollector:
             "dropped": told.dropped,
             "due": len(told.due),
             "unknown": len(self._machine.unknown),
+            "extras_waiting": len(self.extras.waiting),
+            "extras_dropped": self.extras.told.dropped,
             "failures": told.failures,
             "failure": told.failure or None,
         }
