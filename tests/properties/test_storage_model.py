@@ -191,6 +191,13 @@ class World:
         else:
             self.work.append(self.storage.reclaim_slices())
 
+    def compact(self, number: int) -> None:
+        """In slices, as if the disk were nearly full; at once, or with whatever comes next between them."""
+        self.work.append(self.storage.compact_slices(self.chance.choice((0.0, 0.1))))
+        if number % 2:
+            self.go_on(100)
+            self.storage.reclaim()
+
     def go_on(self, number: int) -> None:
         for _ in range(number):
             self.work = [one for one in self.work if next(one, self) is not self]
@@ -256,10 +263,11 @@ STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
     "limbo": (World.limbo, LEDGER),
     "fill": (World.fill, st.integers(0, 3)),
     "reclaim": (World.reclaim, st.integers(0, 1)),
+    "compact": (World.compact, st.integers(0, 1)),
     "go on": (World.go_on, st.integers(1, 30)),
     "stop": (World.stop, st.integers(0, 2)),
 }
-OFTEN = ["put"] * 14 + ["drop"] * 6 + ["fill"] * 2 + ["condemn", "reclaim"] + list(STEPS)
+OFTEN = ["put"] * 14 + ["drop"] * 6 + ["fill"] * 2 + ["condemn", "reclaim", "compact"] + list(STEPS)
 A_STEP = st.sampled_from(OFTEN).flatmap(lambda name: st.tuples(st.just(name), STEPS[name][1]))
 
 
@@ -276,6 +284,7 @@ def at_length(seed: int, operations: int) -> Counter[str]:
     """A long life; each kind of step happens in it."""
     world, chance = World(seed), random.Random(seed)
     counted = world.counted
+    carried = 0
     for number in range(operations):
         name = chance.choice(OFTEN)
         of_ledger = STEPS[name][1] is LEDGER
@@ -288,6 +297,8 @@ def at_length(seed: int, operations: int) -> Counter[str]:
             world.check()
         counted[name] += 1
         counted["given back"] += len(segments - set(world.storage.segments))
+        carried, before = world.storage.statistics()["carried_bytes"], carried
+        counted["carried"] += carried > before
     world.stop(2)
     world.storage.close()
     return counted
@@ -295,11 +306,11 @@ def at_length(seed: int, operations: int) -> Counter[str]:
 
 def test_the_same_at_length() -> None:
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
-    assert all(counted[name] > 5 for name in [*STEPS, "given back"]), counted
+    assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried"]), counted
 
 
 @pytest.mark.slow
 def test_a_million_operations() -> None:
     counted = at_length(39, rounds(20_000, 1_000_000))
-    assert all(counted[name] > 100 for name in [*STEPS, "given back"]), counted
+    assert all(counted[name] > 100 for name in [*STEPS, "given back", "carried"]), counted
     keep_figures("storage_against_a_dictionary", dict(sorted(counted.items())), seed=39)

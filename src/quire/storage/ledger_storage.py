@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
 from quire.core.descriptors import is_shortage
@@ -25,6 +27,7 @@ from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
+from quire.storage.compaction import Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.dropping import EntryDropper
@@ -32,6 +35,7 @@ from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
 from quire.storage.holding import RangeHeld
 from quire.storage.identity import Identity
+from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.patient_worker import shortage
@@ -51,6 +55,7 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
+from quire.wire.run import RunView
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
@@ -137,6 +142,9 @@ class LedgerStorage:
             clock,
             config.spares_max,
             on_gone=lambda sequence: self.damages.file_gone(str(segment_files.path(sequence))),
+        )
+        self._compactor = Compactor(
+            self.segments, self._states, self._reader, self._journal, segment_files, clock, self._put_carried
         )
         self._taking_up = TakingUp(
             self.segments,
@@ -680,6 +688,7 @@ class LedgerStorage:
             "write_path": self._files.write_path,
             "full": journal.full,
             "damages": self.damages.count,
+            "carried_bytes": self._compactor.carried_bytes,
         }
 
     def damaged(self, damage: Damage) -> None:
@@ -726,6 +735,54 @@ class LedgerStorage:
                 return int(end.value)
             yield
         return 0
+
+    def compact_slices(self, free_share: float) -> Generator[None, None, int]:
+        """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
+
+        Args:
+            free_share: of the disk, 0 to 1: with much free nothing is carried over.
+
+        Returns:
+            Of how many segments all was carried over.
+        """
+        steps = self._compactor.steps(0.0 if self._journal.full else free_share)
+        while not self._closed:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return int(end.value)
+            yield
+        return 0
+
+    def _put_carried(self, run: RunView, piece: RunPiece, space: Space) -> None:
+        """Put a run, or what is left of one, that keeps its LSN. Raises StorageError when it cannot be taken."""
+        row, body = piece.row, run.body
+        recovery = row.flags & RowFlag.RECOVERY
+        segment, offset, place_lsn = self._journal.put(
+            SegmentRecordKind.RUN,
+            row.ledger_id,
+            body,
+            crc32c(body),
+            space,
+            digest_type=run.digest_type,
+            period=run.period,
+            first=run.first,
+            last=run.last,
+            token=self.token(row.ledger_id),
+            residues=run.residues,
+            count=run.count,
+            flags=RecordFlag.CARRIED | (RecordFlag.RECOVERY if recovery else 0),
+            origin_term=row.origin_term,
+            carried_lsn=row.lsn,
+        )
+        assert segment.table is not None
+        segment.table.add_carried(
+            Row(
+                row.ledger_id, row.origin_term, run.first, run.last, row.lsn, offset // OFFSET_UNIT, len(body), run.count,
+                run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.residues,
+            )
+        )  # fmt: skip
+        self._recent.add(segment.sequence, offset, body, place_lsn)
 
     def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
         """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.

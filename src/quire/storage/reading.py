@@ -371,7 +371,7 @@ class RunReader:
             short = self._short(piece, low, high, left, more=more)
             if short is not None:
                 return short
-        body = recent if recent is not None else self._body(piece)
+        body = recent if recent is not None else self.body(piece)
         if body is None:
             return None, high
         # A few entries too many are cheaper sent than cut away. Overwritten entries are always cut.
@@ -404,7 +404,7 @@ class RunReader:
         size = RECORD_HEADER_BYTES + row.body_bytes
         return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
 
-    def _body(self, piece: RunPiece) -> Buffer | None:
+    def body(self, piece: RunPiece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged.
 
         Raises:

@@ -21,7 +21,7 @@ from quire.core.errors import DamagedSegmentError
 from quire.core.rules import RULES, Rules
 from quire.storage.dead_ranges import is_dead
 from quire.storage.findings import Damage, Scan, Torn
-from quire.storage.footer_format import DirectoryEntry, KeptPlace
+from quire.storage.footer_format import DirectoryEntry, KeptPlace, row_at
 from quire.storage.footers import decode_quietly, read_footer
 from quire.storage.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
 from quire.storage.replay import SegmentScanner
@@ -447,13 +447,16 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     segment = Segment(header, seed_of(header.sequence, header.nonce))
     table = segment.table
     assert table is not None
-    table.extend(scan.rows_by_lsn(), scan.lacs)
+    rows = scan.rows_by_lsn()
+    table.extend(rows, scan.lacs)
     for ledger_id, lsn, body in scan.states:
         segment.keep_state(ledger_id, lsn, body)
     for place in scan.kept:
         segment.keep_record(place)
     segment.data_end = scan.data_end
     segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
+    if rows:
+        segment.first_lsn = min(scan.first_lsn, row_at(rows, 0).lsn)  # of a carried run
     segment.before_lsn, segment.before_checksum = scan.before_lsn, scan.before_checksum
     return segment
 

@@ -115,6 +115,10 @@ class StoredLedger:
         """One field of all spans."""
         return memoryview(self.spans)[field::SPAN_FIELDS]
 
+    def has_span(self, sequence: int) -> bool:
+        """Whether a sealed segment is one of those that hold its entries."""
+        return sequence in self._column(0) if self.spans else False
+
     def drop_spans(self) -> list[int]:
         """Forget all entries; returns the segments that held some."""
         sequences = list(self.spans[::SPAN_FIELDS])
