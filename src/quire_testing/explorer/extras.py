@@ -26,20 +26,24 @@ NOW: Final = 1
 """The LSN of the first look, and that of whatever is put later: an entry's own LSN is whether it was put since."""
 
 
-class Extras(WorldParts):
-    """What collectors do."""
+class Extras:
+    """What collectors do in a world."""
 
-    def _collector_moves(self, state: State, moves: list[Move]) -> None:
-        store = self.stores.parts[state[self.at_store]]
-        for number in range(self.n):
-            bookie = self.bookies.parts[state[number]]
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
+
+    def moves_of(self, state: State, moves: list[Move]) -> None:
+        """Every step that a collector can take."""
+        store = self._world.stores.parts[state[self._world.at_store]]
+        for number in range(self._world.n):
+            bookie = self._world.bookies.parts[state[number]]
             if not bookie.gone and bookie.facts is not None and store.record is not None:
                 self._collects(state, number, bookie, store, moves)
 
     def _collects(
         self, state: State, number: int, bookie: BookieState, store: Store, moves: list[Move]
     ) -> None:
-        at, rules = bookie.collecting, self.switches.rules
+        at, rules = bookie.collecting, self._world.switches.rules
         assert store.record is not None
         if at is None:
             ranges = extra_ranges(store.record, store.notes, bookie_name(number), rules)
@@ -85,12 +89,12 @@ class Extras(WorldParts):
             return False
         lists = {
             bookie_name(member): Replica(
-                self.bookie_driver.listed(self.bookies.parts[state[member]]), period_of(record)
+                self._world.bookie_driver.listed(self._world.bookies.parts[state[member]]), period_of(record)
             )
-            for member in range(self.n)
+            for member in range(self._world.n)
         }
-        held = self.bookie_driver.listed(bookie._replace(condemned=0)).held
-        ranges = extra_ranges(record, store.notes, bookie_name(number), self.switches.rules)
+        held = self._world.bookie_driver.listed(bookie._replace(condemned=0)).held
+        ranges = extra_ranges(record, store.notes, bookie_name(number), self._world.switches.rules)
         return all(is_listed(one, held, record, lists) for one in ranges if one.members)
 
     def _drops(
@@ -114,12 +118,12 @@ class Extras(WorldParts):
             journal=(*after.journal, ("drop", gone, None)),
         )
         after = after._replace(fault=after.fault or self._fault_of_drop(state, number, gone))
-        if self._syncs_at_once(state):
-            after, _ = self._synced(after)
+        if self._world._syncs_at_once(state):
+            after, _ = self._world._synced(after)
         self._stepped(state, number, after, f"drops {entries_text(gone)}", moves)
 
     def _fault_of_drop(self, state: State, number: int, gone: int) -> tuple[str, str] | None:
-        store = self.stores.parts[state[self.at_store]]
+        store = self._world.stores.parts[state[self._world.at_store]]
         record = store.record
         if record is None:
             return None
@@ -128,7 +132,9 @@ class Extras(WorldParts):
             own |= share if bookie == number else 0
         if own & gone and store.whole:
             return "RR2", "a bookie dropped what the record gives it, after a repair had found it whole"
-        others = [self.bookies.parts[state[other]] for other in range(self.n) if other != number]
+        others = [
+            self._world.bookies.parts[state[other]] for other in range(self._world.n) if other != number
+        ]
         left = 0
         for other in others:
             left |= 0 if other.gone else other.held & ~other.damaged
@@ -144,12 +150,12 @@ class Extras(WorldParts):
 
     def _stepped(self, state: State, number: int, after: BookieState, what: str, moves: list[Move]) -> None:
         new = list(state)
-        new[number] = self.bookies.number(after)
+        new[number] = self._world.bookies.number(after)
         name = bookie_name(number)
         moves.append((Label(name, f"collects: {what}", (), kind="collect"), tuple(new)))
 
     def _bits(self, extra: ExtraRange) -> int:
-        last = min(extra.last, self.configuration.entries_written - 1)
+        last = min(extra.last, self._world.configuration.entries_written - 1)
         return sum(1 << entry for entry in range(extra.first, last + 1))
 
 

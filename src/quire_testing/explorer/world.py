@@ -40,12 +40,13 @@ from quire_testing.explorer.repairing import Repairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 
-class World(Beginning, Faults, Reading, Doubts, Extras):
+class World(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
         super().__init__(configuration, switches)
         self.repairs = Repairs(self)
+        self.extras = Extras(self)
 
     def initial(self) -> State:
         """A new ledger, or none yet where bookies are away; no step is done yet."""
@@ -102,7 +103,7 @@ class World(Beginning, Faults, Reading, Doubts, Extras):
         if self.reader_names:
             self._reader_moves(state, budget, moves)
         if self.configuration.collects:
-            self._collector_moves(state, moves)
+            self.extras.moves_of(state, moves)
         if any(budget):
             self._faults(state, budget, moves)
         if budget.timeouts and self.configuration.repairers:
