@@ -18,6 +18,7 @@ from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
 from quire.env.interfaces import Clock
 from quire.storage.cutting import cut_run
+from quire.storage.damages import Damages
 from quire.storage.footer_format import DirectoryEntry, RowFlag, read_directory
 from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
@@ -90,11 +91,12 @@ class Compactor:
         journal: where copies go.
         files: the segments' files.
         clock: for the length of a slice.
+        damages: where one of them is over, segments that stayed for it are tried again.
         put: puts a carried run.
 
     Attributes:
         carried_bytes: of run bodies, by this process.
-        stays: segments with something that does not verify; they are not tried again.
+        stays: segments with something that does not verify.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Compactor:
         journal: Journal,
         files: SegmentFiles,
         clock: Clock,
+        damages: Damages,
         put: PutCarried,
     ) -> None:
         self._segments = segments
@@ -113,7 +116,9 @@ class Compactor:
         self._journal = journal
         self._files = files
         self._clock = clock
+        self._damages = damages
         self._put = put
+        self._damages_before = 0
         self._at_work = False
         self._in_slice = 0
         self.carried_bytes = 0
@@ -134,6 +139,9 @@ class Compactor:
 
     def _steps(self, free_share: float) -> Generator[None, None, int]:
         part, done = Slice(self._clock), 0
+        if self._damages.count < self._damages_before:
+            self.stays.clear()
+        self._damages_before = self._damages.count
         sealed: list[SealedSize] = []
         for segment in list(self._segments.values()):
             if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
@@ -150,6 +158,7 @@ class Compactor:
                 done += yield from self._carry_all(source, part)
             except _StaysError:
                 self.stays.add(sequence)
+                self._damages_before = self._damages.count
                 continue
             except StorageError:
                 return done  # a full or failed disk: what was carried is right where it is

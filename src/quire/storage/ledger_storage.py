@@ -144,7 +144,14 @@ class LedgerStorage:
             on_gone=lambda sequence: self.damages.file_gone(str(segment_files.path(sequence))),
         )
         self._compactor = Compactor(
-            self.segments, self._states, self._reader, self._journal, segment_files, clock, self._put_carried
+            self.segments,
+            self._states,
+            self._reader,
+            self._journal,
+            segment_files,
+            clock,
+            self.damages,
+            self._put_carried,
         )
         self._taking_up = TakingUp(
             self.segments,

@@ -145,9 +145,9 @@ def _row(first: int, last: int, lsn: int, period: int, residues: int) -> Row:
     return Row(1, 0, first, last, lsn, 8 * OFFSET_UNIT, 100, last - first + 1, period, 0, 3, 0x81, residues)
 
 
-def test_a_segment_with_a_run_that_does_not_verify_stays_and_is_not_tried_again() -> None:
+def test_a_segment_with_a_run_that_does_not_verify_stays_until_that_was_put_back() -> None:
     files = FaultyFiles()
-    storage, _, first = a_sparse_segment(files, kept=2)
+    storage, sink, first = a_sparse_segment(files, kept=2)
     row = next(record for record in storage.scan() if record.ledger_id == 2 and record.kind == 0x81)
     path = next(path for path in files.segments() if f"{first:016x}" in path)
     files.nodes[path].data[row.offset + 300] ^= 1
@@ -157,6 +157,12 @@ def test_a_segment_with_a_run_that_does_not_verify_stays_and_is_not_tried_again(
     assert [(each.ledger_id, each.first, each.last) for each in storage.damages.kept] == [(2, 0, 9)]
     assert payloads(storage, 2, 20) == dict.fromkeys(range(10)), "unknown, and no negative"
     assert payloads(storage, 1, 20) == dict.fromkeys(range(10), b"a")
+    put(storage, make_run(2, 0, 9, payload=b"r"), sink, recovery=True)
+    settle(storage)
+    assert compact(storage) == 1
+    assert first not in storage.segments
+    assert storage.damages.kept == []
+    assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"r")
 
 
 def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:
