@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from quire.storage.journal import Journal
+from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.workloads import WORKLOADS
@@ -80,3 +82,16 @@ def test_an_answer_before_the_write_is_noticed() -> None:
 
 def test_without_a_mutant_nothing_is_found() -> None:
     assert broken("rolls") == []
+
+
+def test_a_source_that_is_retired_without_its_copies_is_missed(monkeypatch) -> None:
+    monkeypatch.setattr(LedgerStorage, "_put_carried", lambda *_: None)
+    (line,) = broken("compaction")
+    assert re.search("acknowledged|no such", line), line
+
+
+def test_a_copy_that_is_on_no_disk_when_its_source_is_given_back_is_missed(monkeypatch) -> None:
+    """The retirement is acted on before it is durable, and with it before the copies are."""
+    monkeypatch.setattr(Journal, "wait", lambda _self, sink, tag: sink.stored(tag, None))
+    (line,) = broken("compaction")
+    assert line

@@ -424,9 +424,10 @@ class TrustingRepair(RepairMachine):
         "not name it for the ledger yet, drops it and leaves it fenced: the copies are refused or deleted."
     ),
     ours=(
-        "A repair copies a ledger to a bookie, which drops it when the record already names it. No collector of ours drops "
-        "what has a record; and a repair has the bookies that came into the record list once more after the "
-        "compare-and-swap. What is gone is a hole, and is filled."
+        "A repair copies a ledger to a bookie, which drops it when the record already names it. A collector of ours leaves "
+        "copies that are too many out of its lists before it looks at the record for the last time, and a put ends that; "
+        "and a repair has the bookies that came into the record list once more after the compare-and-swap. What is gone "
+        "is a hole, and is filled."
     ),
     switch="the lists of before the compare-and-swap are believed",
     violates="I2",

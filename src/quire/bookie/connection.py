@@ -433,7 +433,8 @@ class Connection(ClientConnection):
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)
-            self.answer(request, Answer.OK, body=[native_bodies.encode_held(*page, version=self._version)])
+            answer = Answer.UNKNOWN if ledgers.is_condemned(request.ledger_id) else Answer.OK
+            self.answer(request, answer, body=[native_bodies.encode_held(*page, version=self._version)])
         else:
             self._ledger_info(request)
 

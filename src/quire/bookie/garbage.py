@@ -23,8 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from quire.bookie.about import disk_facts
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
+from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
@@ -55,6 +57,8 @@ LOOKED_AT_ONCE: Final = 40
 ATTEMPTS_MAX: Final = 5
 LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
+FULL_SECONDS: Final = 5.0
+"""While its disk is full a bookie looks so often for what it may give back."""
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
@@ -148,6 +152,10 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._warned = 0
+        grace_ms = int(config.tombstone_seconds * 1000)
+        self.extras = ExtraCollector(
+            store.bookie_id, storage, ledgers, store.records.ledgers, clock, grace_ms, rules
+        )
 
     def _read_file(self) -> Kept:
         try:
@@ -188,11 +196,16 @@ class GarbageCollector:
         return self._machine.holding
 
     async def run(self) -> None:
-        """Make a pass every `garbage_seconds`; one that fails is logged, counted, and tried again with the next."""
-        if not self._config.garbage_seconds:
+        """Make a pass every `garbage_seconds`, on a full disk more often; one that fails is logged, counted, and tried again."""
+        every = self._config.garbage_seconds
+        if not every:
             return
         while True:
-            await asyncio.sleep(self._config.garbage_seconds)
+            slept = 0.0
+            while slept < (min(every, FULL_SECONDS) if self._storage.full else every):
+                pause = min(every, FULL_SECONDS)
+                await asyncio.sleep(pause)
+                slept += pause
             try:
                 await self.collect()
             except Exception as error:
@@ -227,6 +240,8 @@ class GarbageCollector:
             if mine is not None:
                 await self._keep()  # the counter is this bookie's own, whatever came after
             raise
+        if mine is not None:
+            await self.extras.collect()
         await self._clean_disk()
         self.told.passes += 1
         self.told.last_pass_ms = self._clock.wall_ms()
@@ -396,6 +411,21 @@ class GarbageCollector:
         for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
+        await self._give_back()
+        disk = disk_facts(self._config.directory)
+        free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
+        compacting, compacted = self._storage.compact_slices(free_share), 0
+        while True:
+            try:
+                next(compacting)
+            except StopIteration as end:
+                compacted = end.value
+                break
+            await asyncio.sleep(0)
+        if compacted:
+            await self._give_back()
+
+    async def _give_back(self) -> None:
         for _ in self._storage.reclaim_slices():
             await asyncio.sleep(0)
 
@@ -436,6 +466,8 @@ class GarbageCollector:
             "dropped": told.dropped,
             "due": len(told.due),
             "unknown": len(self._machine.unknown),
+            "extras_waiting": len(self.extras.waiting),
+            "extras_dropped": self.extras.told.dropped,
             "failures": told.failures,
             "failure": told.failure or None,
         }

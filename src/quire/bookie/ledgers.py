@@ -23,7 +23,7 @@ from quire.core.after_loss import AfterLoss
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, LedgerFacts
 from quire.core.errors import StorageError
-from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
@@ -350,6 +350,10 @@ class Ledgers:
         """The intervals of entries that this bookie holds and that are not known to be damaged."""
         return list(self._storage.good_from(ledger_id, 0))
 
+    def is_condemned(self, ledger_id: int) -> bool:
+        """Whether some copies of a ledger here may be dropped soon, so that no list says what is here."""
+        return self._storage.is_condemned(ledger_id)
+
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
         return page_of(self._storage.good_from(ledger_id, first), intervals_max)
@@ -404,6 +408,36 @@ class Ledgers:
         self.told_lacs.forget(ledger_id)
         self._journal(machine, machine.delete(until_ms), then)
         self.followers.tell(ledger_id, EVERY_LAC)
+
+    def drop(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        through_lsn: int,
+        then: Callable[[StorageError | None], None],
+    ) -> None:
+        """Drop first..last of a ledger, as far as it was put up to an LSN; fence and key stay.
+
+        With all of it a doubt ends: the record does not name this bookie, so that nobody asks it what it had.
+
+        Args:
+            ledger_id: the ledger.
+            first: of the entries.
+            last: the last of them; 0..`ID_MAX` are all.
+            through_lsn: what was put later stays.
+            then: is called once that is durable, or with the error.
+        """
+        machine = self._known(ledger_id)
+        if machine is not None and machine.facts.doubt is not None and (first, last) == (0, ID_MAX):
+            self._carry_out(
+                machine,
+                machine.clear_limbo(machine.facts.doubt.lsn, key=machine.facts.key),
+                lambda _answer: None,
+            )
+        self._evidence.pop(ledger_id, None)
+        self._storage.drop(ledger_id, first, last, through_lsn, WHEN_DURABLE, then)
+        self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
         """Drop deleted ledgers whose tombstones storage has shrunk."""

@@ -31,7 +31,13 @@ from quire.storage.config import SEGMENT_BYTES, StorageConfig, fitting_segment_b
 from quire.storage.owned_directory import close_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from quire.client.member_lists import MemberLister
+    from quire.core.ids import BookieId
+    from quire.core.ledger_metadata import LedgerMetadata
+    from quire.core.replica import Replica
+    from quire.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ async def serve(
             if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
                 raise
             raise PortInUseError(port_in_use(config.host, config.port), port=config.port) from cause
+        lists = _MemberLists(store)
+        server.collector.extras.lists = lists
         try:
             server.vigil.ended = stop.set
             host_now, port_now = server.address
@@ -101,10 +109,32 @@ async def serve(
             await stop.wait()
         finally:
             await server.stop(clean=True)
+            await lists.close()
         if server.vigil.error is not None:
             raise server.vigil.error
     finally:
         await store.close()
+
+
+class _MemberLists:
+    """Asks other bookies what they hold; the parts of a client are loaded when that is wanted first, which is seldom."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._lister: MemberLister | None = None
+
+    async def __call__(
+        self, record: LedgerMetadata, members: Sequence[BookieId]
+    ) -> Mapping[BookieId, Replica]:
+        if self._lister is None:
+            from quire.client.member_lists import MemberLister
+
+            self._lister = MemberLister(self._store)
+        return await self._lister(record, members)
+
+    async def close(self) -> None:
+        if self._lister is not None:
+            await self._lister.close()
 
 
 def storage_for(

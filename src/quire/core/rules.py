@@ -44,6 +44,17 @@ class AddOutcome(Enum):
     BOOKIE_FAILED = "bookie failed"
 
 
+class ExtraProof(Enum):
+    """What has to be known before a copy goes that the record does not give a bookie."""
+
+    NONE = "none"
+    """It stays: nothing proves that it is not the last one."""
+    RECORD = "record"
+    """That the record does not give it is enough."""
+    MEMBERS = "members"
+    """Each member of its write set has listed it."""
+
+
 class Introduction(NamedTuple):
     """What a bookie that does not know a ledger takes from its record.
 
@@ -457,6 +468,23 @@ def drop_covers(through: int, newest: int) -> bool:
     return newest <= through
 
 
+def extra_proof(*, above_end: bool, accepted_loss: bool) -> ExtraProof:
+    """What no record names has to be elsewhere first. Above a closed end nothing is of the ledger; of a loss none may be."""
+    if accepted_loss:
+        return ExtraProof.NONE
+    return ExtraProof.RECORD if above_end else ExtraProof.MEMBERS
+
+
+def extra_through(bound: int, now: int) -> int:  # noqa: ARG001 - a mutant uses the other
+    """What was put since the first look was asked for is no extra, and ends the condemnation."""
+    return bound
+
+
+def condemned_before_last_look() -> bool:
+    """Only a look that is asked for once no list has the extras allows the drop: who lists later does not count on them."""
+    return True
+
+
 # --- repair -------------------------------------------------------------------------------------------------------
 
 
@@ -617,6 +645,9 @@ class Rules:
     pass_covers: Callable[[int, int], int] = pass_covers
     watermark_counts: Callable[[int, int], bool] = watermark_counts
     drop_covers: Callable[[int, int], bool] = drop_covers
+    extra_proof: Callable[..., ExtraProof] = extra_proof
+    extra_through: Callable[[int, int], int] = extra_through
+    condemned_before_last_look: Callable[[], bool] = condemned_before_last_look
     fragment_is_decided: Callable[[LedgerMetadata, int], bool] = fragment_is_decided
     may_touch: Callable[..., bool] = may_touch
     may_publish: Callable[..., bool] = may_publish

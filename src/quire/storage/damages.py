@@ -61,12 +61,18 @@ class Damages:
 
     def put_back(self, ledger_id: int, first: int, last: int, origin_term: int = 0) -> None:
         """Entries first..last of a ledger and term were put again: what is damaged of them is not read any more."""
+        self._cut(ledger_id, first, last, (origin_term,) if origin_term else (0, -1))
+
+    def dropped(self, ledger_id: int, first: int, last: int) -> None:
+        """Entries first..last of a ledger, of whatever term, are dead."""
+        self._cut(ledger_id, first, last, None)
+
+    def _cut(self, ledger_id: int, first: int, last: int, terms: tuple[int, ...] | None) -> None:
         known = self._of_ledgers.get(ledger_id)
         if known is None:
             return
-        terms = (origin_term,) if origin_term else (0, -1)
         for damage in [one for one in known if 0 <= one.first <= last and one.last >= first]:
-            if damage.origin_term not in terms:
+            if terms is not None and damage.origin_term not in terms:
                 continue
             self._over(damage)
             for low, high in ((damage.first, first - 1), (last + 1, damage.last)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
@@ -73,6 +73,16 @@ class IntervalMap:
         lasts[start:end] = array("q", [item[1] for item in new])
         rows[start:end] = array("q", [item[2] for item in new])
 
+    def insert_older(self, first: int, last: int, row: int, is_newer: Callable[[int], bool]) -> None:
+        """Let a row hold what no newer row holds of first..last."""
+        for start, end, other in list(self.within(first, last)):
+            if is_newer(other):
+                if start > first:
+                    self.insert(first, start - 1, row)
+                first = end + 1
+        if first <= last:
+            self.insert(first, last, row)
+
     def within(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, row) of each interval that touches first..last, ascending, not clipped."""
         firsts, lasts, rows = self.firsts, self.lasts, self.rows
@@ -88,12 +98,16 @@ class IntervalMap:
 
 
 class RowTable:
-    """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and residues."""
+    """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and residues.
 
-    __slots__ = ("_dense", "_striped", "_terms", "lacs", "rows")
+    Where a carried run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
+    """
+
+    __slots__ = ("_dense", "_in_order", "_striped", "_terms", "lacs", "rows")
 
     def __init__(self) -> None:
         self.rows = bytearray()
+        self._in_order = True
         self.lacs: dict[int, int] = {}
         # The one run of a ledger by its index: most of many ledgers have no more in a segment.
         self._dense: dict[Holder, IntervalMap | int] = {}
@@ -120,7 +134,7 @@ class RowTable:
             index += 1
 
     def add(self, row: Row, lac: int) -> int:
-        """Take a row whose LSN is above those before it; returns its index. `lac` -1: says nothing."""
+        """Take a row whose LSN is above those before it, but for carried ones; returns its index. `lac` -1: says nothing."""
         index = len(self.rows) // ROW_BYTES
         self.rows += ROW.pack(*row)
         ledger_id = row.ledger_id
@@ -129,6 +143,30 @@ class RowTable:
         holder = self._holder(ledger_id, row.origin_term) if row.origin_term else ledger_id
         self._insert(holder, row.first, row.last, row.entries, row.period, row.residues, index)
         return index
+
+    def add_carried(self, row: Row) -> None:
+        """Take a row with the LSN that its run had before; it says nothing of the ledger's LAC."""
+        self._in_order = False
+        index = len(self.rows) // ROW_BYTES
+        self.rows += ROW.pack(*row)
+        self.lacs.setdefault(row.ledger_id, -1)
+        holder = self._holder(row.ledger_id, row.origin_term) if row.origin_term else row.ledger_id
+        intervals = self._map_for(holder, row.entries, row.period, row.residues)
+        intervals.insert_older(
+            row.first, row.last, index, lambda other: row_at(self.rows, other).lsn > row.lsn
+        )
+
+    def _map_for(self, holder: Holder, entries: int, period: int, residues: int) -> IntervalMap:
+        """The map that a run of this shape belongs to, made if need be."""
+        if period == 1 or entries == 1:
+            known = self._dense.get(holder)
+            if not isinstance(known, IntervalMap):
+                known = self._dense[holder] = IntervalMap() if known is None else self._map_of(known)
+            return known
+        classes = self._striped.setdefault(holder, {})
+        found = classes.get((period, residues))
+        intervals = classes[period, residues] = IntervalMap() if found is None else found
+        return intervals
 
     def _holder(self, ledger_id: int, origin_term: int) -> Holder:
         """What has the ids of a stream's run, noted among the stream's."""
@@ -139,20 +177,10 @@ class RowTable:
         self, holder: Holder, first: int, last: int, entries: int, period: int, residues: int, index: int
     ) -> None:
         """Let a row hold its ids, in the map that it belongs to."""
-        if period == 1 or entries == 1:
-            known = self._dense.get(holder)
-            if known is None:
-                self._dense[holder] = index
-                return
-            if isinstance(known, IntervalMap):
-                intervals = known
-            else:
-                intervals = self._dense[holder] = self._map_of(known)
+        if (period == 1 or entries == 1) and holder not in self._dense:
+            self._dense[holder] = index
         else:
-            classes = self._striped.setdefault(holder, {})
-            found = classes.get((period, residues))
-            intervals = classes[period, residues] = IntervalMap() if found is None else found
-        intervals.insert(first, last, index)
+            self._map_for(holder, entries, period, residues).insert(first, last, index)
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
@@ -201,8 +229,10 @@ class RowTable:
 
     def newest_lsn(self, ledger_id: int) -> int:
         """The highest LSN of a ledger's runs here."""
-        # Rows came by ascending LSN.
-        return row_at(self.rows, max(max(one.rows) for one in self._all_maps(ledger_id))).lsn
+        maps = self._all_maps(ledger_id)
+        if self._in_order:
+            return row_at(self.rows, max(max(one.rows) for one in maps)).lsn
+        return max(row_at(self.rows, index).lsn for one in maps for index in one.rows)
 
     def pieces(
         self, ledger_id: int, first: int, last: int, sequence: int, origin_term: int = 0
@@ -275,7 +305,7 @@ def _settle(cluster: list[RunPiece], first: int, last: int) -> Iterator[RunPiece
     if len(cluster) == 1:
         yield cluster[0]
         return
-    cluster.sort(key=lambda piece: piece.row.lsn)
+    cluster.sort(key=lambda piece: (piece.row.lsn, piece.sequence))  # of a run and its carried copy, the copy
     if all(piece.row.period == 1 or piece.row.entries == 1 for piece in cluster):
         intervals = IntervalMap()
         for index, piece in enumerate(cluster):

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
 from quire.core.descriptors import is_shortage
@@ -25,12 +27,15 @@ from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
+from quire.storage.compaction import Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
+from quire.storage.dropping import EntryDropper
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
 from quire.storage.holding import RangeHeld
 from quire.storage.identity import Identity
+from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.patient_worker import shortage
@@ -44,12 +49,13 @@ from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.slices import run_through
 from quire.storage.start import Start, StartReport
-from quire.storage.state_format import StoredLedgerState, encode_state
-from quire.storage.states import States, facts_of
+from quire.storage.state_format import encode_state
+from quire.storage.states import States, facts_of, stored_state
 from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
+from quire.wire.run import RunView
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
@@ -126,6 +132,7 @@ class LedgerStorage:
         self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
         for sequence, places in start.kept:
             self.kept.found(sequence, places)
+        self._dropper = EntryDropper(self, self._reader, self._states, self.kept, self._journal, self.damages)
         self._reclaimer = Reclaimer(
             self.segments,
             self._states,
@@ -135,6 +142,16 @@ class LedgerStorage:
             clock,
             config.spares_max,
             on_gone=lambda sequence: self.damages.file_gone(str(segment_files.path(sequence))),
+        )
+        self._compactor = Compactor(
+            self.segments,
+            self._states,
+            self._reader,
+            self._journal,
+            segment_files,
+            clock,
+            self.damages,
+            self._put_carried,
         )
         self._taking_up = TakingUp(
             self.segments,
@@ -229,6 +246,7 @@ class LedgerStorage:
         # What may have been lost is on disk now: only now may the evidence of it change.
         for segment in unsealed:
             self._seal_here(segment)
+        self._dropper.settle()
         for sequence in sorted(start.leftover):
             self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
@@ -263,7 +281,7 @@ class LedgerStorage:
         named = {ledger_id: self._known(ledger_id) for ledger_id in sorted(start.named)}
         for ledger in named.values():
             facts_of(ledger).doubt = Doubt(since)
-        states = [encode_state(StoredLedgerState(ledger.facts)) for ledger in named.values()]
+        states = [encode_state(stored_state(ledger)) for ledger in named.values()]
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
         if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in states) > room:
             before = self._states.suspicion
@@ -387,6 +405,8 @@ class LedgerStorage:
         assert table is not None
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
+        if self._reader.condemned:
+            self._dropper.acquit(ledger_id)
         if recovery:
             self.damages.put_back(ledger_id, run.first, run.last, origin_term)
         ledger.last = max(ledger.last, run.last)
@@ -415,19 +435,20 @@ class LedgerStorage:
     def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
         """Kill a ledger's entries; its tombstone keeps fence and key, for who decides what it refuses until then."""
         ledger = self._states.get(ledger_id) or self._states.new(ledger_id)
-        before, through = ledger.facts, ledger.dead_through
+        before, through, ranges = ledger.facts, ledger.dead_through, ledger.dead_ranges
         facts = before or LedgerFacts(ledger_id)
         ledger.facts = replace(facts, deleted_until_ms=until_ms)
         # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
-        ledger.dead_through = self._journal.last_lsn
+        ledger.dead_through, ledger.dead_ranges = self._journal.last_lsn, ()
         try:
             self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger)
         except StorageError as error:
-            ledger.facts, ledger.dead_through = before, through
+            ledger.facts, ledger.dead_through, ledger.dead_ranges = before, through, ranges
             self._journal.refuse(sink, tag, error)
             return
         self._states.place(ledger_id, ledger)
         self._states.note_limbo(ledger_id, ledger)
+        self._dropper.acquit(ledger_id)
         self.kept.forget(ledger_id, ledger.dead_through)
         self.damages.ledger_good(ledger_id)
         for sequence in ledger.drop_spans():
@@ -435,6 +456,35 @@ class LedgerStorage:
             if segment is not None:
                 segment.live -= 1
         self._journal.wait(sink, tag)
+
+    def drop(self, ledger_id: int, first: int, last: int, through_lsn: int, sink: Sink, tag: object) -> None:
+        """Kill entries of a ledger that lives on, with its fence and key, and without a tombstone.
+
+        Args:
+            ledger_id: the ledger; of one that is not known, or deleted, there is nothing to drop.
+            first: of the entries, of whatever origin term; 0..`ID_MAX` are all.
+            last: the last of them.
+            through_lsn: only what was put up to this LSN dies. What is put later, under the same ids, lives.
+            sink: is called with `tag` once that is durable; with an error, nothing was dropped: the disk is full or has
+                failed, or the ledger has as many dead ranges as its state can hold.
+            tag: whatever the caller knows the drop by.
+        """
+        self._dropper.drop(ledger_id, first, last, through_lsn, sink, tag)
+
+    def condemn(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
+        """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
+
+        An add to the ledger ends that, as `drop`, `delete` and `acquit` do, and a restart.
+        """
+        self._dropper.condemn(ledger_id, first, last, through_lsn)
+
+    def is_condemned(self, ledger_id: int) -> bool:
+        """Whether something of a ledger is condemned: then nothing of it was put since."""
+        return self._dropper.is_condemned(ledger_id)
+
+    def acquit(self, ledger_id: int) -> None:
+        """What is condemned of a ledger is found again."""
+        self._dropper.acquit(ledger_id)
 
     def clear_suspicion(self, sink: Sink, tag: object) -> None:
         """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
@@ -465,7 +515,7 @@ class LedgerStorage:
     def written_since(self, ledger_id: int, lsn: int) -> bool:
         """Whether a run of a ledger that is not deleted was put after an LSN, see `last_lsn`; True if unknown."""
         ledger = self._states.get(ledger_id)
-        return ledger is not None and self._reader.written_since(ledger_id, ledger, lsn)
+        return ledger is not None and self._dropper.written_since(ledger_id, ledger, lsn)
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """A copy of what is known of a ledger, None if it is not known, or is deleted and refuses nothing any more."""
@@ -507,6 +557,10 @@ class LedgerStorage:
             placed=placed,
             background=background,
         )
+        if self._reader.condemned:
+            held.unknown = sorted(
+                (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.vouched_through))
+            )
         if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1
         return held
@@ -641,6 +695,7 @@ class LedgerStorage:
             "write_path": self._files.write_path,
             "full": journal.full,
             "damages": self.damages.count,
+            "carried_bytes": self._compactor.carried_bytes,
         }
 
     def damaged(self, damage: Damage) -> None:
@@ -687,6 +742,54 @@ class LedgerStorage:
                 return int(end.value)
             yield
         return 0
+
+    def compact_slices(self, free_share: float) -> Generator[None, None, int]:
+        """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
+
+        Args:
+            free_share: of the disk, 0 to 1: with much free nothing is carried over.
+
+        Returns:
+            Of how many segments all was carried over.
+        """
+        steps = self._compactor.steps(0.0 if self._journal.full else free_share)
+        while not self._closed:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return int(end.value)
+            yield
+        return 0
+
+    def _put_carried(self, run: RunView, piece: RunPiece, space: Space) -> None:
+        """Put a run, or what is left of one, that keeps its LSN. Raises StorageError when it cannot be taken."""
+        row, body = piece.row, run.body
+        recovery = row.flags & RowFlag.RECOVERY
+        segment, offset, place_lsn = self._journal.put(
+            SegmentRecordKind.RUN,
+            row.ledger_id,
+            body,
+            crc32c(body),
+            space,
+            digest_type=run.digest_type,
+            period=run.period,
+            first=run.first,
+            last=run.last,
+            token=self.token(row.ledger_id),
+            residues=run.residues,
+            count=run.count,
+            flags=RecordFlag.CARRIED | (RecordFlag.RECOVERY if recovery else 0),
+            origin_term=row.origin_term,
+            carried_lsn=row.lsn,
+        )
+        assert segment.table is not None
+        segment.table.add_carried(
+            Row(
+                row.ledger_id, row.origin_term, run.first, run.last, row.lsn, offset // OFFSET_UNIT, len(body), run.count,
+                run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.residues,
+            )
+        )  # fmt: skip
+        self._recent.add(segment.sequence, offset, body, place_lsn)
 
     def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
         """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.

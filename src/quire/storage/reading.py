@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from operator import attrgetter, itemgetter
+from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
@@ -25,10 +26,11 @@ from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
+from quire.storage.dead_ranges import Dead, living
 from quire.storage.extents import extents
 from quire.storage.findings import Damage
 from quire.storage.footer_cache import FooterCache
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of, row_at
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
@@ -54,8 +56,11 @@ _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
+_NOTHING_DEAD: Final[tuple[int, Dead]] = (0, ())
 _UNREADABLE = 0x80
 """Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
+Streams: TypeAlias = Callable[[], list[Iterator[RunPiece]]]
+"""Looks into a segment: ascending pieces of a ledger's runs, dead or not, in one stream for each class of residues."""
 
 
 class RunReader:
@@ -66,6 +71,10 @@ class RunReader:
         files: their bytes.
         recent: bodies in memory.
         config: limits.
+
+    Attributes:
+        cache: rows of footers.
+        condemned: by ledger, what is left out as if it were dead.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class RunReader:
         self._files = files
         self._recent = recent
         self.cache = FooterCache(config.footer_cache_bytes_max)
+        self.condemned: dict[int, Dead] = {}
 
     # --- finding ------------------------------------------------------------------------------------------------
 
@@ -82,8 +92,8 @@ class RunReader:
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin_term: int = 0
     ) -> Iterator[RunPiece]:
         """What holds first..last of an origin term, ascending and disjoint; found lazily."""
-        dead = ledger.dead_through
-        cluster: list[Callable[[], list[Iterator[RunPiece]]]] = []
+        dead = ledger.dead_through, self._dead_ranges(ledger_id, ledger)
+        cluster: list[Streams] = []
         reach = -1
         for low, high, streams in self._sources(ledger_id, ledger, first, last, origin_term):
             if cluster and low > reach:
@@ -111,7 +121,7 @@ class RunReader:
                 or not self._segments.segments[span.sequence].header.terms
             ):
                 continue
-            rows = self._rows(ledger_id, span)
+            rows = self.rows(ledger_id, span)
             terms.update(
                 rows.terms(ledger_id) if isinstance(rows, RowTable) else [row_at(rows, 0).origin_term]
             )
@@ -125,43 +135,26 @@ class RunReader:
         ]
         return parts[0] if len(parts) == 1 else heapq.merge(*parts)
 
-    def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
-        """Whether a run of a ledger that is not dead has a higher LSN; True if that is unknown."""
-        lsn = max(lsn, ledger.dead_through)
-        for segment in self._segments.unsealed.values():
-            table = segment.table
-            if table is None or segment.last_lsn <= lsn or not table.holds_ledger(ledger_id):
-                continue
-            if table.newest_lsn(ledger_id) > lsn:
-                return True
-        for span in ledger.spans_within(0, ID_MAX):
-            if span.sequence in self._segments.unsealed:
-                continue
-            segment = self._segments.segments[span.sequence]
-            if segment.last_lsn <= lsn:
-                continue
-            if segment.first_lsn > lsn:
-                return True
-            rows = self._rows(ledger_id, span)
-            newest = rows.newest_lsn(ledger_id) if isinstance(rows, RowTable) else max(lsns_of(rows))
-            if newest > lsn:
-                return True
-        return False
+    def _dead_ranges(self, ledger_id: int, ledger: StoredLedger) -> Dead:
+        """What is dead of a ledger or condemned, besides what is so up to an LSN."""
+        if not self.condemned:
+            return ledger.dead_ranges
+        return tuple(sorted((*ledger.dead_ranges, *self.condemned.get(ledger_id, ()))))
 
     def _merged(
-        self, cluster: list[Callable[[], list[Iterator[RunPiece]]]], dead: int, first: int, last: int
+        self, cluster: list[Streams], dead: tuple[int, Dead], first: int, last: int
     ) -> Iterator[RunPiece]:
         streams = [stream for make in cluster for stream in make()]
+        if dead != _NOTHING_DEAD:
+            streams = [living(stream, *dead) for stream in streams]
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_BY_FIRST)
-        if dead:
-            merged = (piece for piece in merged if piece.row.lsn > dead)
         return resolve(merged, first, last)
 
     def _sources(
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin_term: int
-    ) -> Iterator[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]]:
+    ) -> Iterator[tuple[int, int, Streams]]:
         """What may hold first..last, by lowest id: (lowest id, highest id, how to look into it); made when asked for."""
-        unsealed: list[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]] = []
+        unsealed: list[tuple[int, int, Streams]] = []
         for segment in self._segments.unsealed.values():
             table = segment.table
             if table is not None and table.holds_ledger(ledger_id):
@@ -172,7 +165,7 @@ class RunReader:
         spans = self._expected_spans(ledger_id, ledger.spans_within(first, last))
         # One that is being taken up, or read again, is found in its table.
         sealed = (
-            (span.first, span.last, self._sealed_streams(ledger_id, span, first, last, origin_term))
+            (span.first, span.last, self.sealed_streams(ledger_id, span, first, last, origin_term))
             for span in spans
             if span.sequence not in self._segments.unsealed
         )
@@ -196,11 +189,11 @@ class RunReader:
             yield from batch
             count = min(2 * count, SPANS_EXPECTED_MAX)
 
-    def _sealed_streams(
-        self, ledger_id: int, span: Span, first: int, last: int, origin_term: int
-    ) -> Callable[[], list[Iterator[RunPiece]]]:
+    def sealed_streams(self, ledger_id: int, span: Span, first: int, last: int, origin_term: int) -> Streams:
+        """How to look into a sealed segment."""
+
         def streams() -> list[Iterator[RunPiece]]:
-            rows = self._rows(ledger_id, span, origin_term)
+            rows = self.rows(ledger_id, span, origin_term)
             if isinstance(rows, RowTable):
                 return rows.pieces(ledger_id, first, last, span.sequence, origin_term)
             if row_at(rows, 0).origin_term != origin_term:
@@ -209,7 +202,7 @@ class RunReader:
 
         return streams
 
-    def _rows(self, ledger_id: int, span: Span, origin_term: int = 0) -> bytes | RowTable:
+    def rows(self, ledger_id: int, span: Span, origin_term: int = 0) -> bytes | RowTable:
         """A ledger's rows in a sealed segment: packed if they are dense, and so of one term, else as a table.
 
         Where they cannot be read, entries of the origin term that is asked for are unknown.
@@ -378,7 +371,7 @@ class RunReader:
             short = self._short(piece, low, high, left, more=more)
             if short is not None:
                 return short
-        body = recent if recent is not None else self._body(piece)
+        body = recent if recent is not None else self.body(piece)
         if body is None:
             return None, high
         # A few entries too many are cheaper sent than cut away. Overwritten entries are always cut.
@@ -411,7 +404,7 @@ class RunReader:
         size = RECORD_HEADER_BYTES + row.body_bytes
         return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
 
-    def _body(self, piece: RunPiece) -> Buffer | None:
+    def body(self, piece: RunPiece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged.
 
         Raises:

@@ -19,8 +19,9 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.errors import DamagedSegmentError
 from quire.core.rules import RULES, Rules
+from quire.storage.dead_ranges import is_dead
 from quire.storage.findings import Damage, Scan, Torn
-from quire.storage.footer_format import DirectoryEntry, KeptPlace
+from quire.storage.footer_format import DirectoryEntry, KeptPlace, row_at
 from quire.storage.footers import decode_quietly, read_footer
 from quire.storage.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
 from quire.storage.replay import SegmentScanner
@@ -293,6 +294,10 @@ class Start:
         for sequence, entries in sorted(self._directories):
             self.segments[sequence].live = add_directory(self._ledger, sequence, entries)
         self._directories.clear()
+        for ledger in self.ledgers.values():
+            ledger.last = (
+                ledger.reach
+            )  # where something is dead, storage lowers it when it can look into the rows
         for sequence in sorted(self.segments):
             table = self.segments[sequence].table
             if table is None:
@@ -396,6 +401,7 @@ class Start:
             state = decode_state(ledger_id, body, lsn)
             check_acted_on(ledger_id, state)
         ledger.facts, ledger.dead_through = state.facts, state.dead_through
+        ledger.dead_ranges = state.dead_ranges
         ledger.state_lsn, ledger.state_sequence = lsn, sequence
 
     @contextmanager
@@ -441,13 +447,16 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     segment = Segment(header, seed_of(header.sequence, header.nonce))
     table = segment.table
     assert table is not None
-    table.extend(scan.rows_by_lsn(), scan.lacs)
+    rows = scan.rows_by_lsn()
+    table.extend(rows, scan.lacs)
     for ledger_id, lsn, body in scan.states:
         segment.keep_state(ledger_id, lsn, body)
     for place in scan.kept:
         segment.keep_record(place)
     segment.data_end = scan.data_end
     segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
+    if rows:
+        segment.first_lsn = min(scan.first_lsn, row_at(rows, 0).lsn)  # of a carried run
     segment.before_lsn, segment.before_checksum = scan.before_lsn, scan.before_checksum
     return segment
 
@@ -476,7 +485,8 @@ def add_directory(
         if ledger is None:
             continue
         ledger.holders += 1
-        if entry.highest_lsn <= ledger.dead_through:
+        newest = entry.highest_lsn
+        if newest <= ledger.dead_through or is_dead(ledger.dead_ranges, entry.first, entry.last, newest):
             continue
         ledger.add_span(sequence, entry)
         raise_lac(ledger, entry.lac)

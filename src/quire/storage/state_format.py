@@ -55,7 +55,7 @@ STATE: Final = Layout(
         Field("LSN of the doubt", "Q", _new("bookie", "bookie, and who clears limbo")),
         Field("the doubt covers ids below this, 2^63 = all", "Q", _new("bookie")),
         Field("ranges of the doubt, at most 16", "B", _new("nobody yet")),
-        Field("dead ranges, at most 64", "B", _new("nobody yet")),
+        Field("dead ranges, at most 64", "B", _new("bookie")),
         Field("zero", "H", _new("nobody yet")),
     ],
 )
@@ -66,9 +66,9 @@ _DOUBT_RANGE: Final = Layout(
 _DEAD_RANGE: Final = Layout(
     "Dead range",
     [
-        Field("first id", "q", _new("nobody yet")),
-        Field("last id", "q", _new("nobody yet")),
-        Field("LSN up to which it applies", "Q", _new("nobody yet")),
+        Field("first id", "q", _new("bookie")),
+        Field("last id", "q", _new("bookie")),
+        Field("LSN up to which it applies", "Q", _new("bookie")),
     ],
 )
 SHRUNK_STATE: Final = Layout(
@@ -193,9 +193,9 @@ def check_acted_on(ledger_id: int, state: StoredLedgerState) -> None:
     Raises:
         FormatError: naming the ledger and the field.
     """
-    if state.dead_below or state.dead_ranges:
+    if state.dead_below:
         raise FormatError(
-            f"the state of ledger {ledger_id} has dead ranges, which this version does not act on"
+            f"the state of ledger {ledger_id} has entries dead below {state.dead_below}, which this version does not act on"
         )
 
 

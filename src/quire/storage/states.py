@@ -193,7 +193,7 @@ class States:
         self, kind: SegmentRecordKind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE
     ) -> None:
         """Journal a ledger's state as it is now. Raises StorageError when it cannot be taken."""
-        body = encode_state(StoredLedgerState(ledger.facts, ledger.dead_through))
+        body = encode_state(stored_state(ledger))
         of_stream = ledger.facts is not None and ledger.facts.term > 0
         segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space, of_stream=of_stream)
         segment.keep_state(ledger_id, lsn, body)
@@ -286,6 +286,11 @@ class States:
 
 def _some(ledger_ids: array[int], count: int = LOOKED_AT) -> Iterator[array[int]]:
     return (ledger_ids[at : at + count] for at in range(0, len(ledger_ids), count))
+
+
+def stored_state(ledger: StoredLedger) -> StoredLedgerState:
+    """All of a ledger's state as it is stored."""
+    return StoredLedgerState(ledger.facts, ledger.dead_through, dead_ranges=ledger.dead_ranges)
 
 
 def facts_of(ledger: StoredLedger) -> LedgerFacts:

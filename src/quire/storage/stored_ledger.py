@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.footer_format import DirectoryEntry
+from quire.storage.state_format import DeadRange
 
 SPAN_FIELDS = 6
 """Sequence, first, last, place and number of the rows, checksum, and the highest last id of this span and those before."""
@@ -37,19 +38,23 @@ class StoredLedger:
             left.
         state_lsn: LSN of its newest state record, 0 if none.
         state_sequence: the segment where that lies.
-        dead_through: entries with an LSN up to this are deleted.
+        dead_through: entries with an LSN up to this are dead.
+        dead_ranges: what else is dead, by first id.
         last: highest entry id that is held, -1 if none.
         spans: sealed segments that hold its entries, packed, by first id.
         holders: sealed segments in use with something of it, dead or not, that a lost tombstone would bring back.
     """
 
-    __slots__ = ("dead_through", "facts", "holders", "last", "spans", "state_lsn", "state_sequence")
+    __slots__ = (
+        "dead_ranges", "dead_through", "facts", "holders", "last", "spans", "state_lsn", "state_sequence",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.facts: LedgerFacts | None = None
         self.state_lsn = 0
         self.state_sequence = 0
         self.dead_through = 0
+        self.dead_ranges: tuple[DeadRange, ...] = ()
         self.last = -1
         self.spans = _NONE
         self.holders = 0
@@ -64,8 +69,18 @@ class StoredLedger:
         """Nothing but a shrunk tombstone is left of it."""
         return self.facts is None and self.last < 0 and self.state_lsn > 0
 
+    @property
+    def reach(self) -> int:
+        """The highest id in any sealed segment, dead or not; -1 if none holds entries of it."""
+        return self.spans[-1] if self.spans else -1
+
+    @property
+    def partly_dead(self) -> bool:
+        """Some of its entries may be dead, so that what a segment holds of it says little of what lives."""
+        return bool(self.dead_through or self.dead_ranges)
+
     def add_span(self, sequence: int, entry: DirectoryEntry) -> None:
-        """A sealed segment holds entries of this ledger."""
+        """A sealed segment holds entries of this ledger; `last` is the caller's to set where it is partly dead."""
         if self.spans is _NONE:
             self.spans = array("q")
         spans = self.spans
@@ -86,7 +101,8 @@ class StoredLedger:
             at = SPAN_FIELDS * bisect_right(self._column(_FIRST), entry.first)
             spans[at:at] = fields
         self._set_reaches(len(spans) - SPAN_FIELDS if spans[-SPAN_FIELDS] == sequence else 0)
-        self.last = max(self.last, entry.last)
+        if not self.partly_dead:
+            self.last = max(self.last, entry.last)
 
     def _set_reaches(self, at: int) -> None:
         """The spans from an index on got another one before them, or lost one."""
@@ -99,6 +115,10 @@ class StoredLedger:
         """One field of all spans."""
         return memoryview(self.spans)[field::SPAN_FIELDS]
 
+    def has_span(self, sequence: int) -> bool:
+        """Whether a sealed segment is one of those that hold its entries."""
+        return sequence in self._column(0) if self.spans else False
+
     def drop_spans(self) -> list[int]:
         """Forget all entries; returns the segments that held some."""
         sequences = list(self.spans[::SPAN_FIELDS])
@@ -106,11 +126,11 @@ class StoredLedger:
         self.last = -1
         return sequences
 
-    def drop_span(self, sequence: int) -> None:
-        """A segment is read in another way now, or is gone."""
+    def drop_span(self, *sequences: int) -> None:
+        """Segments are read in another way now, or nothing of the ledger lives there."""
         kept = array("q")
         for at in range(0, len(self.spans), SPAN_FIELDS):
-            if self.spans[at] != sequence:
+            if self.spans[at] not in sequences:
                 kept.extend(self.spans[at : at + SPAN_FIELDS])
         self.spans = kept or _NONE
         self._set_reaches(0)

@@ -24,6 +24,7 @@ from quire.env.interfaces import Files
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.slices import run_through
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
@@ -236,6 +237,10 @@ class BookieRun:
     def reclaim(self) -> int:
         """Retire what is dead."""
         return self.storage.reclaim()
+
+    def compact(self) -> int:
+        """Carry over what lives in sparse segments, as on a disk that is nearly full."""
+        return run_through(self.storage.compact_slices(0.0))
 
     def shrink(self) -> None:
         """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""

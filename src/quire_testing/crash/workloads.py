@@ -360,6 +360,30 @@ def killed_while_recycling(run: BookieRun) -> None:
         run.settle()
 
 
+def compacted(run: BookieRun) -> None:
+    """Segments with little in them are compacted and given back, again and again, between adds, fences and kills."""
+    for turn in range(5):
+        filler = 20 + turn
+        run.add(1, 3 * turn, count=3, size=300, lac=3 * turn - 1)
+        run.add(2, turn, size=3000)
+        run.fence(3 + turn)
+        for entry_id in range(9):
+            run.add(filler, entry_id, size=ROLL_BYTES)
+            run.settle()
+        run.add(1, 3 * turn + 1, size=200, recovery=turn > 2)
+        run.delete(filler)
+        run.settle()
+        run.compact()
+        if turn % 2:
+            run.settle()
+        run.reclaim()
+        run.settle()
+        if turn == 2:
+            run.kill()
+        run.add(2, 10 + turn, size=500)
+        run.settle()
+
+
 NARROW = replace(SMALL, group_bytes_max=4 * KIB, inline_bytes_max=0)
 """Everything goes over the worker, in groups of a block."""
 
@@ -383,4 +407,5 @@ WORKLOADS = (
     Workload("killed anywhere", killed_anywhere),
     Workload("killed while starting", killed_while_starting),
     Workload("killed while recycling", killed_while_recycling),
+    Workload("compaction", compacted),
 )

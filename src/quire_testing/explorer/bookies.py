@@ -46,6 +46,24 @@ class Disk(NamedTuple):
     facts: tuple[Any, ...] | None = None
 
 
+class Collecting(NamedTuple):
+    """Where a bookie's collector is with the ledger.
+
+    Attributes:
+        step: "looked", "condemned", "listed" or "asked".
+        version: of the record at the first look.
+        extras: entries of the ranges that it showed, held or not.
+        unlisted: those of them that need lists, and have none.
+        again: the version that the last look showed, once it was asked for.
+    """
+
+    step: str
+    version: int
+    extras: int
+    unlisted: int = 0
+    again: int = -1
+
+
 class BookieState(NamedTuple):
     """One bookie. Entries are bits.
 
@@ -66,6 +84,9 @@ class BookieState(NamedTuple):
         waiting: normal adds that wait for that answer.
         owed: entries that it held before a loss (where doubts are cleared).
         gone: it is there no more, nor is what it held, which stays here for those who judge.
+        collecting: where its collector is, if it collects.
+        condemned: entries of which nothing is said until the collector has ended.
+        put: entries that were put since its collector's first look.
     """
 
     facts: tuple[Any, ...] | None = None
@@ -85,6 +106,9 @@ class BookieState(NamedTuple):
     waiting: tuple[Waiting, ...] = ()
     owed: int = 0
     gone: bool = False
+    collecting: Collecting | None = None
+    condemned: int = 0
+    put: int = 0
 
     @property
     def lac(self) -> int:
@@ -209,7 +233,7 @@ class BookieDriver:
     def _stored(self, before: BookieState, after: BookieState, request: Request) -> BookieState:
         """Entries are there to be read; what must never be stored, and a LAC that falls, is a fault."""
         bits = self.bits_of(request)
-        after = after._replace(held=after.held | bits, damaged=after.damaged & ~bits)
+        after = self._put(after._replace(held=after.held | bits, damaged=after.damaged & ~bits), bits)
         known = LedgerFacts(*before.facts) if before.facts else LedgerFacts(LEDGER)
         fenced = known.fenced or (before.answered_fence and not self.configuration.journal)
         if (request[0] == "add" and fenced) or known.deleted_until_ms:
@@ -217,6 +241,13 @@ class BookieDriver:
                 fault=("I9", "a bookie stored a normal add after it was fenced or deleted")
             )
         return after if after.lac >= before.lac else after._replace(fault=("I5", "a bookie's LAC fell"))
+
+    def _put(self, state: BookieState, bits: int) -> BookieState:
+        """What is put is no extra, and ends the condemnation; a mutant does not heed it."""
+        if state.collecting is None:
+            return state
+        heeded = self.rules.extra_through(0, 1) == 0
+        return state._replace(put=state.put | bits, condemned=0 if heeded else state.condemned & ~bits)
 
     def answer(
         self, state: BookieState, waiting: Waiting, answer: Answer, *, fences: bool
@@ -251,8 +282,9 @@ class BookieDriver:
             return reply_to(waiting, Answer.OK, (lac, lafr) if self.configuration.guarantee else lac)
         _, _, first, last, _ = request
         here = [entry for entry in range(first, last + 1) if state.held >> entry & 1]
-        readable = tuple(entry for entry in here if not state.damaged >> entry & 1)
-        unknown = tuple((entry, entry) for entry in here if entry not in readable and machine.tells_damage())
+        readable = tuple(entry for entry in here if not (state.damaged | state.condemned) >> entry & 1)
+        unsaid = state.condemned | (state.damaged if machine.tells_damage() else 0)
+        unknown = tuple((entry, entry) for entry in here if entry not in readable and unsaid >> entry & 1)
         return reply_to(waiting, Answer.OK, (readable, machine.conclusive_through(first, last), unknown))
 
     # --- the disk --------------------------------------------------------------------------------------------------
@@ -265,6 +297,8 @@ class BookieDriver:
             pass
         elif kind == "run":
             disk = disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1]))
+        elif kind == "drop":
+            disk = disk._replace(held=disk.held & ~content)
         elif kind == "tombstone":
             disk = Disk(0, NO_ENTRY, content)
         else:
@@ -357,6 +391,8 @@ class BookieDriver:
         answer = machine.may_read(KEY, 0)
         if answer is not Answer.OK and answer not in NEGATIVES:
             return ReplicaList(answer)
+        if state.condemned:
+            return ReplicaList(Answer.UNKNOWN)
         size = self.configuration.ensemble
         striped = self.configuration.write_quorum < size
         held = tuple(
@@ -371,7 +407,7 @@ class BookieDriver:
 
     def readable(self, state: BookieState, first: int, last: int) -> int | None:
         """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
-        if state.gone:
+        if state.gone or state.condemned:
             return None
         ((_, (_, answer, payload)),) = self.look(state, (0, ("read", 0, first, last, False), True), Answer.OK)
         if answer is Answer.OK:
@@ -392,7 +428,7 @@ class BookieDriver:
         ready = machine.add(key=KEY, token=0, digest_type=0, lac=NO_ENTRY, recovery=True)
         assert ready.record is Journaled.RUN, ready.answer
         after = self._with(state, machine)
-        return after._replace(held=after.held | entries, damaged=after.damaged & ~entries)
+        return self._put(after._replace(held=after.held | entries, damaged=after.damaged & ~entries), entries)
 
     # --- pieces ----------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,9 @@ class Configuration:
         closed: whether it begins closed, in each way in which every entry is on Qa bookies of its write set.
         changed: whether it begins with entry 0 in a decided fragment, and another ensemble from entry 1 on.
         gone: whether the bookie that such a change left is gone for ever.
+        returns: bookies that are gone and come back with what they held.
+        collects: whether each bookie drops the copies that the record does not give it.
+        accepts_loss: whether who repairs accepts the loss of what only bookies have that are gone.
         waits: whether a writer that cannot reach its ack quorum waits for bookies; it may end at any time.
         guarantee: whether the ledger guarantees its write quorum.
         transit_damages: adds that arrive damaged: the bookie refuses them, and they are sent once more.
@@ -84,6 +87,9 @@ class Configuration:
     gone: bool = False
     guarantee: bool = False
     transit_damages: int = 0
+    returns: int = 0
+    collects: bool = False
+    accepts_loss: bool = False
 
     @property
     def name(self) -> str:

@@ -138,6 +138,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(
         3, 2, 2, 1, entries=2, recoverers=0, losses=1, waits=True, guarantee=True, transit_damages=1
     ),
+    Configuration(3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True),
     StreamConfiguration(lost_swaps=1),
     StreamConfiguration(2, 2, 2, 1),
     StreamConfiguration(),

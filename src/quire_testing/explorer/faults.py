@@ -72,6 +72,9 @@ class Faults(WorldParts):
         if budget.losses:
             spent = self.budgets.number(budget._replace(losses=budget.losses - 1))
             self._losses((*state[:-1], spent), moves)
+        if budget.returns:
+            spent = self.budgets.number(budget._replace(returns=budget.returns - 1))
+            self._returns((*state[:-1], spent), moves)
 
     def _timeouts(self, state: State, moves: list[Move]) -> None:
         for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
@@ -146,7 +149,16 @@ class Faults(WorldParts):
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
             if not before.gone:
-                after = before._replace(journal=(), waiting=(), looking=False, question="", gone=True)
+                after = before._replace(
+                    journal=(),
+                    waiting=(),
+                    looking=False,
+                    question="",
+                    gone=True,
+                    collecting=None,
+                    condemned=0,
+                    put=0,
+                )
                 new = self._stopped(state, bookie, before, after)
                 moves.append((Label(bookie_name(bookie), "is lost for ever", (), kind="loss"), tuple(new)))
 
@@ -167,6 +179,16 @@ class Faults(WorldParts):
             command = f"refuses {request_text(request)}, damaged on its way"
             label = Label(bookie_name(bookie), command, said, self.names[0], "transit damage")
             moves.append((label, tuple(new)))
+
+    def _returns(self, state: State, moves: list[Move]) -> None:
+        """A bookie that was gone is there again, with what it held."""
+        for number in range(self.n):
+            before = self.bookies.parts[state[number]]
+            if before.gone:
+                new = list(state)
+                new[number] = self.bookies.number(before._replace(gone=False))
+                label = Label(bookie_name(number), "is back with what it held", (), kind="return")
+                moves.append((label, tuple(new)))
 
     def _settle_disks(self, new: list[int]) -> None:
         """The last crash has been: what waits for a disk is on it now."""

@@ -45,6 +45,7 @@ INVARIANTS: Final = {
     "RR1": "a repair changes only bookies of decided fragments",
     "RR2": "who a repair puts into the record holds its share of that fragment",
     "RR3": "no entry is called lost that a disk holds",
+    "RR4": "no copy is dropped as one too many that is the last readable one of an entry",
     "F5": "where a repair says that all is whole it is; what lacks copies can always still be repaired",
     "Q1": "full fragments: with a guaranteed write quorum, every entry before the last fragment is on all of it",
     "Q2": "full close: with a guaranteed write quorum, every entry up to a closed end is on all of it",
@@ -313,10 +314,14 @@ class Watch:
         if record is None:
             return None
         configuration = self._world.configuration
-        needed = record.ack_quorum
+        needed, lost = record.ack_quorum, store.lost
         if not configuration.journal:
             needed = max(0, needed - configuration.crashes)
-        if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told)) is not None:
+        if configuration.collects:
+            needed = (
+                1  # a collector may take what a repair is about to publish: it lists again, and copies anew
+            )
+        if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told, lost)) is not None:
             copies = _copies_of(seen.shares, bookies, entry)
             return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
         if "V" in self._names:
@@ -325,7 +330,7 @@ class Watch:
                     return Violation("V", "a bookie denies what it held, and the record says is its")
         if "I3" not in self._names or end is None:
             return None
-        if (entry := _thinnest(seen.shares, bookies, needed, end)) is not None:
+        if (entry := _thinnest(seen.shares, bookies, needed, end, lost)) is not None:
             copies = _copies_of(seen.shares, bookies, entry)
             return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
         return None
@@ -345,7 +350,7 @@ class Watch:
         for name, through in throughs.items():
             if name not in self._names:
                 continue
-            if (entry := _thinnest(seen.shares, bookies, record.write_quorum, through)) is not None:
+            if (entry := _thinnest(seen.shares, bookies, record.write_quorum, through, 0)) is not None:
                 copies = _copies_of(seen.shares, bookies, entry)
                 return Violation(name, f"entry {entry} is on {copies} bookies of its write quorum")
         return None
@@ -379,9 +384,11 @@ class Watch:
         return None
 
 
-def _thinnest(shares: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int) -> int | None:
-    """The first entry up to `last` with fewer than `needed` copies where the record says; entries are bits."""
-    at_least = [(1 << last + 1) - 1, *(0,) * needed]
+def _thinnest(
+    shares: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int, lost: int
+) -> int | None:
+    """The first entry up to `last`, not accepted as lost, with fewer than `needed` copies where the record says."""
+    at_least = [(1 << last + 1) - 1 & ~lost, *(0,) * needed]
     for share, bookie in zip(shares, bookies, strict=True):
         held = share & bookie.held
         for copies in range(needed, 0, -1):

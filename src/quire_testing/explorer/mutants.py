@@ -21,7 +21,7 @@ from quire_testing.explorer.log_mutants import LOG_MUTANTS
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
-from quire_testing.explorer.repair_mutants import REPAIR_MUTANTS
+from quire_testing.explorer.repair_mutants import EXTRA_MUTANTS, REPAIR_MUTANTS
 from quire_testing.explorer.stream_mutants import STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
@@ -40,6 +40,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     COLLECTOR_MUTANTS,
     DIRECTORY_MUTANTS,
     REPAIR_MUTANTS,
+    EXTRA_MUTANTS,
     STREAM_MUTANTS,
 )
 """What shows in one world, or is of one kind, stands together."""

@@ -20,13 +20,15 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import NO_NOTES, LedgerNotes
+from quire.core.repair_effects import RepairOutcome
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import Client, Outcome, WriterDriver
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.readers import ReaderDriver, ReaderState
 from quire_testing.explorer.recoverers import RecoveryDriver
-from quire_testing.explorer.repairers import RepairDriver, judged
+from quire_testing.explorer.repairers import RepairDriver, bits_of, judged, shares_of_decided
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
@@ -45,12 +47,22 @@ class Label(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The metadata store: the record (None once deleted), its version, closes so far, what went wrong."""
+    """The metadata store: the record (None once deleted), its version, closes so far, what went wrong, the notes.
+
+    `whole`: where bookies collect, a repair has said of this very version that all is there.
+    """
 
     record: LedgerMetadata | None
     version: int
     closes: int = 0
     fault: tuple[str, str] | None = None
+    notes: LedgerNotes = NO_NOTES
+    whole: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Entries, as bits, whose loss was accepted."""
+        return bits_of(entries for loss in self.notes.losses for entries in loss.ranges)
 
 
 class Ask(NamedTuple):
@@ -61,6 +73,7 @@ class Ask(NamedTuple):
     version: int
     answer: str = ""
     waits: bool = True
+    notes: LedgerNotes = NO_NOTES
 
 
 class Budget(NamedTuple):
@@ -75,6 +88,7 @@ class Budget(NamedTuple):
     losses: int
     reruns: int
     transit_damages: int
+    returns: int = 0
 
 
 class Clearing(NamedTuple):
@@ -227,7 +241,8 @@ class WorldParts:
             place = self.at_ask + client
             questions = self.asks.parts[new[place]]
             for kind, *rest in asks:
-                questions = (*questions, Ask(kind, *(rest or (None, 0))))
+                record, version, *notes = rest or (None, 0)
+                questions = (*questions, Ask(kind, record, version, notes=notes[0] if notes else NO_NOTES))
             new[place] = self.asks.number(questions)
         if changed:
             no_link = self.no_link
@@ -241,13 +256,31 @@ class WorldParts:
         ended = self.clients.parts[number]
         if not ended.result:
             return number
-        return self.clients.number(self.judged(ended, [self.bookies.parts[each] for each in new[: self.n]]))
+        bookies = [self.bookies.parts[each] for each in new[: self.n]]
+        store = self.stores.parts[new[self.at_store]]
+        if self.configuration.collects and ended.result == RepairOutcome.WHOLE.name:
+            whole = store.whole or ended.machine.plan.version == store.version
+            new[self.at_store] = self.stores.number(store._replace(whole=whole))
+        return self.clients.number(self.judged(ended, bookies, self._asked_for(store)))
 
-    def judged(self, ended: Client, bookies: Sequence[BookieState]) -> Client:
+    def _asked_for(self, store: Store) -> list[int] | None:
+        """Where bookies collect, what repairs ask each for: no copy that the record does not give it, or that is lost."""
+        if not self.configuration.collects or store.record is None:
+            return None
+        own = [0] * self.n
+        for number, share in shares_of_decided(store.record):
+            own[number] |= share & ~store.lost
+        return own
+
+    def judged(
+        self, ended: Client, bookies: Sequence[BookieState], asked_for: Sequence[int] | None = None
+    ) -> Client:
         """A repairer that has just ended, judged by the disks."""
         c = self.configuration
         held = [bookie.held for bookie in bookies]
         readable = [bookie.held & ~bookie.damaged for bookie in bookies]
+        if asked_for is not None:
+            readable = [some & own for some, own in zip(readable, asked_for, strict=True)]
         return judged(ended, held, readable, sound=not (c.crashes or c.damages or c.deletions))
 
     def _tidy(self, new: list[int], client: int, place: int) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quire.core.rules import RULES
+from quire.core import rules as shipped
+from quire.core.rules import RULES, ExtraProof
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED
@@ -72,3 +73,67 @@ REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
 )
 """In the order of the reference's table."""
+
+BACK: Final = Configuration(
+    3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True
+)
+
+TWO_COPY: Final = (
+    "writer: has closed, lacking: nothing",
+    "b0: is lost for ever",
+    "repairer 1: repairs, gone b0",
+    "repairer 1: reads CLOSED at 0 length 1 0:[b0 b1]",
+    "repairer 1: lists b1",
+    "repairer 1: lists b2",
+    "repairer 1: reads 0 for b2: 0",
+    "repairer 2: repairs, gone b0",
+    "repairer 2: reads CLOSED at 0 length 1 0:[b0 b1]",
+    "repairer 2: lists b1",
+    "repairer 2: lists b2",
+    "repairer 2: reads 0 for b2: 0",
+    "b2: takes copies of 0..0: 0 from repairer 1",
+)
+"""Two repairers are about to put the same bookie in the place of one that is gone, and the copy of the first has arrived."""
+
+EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
+    with_rules(
+        "X42",
+        "extras are dropped without a bound: what was put since the first look goes too",
+        replace(BACK, repairers=2),
+        "RR2",
+        begin=TWO_COPY,
+        extra_through=lambda bound, now: now,
+    ),
+    with_rules(
+        "extra-look-first",
+        "the last look at the record is from before the extras were condemned",
+        BACK,
+        "RR2",
+        condemned_before_last_look=lambda: False,
+    ),
+    with_rules(
+        "extra-loss",
+        "what was accepted as lost is nobody's, and goes as what stands above the end does",
+        Configuration(
+            3,
+            2,
+            2,
+            2,
+            recoverers=0,
+            losses=1,
+            returns=1,
+            damages=1,
+            repairers=1,
+            closed=True,
+            collects=True,
+            accepts_loss=True,
+        ),
+        "RR4",
+        extra_proof=lambda *, above_end, accepted_loss: (
+            ExtraProof.RECORD
+            if accepted_loss
+            else shipped.extra_proof(above_end=above_end, accepted_loss=False)
+        ),
+    ),
+)
+"""Of a bookie that was gone, replaced, is back, and may be chosen again. No program plays them: they are the collector's."""

@@ -15,9 +15,10 @@ from typing import Any, Final
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.repair_effects import (
     CopyRange,
+    Loss,
     ReadRecord,
     RepairEnded,
     RepairLimits,
@@ -68,6 +69,7 @@ class RepairDriver(ClientDriver):
         self._rules = rules
         self._kind = kind
         self._in_order = configuration.bookies > configuration.ensemble + 1
+        self._accepted = Loss(1, "operator") if configuration.accepts_loss else None
 
     def new(self, fault: Fault | None = None) -> Client:
         """A repairer that repairs nothing now; what it did in an earlier repair is no state of the next."""
@@ -77,7 +79,7 @@ class RepairDriver(ClientDriver):
         self, client: Client, gone: Sequence[BookieId], candidates: Sequence[BookieId]
     ) -> list[Outcome]:
         """Begin with what an operator says of bookies."""
-        machine = self._kind(gone, candidates, limits=LIMITS, rules=self._rules)
+        machine = self._kind(gone, candidates, accepted=self._accepted, limits=LIMITS, rules=self._rules)
         return self.step(Client((), machine, fault=client.fault), lambda m: m.start())
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
@@ -89,7 +91,7 @@ class RepairDriver(ClientDriver):
         if isinstance(effect, ReadRecord):
             running.asks.append(("read",))
         elif isinstance(effect, WriteRepaired):
-            running.asks.append(("swap", effect.record, effect.version))
+            running.asks.append(("swap", effect.record, effect.version, effect.notes))
         elif isinstance(effect, RepairEnded):
             running.result = effect.outcome.name
 
@@ -203,9 +205,15 @@ class RepairDriver(ClientDriver):
             return self.step(client, lambda m: m.unknown())
         return self.step(client, lambda m: m.conflicted())
 
-    def read_answered(self, client: Client, record: LedgerMetadata | None, version: int) -> list[Outcome]:
-        """The record as the store has it."""
-        return self.step(client, lambda m: m.record_read(record, version))
+    def read_answered(
+        self,
+        client: Client,
+        record: LedgerMetadata | None,
+        version: int,
+        notes: LedgerNotes = NO_NOTES,
+    ) -> list[Outcome]:
+        """The record as the store has it, and its notes."""
+        return self.step(client, lambda m: m.record_read(record, version, notes))
 
     # --- names ---------------------------------------------------------------------------------------------------
 

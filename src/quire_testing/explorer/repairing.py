@@ -170,7 +170,11 @@ class Repairs:
             return after
         if not repaired_only(old, new):
             return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
-        if any(share & ~self._world.bookies.parts[state[bookie]].held for bookie, share in _came(old, new)):
+        # What a collector takes in between is listed again after the swap: `Extras` judges it.
+        if not self._world.configuration.collects and any(
+            share & ~self._world.bookies.parts[state[bookie]].held & ~after.lost
+            for bookie, share in _came(old, new)
+        ):
             return after._replace(
                 fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
             )

@@ -20,6 +20,7 @@ from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name, bookie_number, patience
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.doubts import Doubts
+from quire_testing.explorer.extras import Extras
 from quire_testing.explorer.faults import Faults
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import (
@@ -46,6 +47,7 @@ class World(Beginning, Faults, Reading, Doubts):
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
         super().__init__(configuration, switches)
         self.repairs = Repairs(self)
+        self.extras = Extras(self)
 
     def initial(self) -> State:
         """A new ledger, or none yet where bookies are away; no step is done yet."""
@@ -70,6 +72,7 @@ class World(Beginning, Faults, Reading, Doubts):
             c.losses,
             c.reruns,
             c.transit_damages,
+            c.returns,
         )
         return (
             *[bookie] * self.n,
@@ -101,6 +104,8 @@ class World(Beginning, Faults, Reading, Doubts):
             self._doubt_moves(state, moves)
         if self.reader_names:
             self._reader_moves(state, budget, moves)
+        if self.configuration.collects:
+            self.extras.moves_of(state, moves)
         if any(budget):
             self._faults(state, budget, moves)
         if budget.timeouts and self.configuration.repairers:
@@ -117,7 +122,8 @@ class World(Beginning, Faults, Reading, Doubts):
 
         A reader goes on, and what arrives late is what it reads.
         """
-        if self.reader_names or (self.configuration.repairers and self.repairs.has_reason(state)):
+        c = self.configuration
+        if self.reader_names or c.collects or (c.repairers and self.repairs.has_reason(state)):
             return False
         for place in range(self.at_client, self.at_link):
             number = state[place]
@@ -333,7 +339,7 @@ class World(Beginning, Faults, Reading, Doubts):
         store = self.stores.parts[state[self.at_store]]
         after, answer = self.swapped(store, ask, by_writer=client == 0)
         if answer == "written" and client > self.configuration.recoverers:
-            after = self.repairs.judged_swap(state, store, after)
+            after = self.repairs.judged_swap(state, store, after._replace(notes=ask.notes))
         done = (ask._replace(answer=answer, version=after.version),) if ask.waits else ()
         new = list(state)
         new[self.at_store] = self.stores.number(after)
@@ -363,7 +369,7 @@ class World(Beginning, Faults, Reading, Doubts):
             fault = fault or ("M", f"not a legal change: {old.state.name} became {ask.record.state.name}")
         moved = old.fragments != ask.record.fragments and repaired_only(old, ask.record)
         closes = min(2, store.closes + (closing and not moved))
-        return Store(ask.record, store.version + 1, closes, fault), "written"
+        return Store(ask.record, store.version + 1, closes, fault, store.notes), "written"
 
     def _swap_heard(
         self, state: State, client: int, rest: tuple[Ask, ...], ask: Ask, moves: list[Move]
@@ -392,7 +398,8 @@ class World(Beginning, Faults, Reading, Doubts):
         if found is None:
             driver = self.driver_of(client)
             who, store = self.clients.parts[key[1]], self.stores.parts[key[2]]
-            outcomes = driver.read_answered(who, store.record, store.version)
+            notes = (store.notes,) if client > self.configuration.recoverers else ()
+            outcomes = driver.read_answered(who, store.record, store.version, *notes)
             text = record_text(store.record) if store.record else "nothing"
             found = [self._client_move(client, outcome, f"reads {text}", "store") for outcome in outcomes]
             memo[key] = found

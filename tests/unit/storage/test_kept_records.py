@@ -11,7 +11,7 @@ from quire.storage import record_bodies as bodies
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_files import Space
 from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
-from quire.storage.state_format import DeadRange, StoredLedgerState, encode_state
+from quire.storage.state_format import StoredLedgerState, encode_state
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
 UNKNOWN_KIND = 0x3C
@@ -112,8 +112,8 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
         (SegmentRecordKind.LEDGER_STATE, b"\3" + bytes(99), "version 3; this program reads 1 to 2"),
         (
             SegmentRecordKind.LEDGER_STATE,
-            encode_state(StoredLedgerState(LedgerFacts(1), 0, 0, (DeadRange(1, 2, 3),))),
-            "dead ranges, which this version does not act on",
+            encode_state(StoredLedgerState(LedgerFacts(1), 0, 4)),
+            "entries dead below 4, which this version does not act on",
         ),
         (SegmentRecordKind.SUSPICION, bytes(12), "a suspicion has 12 bytes where 17 belong"),
         (SegmentRecordKind.TOMBSTONES, b"\0\0\0\7", "a record of tombstones has 4 bytes where 116 belong"),

@@ -148,9 +148,6 @@ def test_an_impossible_doubt_is_refused(held: Doubt, what: str) -> None:
 
 def test_what_is_read_and_not_acted_on_is_refused() -> None:
     check_acted_on(7, StoredLedgerState(LedgerFacts(7), 5))
-    for state in (
-        StoredLedgerState(LedgerFacts(7), 5, 1),
-        StoredLedgerState(LedgerFacts(7), 5, 0, (DeadRange(1, 2, 3),)),
-    ):
-        with pytest.raises(FormatError, match="ledger 7 has dead ranges"):
-            check_acted_on(7, state)
+    check_acted_on(7, StoredLedgerState(LedgerFacts(7), 5, 0, (DeadRange(1, 2, 3),)))
+    with pytest.raises(FormatError, match="ledger 7 has entries dead below 1, which this version does not"):
+        check_acted_on(7, StoredLedgerState(LedgerFacts(7), 5, 1))

@@ -1,0 +1,131 @@
+"""Copies too many: entries that a bookie holds and the ledger's record does not give it, and when it may drop them.
+
+A bookie was replaced, by a repair or an ensemble change, and what it had is still there; or it was sent entries above the
+end at which the ledger was closed. Nobody asks it for them, but three things can still make them needed: the bookie is
+chosen again, the last other copy was lost, or the record that was read is an old one.
+
+1. *First look.* The bookie notes its last LSN, and then reads the record: what the record does not give it, and was put up to
+   that LSN, are the extras.
+2. *Condemn*, a time of grace later: the bookie neither gives nor denies the extras. A repairer that lists it from now on does
+   not find them, and a put ends all of it.
+3. *Members.* Each bookie of the extras' write sets lists them, but for those above a closed end.
+4. *Last look*, asked for after all that: only where the record has the same version the extras are dropped.
+
+Never of a fragment that is not decided, nor behind it, and never what was accepted as lost: it may be the only copy.
+
+Source: docs/protocol/collection.md, "Copies too many".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from quire.core.ids import ID_MAX, BookieId
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.missing_copies import period_of
+from quire.core.quorum import residues_of_slot
+from quire.core.replica import Replica
+from quire.core.rules import RULES, ExtraProof, Rules
+from quire.core.shares import HeldInterval
+
+
+class ExtraRange(NamedTuple):
+    """Entries first..last of a ledger, of which a bookie has none to keep.
+
+    Attributes:
+        first: of the range.
+        last: its last id; `ID_MAX` above a closed end.
+        members: who has them by the record, by slot; nobody above a closed end.
+    """
+
+    first: int
+    last: int
+    members: tuple[BookieId, ...]
+
+
+class ExtraLook(NamedTuple):
+    """What one look at the record shows.
+
+    Attributes:
+        version: of the record.
+        through: the last LSN of the bookie before the record was asked for.
+        ranges: what the record does not give the bookie, ascending.
+    """
+
+    version: int
+    through: int
+    ranges: tuple[ExtraRange, ...]
+
+
+def extra_ranges(
+    record: LedgerMetadata, notes: LedgerNotes, bookie: BookieId, rules: Rules = RULES
+) -> tuple[ExtraRange, ...]:
+    """The ranges of a ledger of which its record gives a bookie nothing, and whose copies may be dropped.
+
+    Of a fragment that names the bookie, all stays: what it holds there of other classes goes with the ledger. So does
+    all of a stream, where an id alone names no entry.
+    """
+    found: list[ExtraRange] = []
+    if record.term:
+        return ()
+    for index, fragment in enumerate(record.fragments):
+        last = record.last_entry_of_fragment(index)
+        if last is None or last < fragment.first_entry or bookie in fragment.ensemble:
+            continue
+        span = EntryRange(fragment.first_entry, last)
+        accepted = any(lost.overlaps(span) for loss in notes.losses for lost in loss.ranges)
+        proof = rules.extra_proof(above_end=False, accepted_loss=accepted)
+        if proof is not ExtraProof.NONE:
+            members = tuple(fragment.ensemble) if proof is ExtraProof.MEMBERS else ()
+            found.append(ExtraRange(span.first, span.last, members))
+    above = rules.extra_proof(above_end=True, accepted_loss=False)
+    if record.state is LedgerState.CLOSED and above is ExtraProof.RECORD:
+        found.append(ExtraRange(record.last_entry + 1, ID_MAX, ()))
+    return tuple(found)
+
+
+def is_listed(
+    extra: ExtraRange,
+    held: Iterable[HeldInterval],
+    record: LedgerMetadata,
+    lists: Mapping[BookieId, Replica],
+) -> bool:
+    """Whether each member of the write sets of what is held of a range has listed it.
+
+    Args:
+        extra: the range.
+        held: what the bookie holds.
+        record: the ledger's record.
+        lists: by member, what it lists; one that gave no list is missing.
+    """
+    size = record.ensemble_size
+    for each in held:
+        first, last = max(each.first, extra.first), min(each.last, extra.last)
+        if first > last:
+            continue
+        for slot, member in enumerate(extra.members):
+            replica = lists.get(member)
+            if replica is None or replica.period != period_of(record):
+                return False
+            residues = 1 if replica.period == 1 else residues_of_slot(slot, size, record.write_quorum)
+            for residue in range(replica.period):
+                if residues >> residue & 1 and replica.lacks(residue, first, last):
+                    return False
+    return True
+
+
+def may_drop_extra(
+    first: ExtraLook, last: ExtraLook, extra: ExtraRange, *, written: bool, listed: bool
+) -> bool:
+    """Whether a range that a first look showed may be dropped after the last one.
+
+    Args:
+        first, last: the looks.
+        extra: the range.
+        written: something was put of the ledger, anywhere, since the LSN of the first look.
+        listed: each member has listed what is held of it, after it was condemned and before the last look was asked for.
+    """
+    same = last.version == first.version and extra in last.ranges
+    return same and not written and (listed or not extra.members)

@@ -1,0 +1,257 @@
+"""Compaction: what lives in a sparse segment is carried over into the current one, so that its file can be given back.
+
+A carried run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
+comes later there, and is on the disk only if the copies are. A copy that was superseded or dropped meanwhile does no
+harm, since the higher LSN is right wherever a record lies. A segment with a run that does not verify stays as it is.
+
+Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Carried runs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from quire.core.errors import StorageError
+from quire.core.ids import ID_MAX
+from quire.env.interfaces import Clock
+from quire.storage.cutting import cut_run
+from quire.storage.damages import Damages
+from quire.storage.footer_format import DirectoryEntry, RowFlag, read_directory
+from quire.storage.index import RunPiece
+from quire.storage.journal import Journal
+from quire.storage.reading import RunReader
+from quire.storage.reclaim import BACKLOG_MAX
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles, Space
+from quire.storage.segment_format import SegmentRecordKind
+from quire.storage.slices import Slice
+from quire.storage.states import States
+from quire.storage.stored_ledger import StoredLedger
+from quire.wire.run import RunView, count_ids
+from quire.wire.stored_record import place_seed
+
+ROOMY_SHARE: Final = 0.3
+"""With more of the disk free than this nothing is compacted."""
+SPARSE_SHARE: Final = (0.25, 0.8)
+"""Of a segment so much may live for it to be compacted: with little less than that free, and on a full disk."""
+SLICE_BYTES: Final = 4 << 20
+"""So much at most is carried over before a pause."""
+
+PutCarried: TypeAlias = Callable[[RunView, RunPiece, Space], None]
+"""Puts a run again that keeps the LSN of the one that a piece names; raises StorageError when it cannot be taken."""
+
+
+class SealedSize(NamedTuple):
+    """What a sealed segment holds.
+
+    Attributes:
+        sequence: which.
+        live: bytes of the runs of ledgers that have something living there: at least what would be copied.
+        whole: bytes of its file, which come back.
+    """
+
+    sequence: int
+    live: int
+    whole: int
+
+
+def sparse_share(free_share: float) -> float:
+    """How much of a segment may live for it to be compacted; 0 where there is room enough.
+
+    Args:
+        free_share: of the disk, 0 to 1.
+    """
+    if free_share >= ROOMY_SHARE:
+        return 0.0
+    low, high = SPARSE_SHARE
+    return high - (high - low) * max(free_share, 0.0) / ROOMY_SHARE
+
+
+def plan(sealed: Sequence[SealedSize], free_share: float) -> list[int]:
+    """The segments that are worth compacting, those that cost least first; of equals the oldest."""
+    most = sparse_share(free_share)
+    worth = [one for one in sealed if 0 < one.live <= most * one.whole]
+    return [one.sequence for one in sorted(worth, key=lambda one: (one.live / one.whole, one.sequence))]
+
+
+class _StaysError(Exception):
+    """The source cannot be given back: something in it does not verify, or it is not what it was."""
+
+
+class Compactor:
+    """Carries over what lives in sparse segments.
+
+    Args:
+        segments: those in use, by sequence.
+        states: all ledgers.
+        reader: finds what lives, and reads it.
+        journal: where copies go.
+        files: the segments' files.
+        clock: for the length of a slice.
+        damages: where one of them is over, segments that stayed for it are tried again.
+        put: puts a carried run.
+
+    Attributes:
+        carried_bytes: of run bodies, by this process.
+        stays: segments with something that does not verify.
+    """
+
+    def __init__(
+        self,
+        segments: dict[int, Segment],
+        states: States,
+        reader: RunReader,
+        journal: Journal,
+        files: SegmentFiles,
+        clock: Clock,
+        damages: Damages,
+        put: PutCarried,
+    ) -> None:
+        self._segments = segments
+        self._states = states
+        self._reader = reader
+        self._journal = journal
+        self._files = files
+        self._clock = clock
+        self._damages = damages
+        self._put = put
+        self._damages_before = 0
+        self._at_work = False
+        self._in_slice = 0
+        self.carried_bytes = 0
+        self.stays: set[int] = set()
+
+    def steps(self, free_share: float) -> Generator[None, None, int]:
+        """Compact what is worth it, in slices; returns from how many segments all was carried over.
+
+        On a full disk, where copies go into the reserve, one segment at a time: the caller gives it back first.
+        """
+        if self._at_work or self._journal.failure is not None or not sparse_share(free_share):
+            return 0
+        self._at_work = True
+        try:
+            return (yield from self._steps(free_share))
+        finally:
+            self._at_work = False
+
+    def _steps(self, free_share: float) -> Generator[None, None, int]:
+        part, done = Slice(self._clock), 0
+        if self._damages.count < self._damages_before:
+            self.stays.clear()
+        self._damages_before = self._damages.count
+        sealed: list[SealedSize] = []
+        for segment in list(self._segments.values()):
+            if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
+                entries = self._directory(segment)
+                sealed.append(self._size(segment, entries))
+            if part.over:
+                yield
+                part.begin()
+        for sequence in plan(sealed, free_share):
+            source = self._segments.get(sequence)
+            if source is None or source.trailer is None:
+                continue
+            try:
+                done += yield from self._carry_all(source, part)
+            except _StaysError:
+                self.stays.add(sequence)
+                self._damages_before = self._damages.count
+                continue
+            except StorageError:
+                return done  # a full or failed disk: what was carried is right where it is
+            if self._journal.full:
+                return done
+        return done
+
+    def _directory(self, segment: Segment) -> list[DirectoryEntry]:
+        """The directory of a sealed segment; empty where it does not verify, which a start or a read reports."""
+        trailer = segment.trailer
+        assert trailer is not None
+        size = trailer.directory_end - trailer.directory_offset
+        try:
+            data = self._files.read_at(segment.sequence, trailer.directory_offset, size)
+        except OSError:
+            return []
+        good = crc32c(data, place_seed(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
+        return list(read_directory(data)) if good else []
+
+    def _size(self, segment: Segment, entries: Sequence[DirectoryEntry]) -> SealedSize:
+        live = sum(
+            one.data_bytes
+            for one in entries
+            if (ledger := self._states.ledgers.get(one.ledger_id)) is not None
+            and ledger.has_span(segment.sequence)
+        )
+        return SealedSize(segment.sequence, live, segment.header.segment_bytes)
+
+    def _carry_all(self, source: Segment, part: Slice) -> Generator[None, None, bool]:
+        """Carry over what lives in a segment; whether that was all."""
+        for entry in self._directory(source):
+            ledger = self._states.ledgers.get(entry.ledger_id)
+            if ledger is None or not ledger.has_span(source.sequence):
+                continue
+            if entry.ledger_id in self._reader.condemned:
+                continue  # what is condemned is not found now, and may live
+            for piece in self._living(entry, ledger, source):
+                self._carry(entry.ledger_id, ledger, piece)
+                if part.over or self._in_slice >= SLICE_BYTES:
+                    yield from self._pause(part)
+                    if self._segments.get(source.sequence) is not source or source.trailer is None:
+                        raise _StaysError
+            if ledger.has_span(source.sequence):
+                # What a footer says of LACs goes with it.
+                self._states.put(SegmentRecordKind.LEDGER_STATE, entry.ledger_id, ledger, self._space)
+                ledger.drop_span(source.sequence)
+                source.live -= 1
+        return not source.live
+
+    def _living(self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment) -> list[RunPiece]:
+        """The pieces of runs in the source that nothing newer holds, and that are not dropped."""
+        return [
+            piece
+            for term in self._reader.origin_terms(entry.ledger_id, ledger)
+            for piece in self._reader.pieces(entry.ledger_id, ledger, 0, ID_MAX, term)
+            if piece.sequence == source.sequence
+        ]
+
+    @property
+    def _space(self) -> Space:
+        return Space.COMPACTION if self._journal.full else Space.ADDS
+
+    def _carry(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> None:
+        """Put a piece again, unless its ledger was deleted or emptied since it was found."""
+        if self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through:
+            return
+        if piece.row.flags & RowFlag.DAMAGED:
+            raise _StaysError
+        try:
+            body = self._reader.body(piece)
+        except OSError:
+            body = None
+        if body is None:
+            raise _StaysError
+        run = RunView.parse(body)
+        if not piece.whole:
+            row = piece.row
+            low, high = max(piece.first, row.first), min(piece.last, row.last)
+            start = count_ids(row.first, low - 1, row.period, row.residues) if low > row.first else 0
+            end = count_ids(row.first, high, row.period, row.residues)
+            if start == end:
+                return
+            offsets = run.offsets()
+            run = RunView.parse(cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]))
+        self._put(run, piece, self._space)
+        self._in_slice += len(run.body)
+        self.carried_bytes += len(run.body)
+
+    def _pause(self, part: Slice) -> Generator[None, None, None]:
+        """Let others have their turn, and the disk catch up."""
+        self._journal.flush(inline=False)
+        yield
+        while self._journal.backlog > BACKLOG_MAX:
+            yield
+        self._in_slice = 0
+        part.begin()

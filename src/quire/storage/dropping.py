@@ -1,0 +1,241 @@
+"""Dropping entries of a ledger that lives: a range of it, or all of it, as far as it was put up to an LSN.
+
+Before the metadata store is asked for the last time whether a range may go, the range is *condemned*: reads do not give it and do
+not deny it, and an add to the ledger ends that. A drop is a new state of the ledger, with the range among the dead ones; fence
+and key stay, and no tombstone is left. A sealed segment in which nothing of the ledger lives any more is forgotten by it.
+
+Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "Copies too many".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import StorageError
+from quire.core.ids import ID_MAX
+from quire.storage.damages import Damages
+from quire.storage.dead_ranges import Dead, is_dead, last_id, living, with_range
+from quire.storage.footer_format import lsns_of
+from quire.storage.holding import Segments
+from quire.storage.index import RowTable, RunPiece
+from quire.storage.journal import Journal
+from quire.storage.kept_records import KeptRecords
+from quire.storage.reading import RunReader
+from quire.storage.segment import Segment, Sink
+from quire.storage.segment_format import SegmentRecordKind
+from quire.storage.state_format import DEAD_RANGES_MAX, DeadRange
+from quire.storage.states import States
+from quire.storage.stored_ledger import Span, StoredLedger
+
+_HIGHEST = itemgetter(0)
+
+
+class _Before(NamedTuple):
+    """What a drop changes of a ledger, as it was."""
+
+    facts: LedgerFacts | None
+    dead_through: int
+    dead_ranges: Dead
+
+
+class EntryDropper:
+    """Drops entries of ledgers that live.
+
+    Args:
+        segments: those in use.
+        reader: finds what lives.
+        states: all ledgers.
+        kept: records that go with all of a ledger's entries.
+        journal: where states go.
+        damages: those of what is dropped are over.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        reader: RunReader,
+        states: States,
+        kept: KeptRecords,
+        journal: Journal,
+        damages: Damages,
+    ) -> None:
+        self._segments = segments
+        self._reader = reader
+        self._states = states
+        self._kept = kept
+        self._journal = journal
+        self._damages = damages
+
+    def settle(self) -> None:
+        """After a start, which knew only the bounds of what sealed segments hold: look into the rows where it matters."""
+        for ledger_id, ledger in self._states.ledgers.items():
+            if ledger.partly_dead:
+                self._settle(ledger_id, ledger)
+
+    # --- condemning ---------------------------------------------------------------------------------------------------
+
+    def condemn(self, ledger_id: int, first: int, last: int, through: int) -> None:
+        """Say nothing of first..last, as far as it was put up to an LSN, until a drop or `acquit`."""
+        condemned = self._reader.condemned
+        condemned[ledger_id] = with_range(condemned.get(ledger_id, ()), DeadRange(first, last, through))
+
+    def unsaid(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """What of first..last is condemned: neither here nor not here."""
+        condemned = self._reader.condemned.get(ledger_id, ())
+        found = [(max(first, one.first), min(last, one.last)) for one in condemned]
+        return [each for each in found if each[0] <= each[1]]
+
+    def is_condemned(self, ledger_id: int) -> bool:
+        """Whether something of a ledger is condemned: nothing of it was put since."""
+        return ledger_id in self._reader.condemned
+
+    def acquit(self, ledger_id: int) -> None:
+        """What is condemned of a ledger is found again."""
+        self._reader.condemned.pop(ledger_id, None)
+
+    # --- dropping -----------------------------------------------------------------------------------------------------
+
+    def drop(self, ledger_id: int, first: int, last: int, through: int, sink: Sink, tag: object) -> None:
+        """Let first..last be dead, as far as it was put up to an LSN; see `LedgerStorage.drop`."""
+        ledger = self._states.ledgers.get(ledger_id)
+        if ledger is None:
+            sink.stored(tag, None)
+            return
+        before = _Before(ledger.facts, ledger.dead_through, ledger.dead_ranges)
+        try:
+            self._let_die(ledger_id, ledger, DeadRange(first, last, through))
+            ledger.facts = ledger.facts or LedgerFacts(ledger_id)
+            self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
+        except StorageError as error:
+            ledger.facts, ledger.dead_through, ledger.dead_ranges = before
+            self._journal.refuse(sink, tag, error)
+            return
+        self.acquit(ledger_id)
+        if (first, last) == (0, ID_MAX):
+            self._kept.forget(ledger_id, through)
+        if not self.written_since(ledger_id, ledger, through):
+            self._damages.dropped(ledger_id, first, last)
+        self._settle(ledger_id, ledger)
+        self._journal.wait(sink, tag)
+
+    def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange) -> None:
+        if (new.first, new.last) == (0, ID_MAX):
+            ledger.dead_through = max(ledger.dead_through, new.through)
+            ledger.dead_ranges = tuple(one for one in ledger.dead_ranges if one.through > ledger.dead_through)
+            return
+        ranges = with_range(ledger.dead_ranges, new)
+        if len(ranges) > DEAD_RANGES_MAX:
+            oldest = self._oldest(ledger_id)
+            ranges = tuple(one for one in ranges if one.through >= oldest)
+        if len(ranges) > DEAD_RANGES_MAX:
+            raise StorageError(
+                f"ledger {ledger_id} has {DEAD_RANGES_MAX} dead ranges already: nothing more of it is dropped until the "
+                "segments with older data are given back",
+                ledger_id=ledger_id,
+            )
+        ledger.dead_ranges = ranges
+
+    def _oldest(self, ledger_id: int) -> int:
+        """The lowest first LSN of the segments that hold entries of a ledger, dead or not."""
+        holding = (one.first_lsn for one in self._segments.segments.values() if _holds(one, ledger_id))
+        return min(holding, default=1 << 64)
+
+    def _settle(self, ledger_id: int, ledger: StoredLedger) -> None:
+        """Forget the segments in which nothing of a ledger lives, and find its last entry anew."""
+        terms = self._reader.origin_terms(ledger_id, ledger)
+        dead = [
+            span.sequence
+            for span in self._sealed_spans(ledger)
+            if not self._lives(ledger_id, ledger, span, terms)
+        ]
+        for sequence in dead:
+            self._segments.segments[sequence].live -= 1
+        if dead:
+            ledger.drop_span(*dead)
+        ledger.last = self._last_living(ledger_id, ledger, terms)
+
+    def _sealed_spans(self, ledger: StoredLedger) -> Iterator[Span]:
+        """Those that are read through a footer; one that is being taken up, or read again, is found in its table."""
+        unsealed = self._segments.unsealed
+        return (span for span in ledger.spans_within(0, ID_MAX) if span.sequence not in unsealed)
+
+    def _lives(self, ledger_id: int, ledger: StoredLedger, span: Span, terms: list[int]) -> bool:
+        """Whether anything of a ledger lives in a sealed segment; its rows are read only where its bounds do not tell."""
+        segment, ranges, through = (
+            self._segments.segments[span.sequence],
+            ledger.dead_ranges,
+            ledger.dead_through,
+        )
+        if segment.last_lsn <= through or is_dead(ranges, span.first, span.last, segment.last_lsn):
+            return False
+        # An entry stands at either end, dead or not.
+        ends = all(is_dead(ranges, end, end, 0) for end in (span.first, span.last))
+        if segment.first_lsn > through and not ends:
+            return True
+        return any(
+            last_id(piece) >= 0
+            for term in terms
+            for stream in self._reader.sealed_streams(ledger_id, span, 0, ID_MAX, term)()
+            for piece in living(stream, through, ranges)
+        )
+
+    def _last_living(self, ledger_id: int, ledger: StoredLedger, terms: list[int]) -> int:
+        reader, best = self._reader, -1
+        found: list[tuple[int, Callable[[int], list[Iterator[RunPiece]]]]] = [
+            (span.last, partial(_sealed, reader, ledger_id, span)) for span in self._sealed_spans(ledger)
+        ]
+        for segment in self._segments.unsealed.values():
+            table = segment.table
+            if table is not None and table.holds_ledger(ledger_id):
+                found.append(
+                    (
+                        table.span(ledger_id)[1],
+                        partial(table.pieces, ledger_id, 0, ID_MAX, segment.sequence),
+                    )
+                )
+        for highest, streams_of in sorted(found, key=_HIGHEST, reverse=True):
+            if highest <= best:
+                break
+            for stream in (stream for term in terms for stream in streams_of(term)):
+                for piece in living(stream, ledger.dead_through, ledger.dead_ranges):
+                    if piece.last > best:
+                        best = max(best, last_id(piece))
+        return best
+
+    # --- what was put -------------------------------------------------------------------------------------------------
+
+    def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
+        """Whether a run of a ledger that is not dead up to an LSN has a higher one; True if that is unknown."""
+        lsn = max(lsn, ledger.dead_through)
+        for segment in self._segments.unsealed.values():
+            table = segment.table
+            if table is None or segment.last_lsn <= lsn or not table.holds_ledger(ledger_id):
+                continue
+            if table.newest_lsn(ledger_id) > lsn:
+                return True
+        for span in self._sealed_spans(ledger):
+            segment = self._segments.segments[span.sequence]
+            if segment.last_lsn <= lsn:
+                continue
+            if segment.first_lsn > lsn:
+                return True
+            rows = self._reader.rows(ledger_id, span)
+            newest = rows.newest_lsn(ledger_id) if isinstance(rows, RowTable) else max(lsns_of(rows))
+            if newest > lsn:
+                return True
+        return False
+
+
+def _sealed(reader: RunReader, ledger_id: int, span: Span, origin_term: int) -> list[Iterator[RunPiece]]:
+    """The pieces of a ledger in a sealed segment."""
+    return reader.sealed_streams(ledger_id, span, 0, ID_MAX, origin_term)()
+
+
+def _holds(segment: Segment, ledger_id: int) -> bool:
+    """Whether a segment holds entries of a ledger, dead or not."""
+    table = segment.table
+    return ledger_id in segment.contents.entries if table is None else table.holds_ledger(ledger_id)

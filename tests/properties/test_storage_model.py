@@ -1,0 +1,316 @@
+"""A bookie's disk against a dictionary of entries: whatever is put, dropped, deleted, given back or cut, every answer is equal.
+
+Runs overlap, of several classes of residues and, of a stream, of several terms. Ranges are dropped up to an LSN, ledgers
+are truncated, emptied, deleted and put in limbo; segments fill and are given back, at once or in slices; the bookie stops,
+is killed or loses power.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.doubt import Doubt
+from quire.core.ids import ID_MAX
+from quire.core.quorum import residues_of_slot
+from quire.storage.state_format import DEAD_RANGES_MAX
+from quire.wire.run import ids_in
+from support.rounds import keep_figures, rounds
+from support.storage_disk import (
+    Answers,
+    FaultyFiles,
+    HurriedClock,
+    make_run,
+    open_storage,
+    put,
+    read_all,
+    settle,
+)
+
+LEDGERS = range(1, 5)
+STREAMS = range(5, 7)
+TERMS = (1, 2, 3)
+FILLER = 99
+LAST = 60
+PERIOD = 3
+
+
+@dataclass
+class Model:
+    """What a ledger should hold.
+
+    Attributes:
+        entries: by origin term and entry id, every (LSN, payload) that is not dead.
+        condemned: (first, last, LSN up to which nothing is said of them).
+        doubt: of its facts.
+    """
+
+    entries: dict[int, dict[int, list[tuple[int, bytes]]]] = field(default_factory=dict)
+    condemned: list[tuple[int, int, int]] = field(default_factory=list)
+    doubt: Doubt | None = None
+
+    def kill(self, first: int, last: int, through: int) -> None:
+        for of_term in self.entries.values():
+            for entry_id in [one for one in of_term if first <= one <= last]:
+                of_term[entry_id] = [each for each in of_term[entry_id] if each[0] > through]
+
+    def living(self, term: int) -> dict[int, bytes]:
+        """The newest of each entry; what is condemned is neither given nor listed."""
+        found: dict[int, bytes] = {}
+        for entry_id, versions in self.entries.get(term, {}).items():
+            left = [
+                each
+                for each in versions
+                if not any(low <= entry_id <= high and each[0] <= lsn for low, high, lsn in self.condemned)
+            ]
+            if left:
+                found[entry_id] = max(left)[1]
+        return found
+
+
+class World:
+    """A storage and what it should say."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.files = FaultyFiles(seed=seed)
+        self.sink = Answers()
+        self.models = {ledger_id: Model() for ledger_id in (*LEDGERS, *STREAMS)}
+        self.filled = 0
+        self.serial = 0
+        self.counted: Counter[str] = Counter()
+        self.work: list[Generator[Any, None, Any]] = []
+        self.storage = open_storage(self.files, clock=HurriedClock(1_000_000))
+
+    # --- what may happen
+
+    def put(self, ledger_id: int) -> None:
+        chance, storage, model = self.chance, self.storage, self.models[ledger_id]
+        term = chance.choice(TERMS) if ledger_id in STREAMS else 0
+        first = chance.randrange(LAST)
+        last = min(first + chance.choice((0, 1, 3, 9, 30)), LAST)
+        period, residues = 1, 1
+        if chance.random() < 0.3:
+            period, residues = (
+                PERIOD,
+                residues_of_slot(chance.randrange(PERIOD), PERIOD, chance.choice((1, 2))),
+            )
+            ids = list(ids_in(first, last, period, residues))
+            if not ids:
+                return
+            first, last = ids[0], ids[-1]
+        self.serial += 1
+        payload = b"%d " % self.serial * chance.choice((1, 1, 40, 400))
+        run = make_run(
+            ledger_id, first, last, period=period, residues=residues, payload=payload, origin_term=term
+        )
+        put(storage, run, self.sink, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
+        of_term = model.entries.setdefault(term, {})
+        for entry_id in run.ids():
+            of_term.setdefault(entry_id, []).append((storage.last_lsn, payload + b"/%d" % entry_id))
+        model.condemned.clear()
+
+    def _drop(self, ledger_id: int, first: int, last: int) -> None:
+        through = max(0, self.storage.last_lsn - self.chance.choice((0, 0, 0, 3, 20)))
+        self.serial += 1
+        told = len(self.sink.told)
+        self.storage.drop(ledger_id, first, last, through, self.sink, ("drop", self.serial))
+        settle(self.storage)
+        errors = [error for tag, error in self.sink.told[told:] if tag == ("drop", self.serial)]
+        if errors == [None]:
+            model = self.models[ledger_id]
+            model.kill(first, last, through)
+            model.condemned.clear()
+        else:
+            assert f"has {DEAD_RANGES_MAX} dead ranges already" in str(errors[0])
+            self.counted["too many ranges"] += 1
+
+    def drop(self, ledger_id: int) -> None:
+        first = self.chance.randrange(LAST)
+        self._drop(ledger_id, first, min(first + self.chance.choice((0, 2, 20)), LAST))
+
+    def truncate(self, ledger_id: int) -> None:
+        self._drop(ledger_id, self.chance.randrange(LAST), ID_MAX)
+
+    def empty(self, ledger_id: int) -> None:
+        self._drop(ledger_id, 0, ID_MAX)
+
+    def condemn(self, ledger_id: int) -> None:
+        if ledger_id not in self.storage.ledger_ids():
+            return
+        first = self.chance.randrange(LAST)
+        last, through = first + self.chance.choice((0, 9, 60)), self.storage.last_lsn
+        self.storage.condemn(ledger_id, first, last, through)
+        self.models[ledger_id].condemned.append((first, last, through))
+
+    def acquit(self, ledger_id: int) -> None:
+        assert self.storage.is_condemned(ledger_id) == bool(self.models[ledger_id].condemned)
+        self.storage.acquit(ledger_id)
+        self.models[ledger_id].condemned.clear()
+
+    def delete(self, ledger_id: int) -> None:
+        """Deleted, and alive again under the same id."""
+        self.storage.delete(ledger_id, 1 << 50, self.sink, "delete")
+        facts = self.storage.facts(ledger_id)
+        assert facts is not None
+        facts.deleted_until_ms = 0
+        self.storage.put_facts(facts, self.sink, "alive")
+        self.models[ledger_id] = Model(doubt=facts.doubt)
+
+    def limbo(self, ledger_id: int) -> None:
+        facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
+        facts.doubt = None if facts.doubt else Doubt(self.storage.last_lsn)
+        self.storage.put_facts(facts, self.sink, "limbo")
+        self.models[ledger_id].doubt = facts.doubt
+
+    def fill(self, number: int) -> None:
+        """A segment fills with what others may outlive; what filled those before is deleted now and then."""
+        for _ in range(7):
+            self.filled += 1
+            put(self.storage, make_run(FILLER, self.filled, self.filled, payload=bytes(16_000)), self.sink)
+            settle(self.storage)
+        if number % 4:
+            self.storage.delete(FILLER, 1 << 50, self.sink, "filler")
+            facts = self.storage.facts(FILLER)
+            assert facts is not None
+            facts.deleted_until_ms = 0
+            self.storage.put_facts(facts, self.sink, "filler")
+
+    def reclaim(self, number: int) -> None:
+        """At once, or in slices with whatever comes next between them."""
+        if number % 2:
+            self.storage.reclaim()
+        else:
+            self.work.append(self.storage.reclaim_slices())
+
+    def compact(self, number: int) -> None:
+        """In slices, as if the disk were nearly full; at once, or with whatever comes next between them."""
+        self.work.append(self.storage.compact_slices(self.chance.choice((0.0, 0.1))))
+        if number % 2:
+            self.go_on(100)
+            self.storage.reclaim()
+
+    def go_on(self, number: int) -> None:
+        for _ in range(number):
+            self.work = [one for one in self.work if next(one, self) is not self]
+
+    def stop(self, number: int) -> None:
+        """Cleanly, killed, or by a power cut, after everything was acknowledged."""
+        settle(self.storage)
+        self.storage.close(clean=number % 3 == 1)
+        if number % 3 != 1:
+            self.files = self.files.crash()
+        self.storage = open_storage(self.files, clock=HurriedClock(1_000_000))
+        self.work.clear()
+        for model in self.models.values():
+            model.condemned.clear()
+        self.check()
+
+    # --- what must hold
+
+    def check(self) -> None:
+        assert self.storage.failure is None
+        assert self.storage.damages.kept == []
+        for ledger_id in self.models:
+            self.check_ledger(ledger_id)
+
+    def check_ledger(self, ledger_id: int) -> None:
+        storage, model = self.storage, self.models[ledger_id]
+        terms = TERMS if ledger_id in STREAMS else (0,)
+        held: dict[int, set[int]] = {}
+        for each in storage.held_from(ledger_id, 0):
+            ids = ids_in(each.first, each.last, each.period, each.residues)
+            assert not held.setdefault(each.origin_term, set()).intersection(ids)
+            held[each.origin_term].update(ids)
+        for term in terms:
+            expected = model.living(term)
+            unknown = {
+                one: None for low, high, _ in model.condemned for one in range(low, min(high, LAST) + 1)
+            }
+            assert read_all(storage, ledger_id, 0, LAST, origin_term=term) == {**unknown, **expected}
+            assert held.pop(term, set()) == expected.keys()
+        assert held == {}
+        facts = storage.facts(ledger_id)
+        assert (facts.doubt if facts else None) == model.doubt
+        versions = [
+            (entry_id, lsn)
+            for of_term in model.entries.values()
+            for entry_id, some in of_term.items()
+            for lsn, _ in some
+        ]
+        assert storage.last_entry(ledger_id) == max((entry_id for entry_id, _ in versions), default=-1)
+        newest = max((lsn for _, lsn in versions), default=0)
+        assert not newest or storage.written_since(ledger_id, newest - 1)
+
+
+LEDGER = st.sampled_from((*LEDGERS, *STREAMS))
+STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
+    "put": (World.put, LEDGER),
+    "drop": (World.drop, LEDGER),
+    "truncate": (World.truncate, LEDGER),
+    "empty": (World.empty, LEDGER),
+    "condemn": (World.condemn, LEDGER),
+    "acquit": (World.acquit, LEDGER),
+    "delete": (World.delete, LEDGER),
+    "limbo": (World.limbo, LEDGER),
+    "fill": (World.fill, st.integers(0, 3)),
+    "reclaim": (World.reclaim, st.integers(0, 1)),
+    "compact": (World.compact, st.integers(0, 1)),
+    "go on": (World.go_on, st.integers(1, 30)),
+    "stop": (World.stop, st.integers(0, 2)),
+}
+OFTEN = ["put"] * 14 + ["drop"] * 6 + ["fill"] * 2 + ["condemn", "reclaim", "compact"] + list(STEPS)
+A_STEP = st.sampled_from(OFTEN).flatmap(lambda name: st.tuples(st.just(name), STEPS[name][1]))
+
+
+@given(st.lists(A_STEP, max_size=40), st.integers(0, 1000))
+def test_every_answer_is_that_of_a_dictionary(steps: list[tuple[str, int]], seed: int) -> None:
+    world = World(seed)
+    for name, number in steps:
+        STEPS[name][0](world, number)
+        world.check()
+    world.stop(seed)
+
+
+def at_length(seed: int, operations: int) -> Counter[str]:
+    """A long life; each kind of step happens in it."""
+    world, chance = World(seed), random.Random(seed)
+    counted = world.counted
+    carried = 0
+    for number in range(operations):
+        name = chance.choice(OFTEN)
+        of_ledger = STEPS[name][1] is LEDGER
+        argument = chance.choice(list(world.models)) if of_ledger else chance.randrange(7)
+        segments = set(world.storage.segments)
+        STEPS[name][0](world, argument)
+        if of_ledger:
+            world.check_ledger(argument)
+        if not number % 50:
+            world.check()
+        counted[name] += 1
+        counted["given back"] += len(segments - set(world.storage.segments))
+        carried, before = world.storage.statistics()["carried_bytes"], carried
+        counted["carried"] += carried > before
+    world.stop(2)
+    world.storage.close()
+    return counted
+
+
+def test_the_same_at_length() -> None:
+    counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
+    assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried"]), counted
+
+
+@pytest.mark.slow
+def test_a_million_operations() -> None:
+    counted = at_length(39, rounds(20_000, 1_000_000))
+    assert all(counted[name] > 100 for name in [*STEPS, "given back", "carried"]), counted
+    keep_figures("storage_against_a_dictionary", dict(sorted(counted.items())), seed=39)

@@ -1,0 +1,222 @@
+"""Compaction on a disk in memory: which segments, what a carried run holds, and what stays when something is wrong."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.storage.compaction import SealedSize, plan, sparse_share
+from quire.storage.footer_format import OFFSET_UNIT, Row
+from quire.storage.index import RowTable
+from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.slices import run_through
+from support.storage_disk import (
+    Answers,
+    FaultyFiles,
+    HurriedClock,
+    make_run,
+    open_storage,
+    put,
+    read_all,
+    settle,
+)
+
+FILLER = 99
+
+
+def payloads(storage: LedgerStorage, ledger_id: int, last: int) -> dict[int, Any]:
+    return {
+        key: bytes(value)[:1] if value else value
+        for key, value in read_all(storage, ledger_id, 0, last).items()
+    }
+
+
+def a_sparse_segment(files: FaultyFiles, *, kept: int = 1) -> tuple[LedgerStorage, Answers, int]:
+    """A sealed segment in which entries 0..9 of some ledgers live, and much of a deleted one lies."""
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    for ledger_id in range(1, kept + 1):
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), sink, None)
+        put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 50), sink, lac=4)
+        settle(storage)
+    first = min(storage.segments)
+    number = 0
+    while storage.segments[first].trailer is None:
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        settle(storage)
+        number += 1
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    return storage, sink, first
+
+
+def compact(storage: LedgerStorage) -> int:
+    done = run_through(storage.compact_slices(0.0))
+    storage.reclaim()
+    settle(storage)
+    return done
+
+
+def test_nothing_is_compacted_where_there_is_room_and_most_on_a_full_disk() -> None:
+    assert sparse_share(1.0) == sparse_share(0.3) == 0.0
+    assert sparse_share(0.0) == pytest.approx(0.8)
+    assert sparse_share(0.29) == pytest.approx(0.25, abs=0.05)
+    shares = [sparse_share(free / 100) for free in range(31)]
+    assert all(less >= more for less, more in pairwise(shares))
+    sealed = [
+        SealedSize(1, 700, 1000),
+        SealedSize(2, 100, 1000),
+        SealedSize(3, 0, 1000),
+        SealedSize(4, 100, 1000),
+    ]
+    assert plan(sealed, 0.0) == [2, 4, 1]
+    assert plan(sealed, 0.2) == [2, 4]
+    assert plan(sealed, 0.5) == []
+
+
+def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_after_a_restart() -> None:
+    files = FaultyFiles()
+    storage, _, first = a_sparse_segment(files, kept=3)
+    assert run_through(storage.compact_slices(0.5)) == 0
+    assert storage.reclaim() == 0, "something lives in it"
+    assert compact(storage) == 1
+    assert first not in storage.segments
+    for _ in range(2):
+        for ledger_id in (1, 2, 3):
+            assert payloads(storage, ledger_id, 20) == dict.fromkeys(range(10), b"a")
+            assert storage.last_entry(ledger_id) == 9
+            facts = storage.facts(ledger_id)
+            assert facts is not None
+            assert (facts.token, facts.lac) == (7, 4)
+            assert not storage.written_since(ledger_id, 100), "a carried run is not put anew"
+        assert storage.damages.kept == []
+        storage.close(clean=False)
+        storage = open_storage(files.crash())
+
+
+def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> None:
+    files = FaultyFiles()
+    storage, sink, _ = a_sparse_segment(files, kept=2)
+    put(
+        storage, make_run(2, 20, 20, payload=b"n"), sink
+    )  # the runs of ledger 2 are two pieces with a pause between
+    steps = storage.compact_slices(0.0)
+    carried = 0
+    put_at = -1
+    for number in range(1000):
+        before, carried = carried, storage.statistics()["carried_bytes"]
+        if carried > before and put_at < 0:
+            put(
+                storage, make_run(2, 3, 4, payload=b"n"), sink
+            )  # ledger 2 has not had its turn, or is in the middle of it
+            put_at = number
+        if next(steps, "over") == "over":
+            break
+    assert put_at >= 0
+    settle(storage)
+    storage.reclaim()
+    settle(storage)
+    expected = dict.fromkeys(range(10), b"a") | {3: b"n", 4: b"n", 20: b"n"}
+    assert payloads(storage, 2, 30) == expected
+    storage.close(clean=False)
+    assert payloads(open_storage(files.crash()), 2, 30) == expected
+
+
+def test_a_row_is_taken_by_its_lsn_whenever_it_comes() -> None:
+    newer, older = (make_run(1, first, last) for first, last in ((3, 5), (0, 9)))
+    for period, residues in ((1, 1), (3, 0b011)):
+        table = RowTable()
+        rows = [_row(run.first, run.last, lsn, period, residues) for run, lsn in ((newer, 50), (older, 10))]
+        table.add(rows[0], 7)
+        table.add_carried(rows[1])
+        found = [
+            (piece.first, piece.last, piece.row.lsn)
+            for stream in table.pieces(1, 0, 20, 1)
+            for piece in stream
+        ]
+        assert found == [(0, 2, 10), (3, 5, 50), (6, 9, 10)]
+        assert table.newest_lsn(1) == 50
+        assert table.lacs == {1: 7}
+
+
+def _row(first: int, last: int, lsn: int, period: int, residues: int) -> Row:
+    return Row(1, 0, first, last, lsn, 8 * OFFSET_UNIT, 100, last - first + 1, period, 0, 3, 0x81, residues)
+
+
+def test_a_segment_with_a_run_that_does_not_verify_stays_until_that_was_put_back() -> None:
+    files = FaultyFiles()
+    storage, sink, first = a_sparse_segment(files, kept=2)
+    row = next(record for record in storage.scan() if record.ledger_id == 2 and record.kind == 0x81)
+    path = next(path for path in files.segments() if f"{first:016x}" in path)
+    files.nodes[path].data[row.offset + 300] ^= 1
+    for _ in range(2):
+        assert compact(storage) == 0
+        assert first in storage.segments
+    assert [(each.ledger_id, each.first, each.last) for each in storage.damages.kept] == [(2, 0, 9)]
+    assert payloads(storage, 2, 20) == dict.fromkeys(range(10)), "unknown, and no negative"
+    assert payloads(storage, 1, 20) == dict.fromkeys(range(10), b"a")
+    put(storage, make_run(2, 0, 9, payload=b"r"), sink, recovery=True)
+    settle(storage)
+    assert compact(storage) == 1
+    assert first not in storage.segments
+    assert storage.damages.kept == []
+    assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"r")
+
+
+def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:
+    files = FaultyFiles()
+    storage, sink, _ = a_sparse_segment(files)
+    assert compact(storage) == 1
+    carried = next(record for record in storage.scan() if record.ledger_id == 1 and record.kind == 0x81)
+    through = carried.lsn
+    list_of_segment = next(record for record in storage.scan() if record.segment == carried.segment)
+    assert through < list_of_segment.lsn, "it bears a lower LSN than whatever was put into that segment"
+    number = 1000
+    current = max(storage.segments)
+    while storage.segments[current].trailer is None:
+        put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), sink)
+        settle(storage)
+        number += 1
+    assert not storage.written_since(1, through)
+    storage.drop(1, 2, 5, through, sink, "drop")
+    settle(storage)
+    assert ("drop", None) in sink.told
+    left = dict.fromkeys([0, 1, 6, 7, 8, 9], b"a")
+    assert payloads(storage, 1, 20) == left
+    storage.drop(1, 0, 9, through, sink, "rest")
+    settle(storage)
+    assert payloads(storage, 1, 20) == {}
+    assert storage.last_entry(1) == -1
+    storage.close(clean=False)
+    storage = open_storage(files.crash())
+    assert payloads(storage, 1, 20) == {}
+    assert storage.last_entry(1) == -1
+
+
+def test_a_full_disk_is_compacted_into_its_reserve_and_takes_adds_again() -> None:
+    files = FaultyFiles()
+    storage, sink = open_storage(files), Answers()
+    files.space = 8 * 128 * 1024
+    number = 0
+    while storage.writable:
+        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), sink)
+        settle(storage)
+        number += 1
+    assert storage.full
+    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, sink, "half")
+    settle(storage)
+    assert storage.reclaim() == 0, "half of every segment lives"
+    for _ in range(20):
+        if not storage.full:
+            break
+        compact(storage)
+        storage.check_space()
+        settle(storage)
+    assert not storage.full
+    assert sorted(read_all(storage, 2, 0, number)) == [*range(1, number - number % 2, 2)][: number // 2]
+    assert read_all(storage, 1, 0, number) == {}
+    storage.close(clean=False)
+    again = open_storage(files.crash())
+    assert len(read_all(again, 2, 0, number)) == len([tag for tag in range(1, number, 2)])
