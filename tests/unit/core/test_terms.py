@@ -16,7 +16,7 @@ from quire.core.ledger_metadata import (
     new_ledger,
     new_stream,
 )
-from quire.core.terms import TermRange, Terms, last_of_range, origin_of, reach_of, resolve
+from quire.core.terms import TermRange, Terms, by_origin, last_of_range, origin_of, reach_of, resolve
 from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.stream_metadata import (
@@ -104,6 +104,9 @@ def test_every_entry_has_the_term_that_wrote_it():
     assert [last_of_range(entry, stream.ranges) for entry in (4, 8, 9)] == [8, 8, None]
     assert (reach_of(stream.ranges), reach_of(())) == (4, 0)
     assert origin_of(5, ()) == 0
+    assert list(by_origin(5, 12, stream.ranges)) == [(5, 8, 1), (9, 12, 4)]
+    assert list(by_origin(9, 9, stream.ranges)) == [(9, 9, 4)]
+    assert list(by_origin(9, 8, stream.ranges)) == []
 
 
 def test_what_a_superseded_term_wrote_is_kept_below_the_next_ones_first_entry():
