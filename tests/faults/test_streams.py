@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ class Told:
 
 
 class Used(NamedTuple):
-    """What some processes have open, and keep in memory (MiB), together."""
+    """What some processes have open, and keep in memory of their own (MiB), together."""
 
     descriptors: int
     mib: int
@@ -64,8 +65,9 @@ class Used(NamedTuple):
     def by(cls, pids: list[int]) -> Used:
         """Now."""
         files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-        return cls(files, pages * os.sysconf("SC_PAGE_SIZE") >> 20)
+        states = (Path(f"/proc/{pid}/status").read_text() for pid in pids)
+        kib = sum(int(state.partition("RssAnon:")[2].split(maxsplit=1)[0]) for state in states)
+        return cls(files, kib >> 10)
 
 
 class Namespace:
@@ -212,6 +214,9 @@ class Stage:
                 self._namespaces.append(writer.namespace)
         elif kind == "stop":
             writer.signal(signal.SIGSTOP)
+            while not self._store_is_free():  # it was stopped in a transaction, which would stop everybody
+                writer.signal(signal.SIGCONT)
+                writer.signal(signal.SIGSTOP)
         else:
             assert writer.namespace is not None
             writer.namespace.cut()
@@ -225,6 +230,18 @@ class Stage:
             await until_async(lambda: writer.turns_over > terms, f"writer {writer.number} to see its end", 60)
             self.waiting.append(writer)
         return following
+
+    def _store_is_free(self) -> bool:
+        """Whether no stopped process has the metadata file locked."""
+        store = sqlite3.connect(self._uri.removeprefix("sqlite:"), timeout=0.2, isolation_level=None)
+        try:
+            store.execute("BEGIN IMMEDIATE")
+            store.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            store.close()
+        return True
 
     async def end(self) -> None:
         """Everybody ends."""
@@ -278,7 +295,7 @@ async def many_take_overs(
         await stream.create()
         async with followed(local.uri, 2) as seen:
             stage = Stage(local.uri, told, namespaces)
-            pids = [os.getpid(), *(bookie.process.pid for bookie in local.bookies if bookie.process)]
+            pids = [bookie.process.pid for bookie in local.bookies if bookie.process]
             try:
                 await stage.fill(2)
                 writer = await stage.next_writer()

@@ -66,9 +66,14 @@ class LacFrames:
             self._set_timer()
 
     def carried(self, ledger_id: int) -> None:
-        """An add carries a ledger's LAC, or its writer has ended."""
+        """An add carries a ledger's LAC."""
         if self._tellers.pop(ledger_id, None) is not None:
             self._untold.carried(ledger_id)
+
+    def stopped(self, ledger_id: int, teller: Teller) -> None:
+        """A ledger's writer has ended; a stream may have another one of this client, whose LAC is still to be sent."""
+        if self._tellers.get(ledger_id) is teller:
+            self.carried(ledger_id)
 
     def close(self) -> None:
         """Send nothing more."""

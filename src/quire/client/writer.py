@@ -479,7 +479,7 @@ class LedgerWriter(WriterEnd):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(unsent)
         self._window.give_back(cost)
-        self._lacs.carried(self._access.ledger_id)
+        self._lacs.stopped(self._access.ledger_id, self)
         if self._machine.status is Status.CLOSING:
             self._ticks.keep(self)
             if self._outgoing.lags:  # what is given up at once stands in the closing record
