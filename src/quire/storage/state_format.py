@@ -50,7 +50,7 @@ STATE: Final = Layout(
         Field("entries up to this LSN are dead", "Q", _BOOKIE),
         Field("LSN of the record with which the term was taken", "Q", _new("nobody yet")),
         Field("term of the writer that told the LAC", "Q", _new("nobody yet")),
-        Field("LAFR, -1 = not known", "q", _new("nobody yet")),
+        Field("LAFR, -1 = not known", "q", _new("bookie")),
         Field("entries below this id are dead", "q", _new("nobody yet")),
         Field("LSN of the doubt", "Q", _new("bookie", "bookie, and who clears limbo")),
         Field("the doubt covers ids below this, 2^63 = all", "Q", _new("bookie")),

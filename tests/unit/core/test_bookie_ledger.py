@@ -44,6 +44,14 @@ def test_facts_that_the_journal_did_not_take_come_again_with_the_next_run() -> N
     assert ledger.is_as_stored(ledger.facts)
 
 
+def test_the_lafr_rises_with_a_writers_adds_and_is_saved_with_the_next_facts() -> None:
+    ledger = machine()
+    for lafr, recovery, known in ((-1, False, -1), (4, False, 4), (2, False, 4), (9, True, 4)):
+        assert ledger.add(**WHO, lac=5, recovery=recovery, lafr=lafr).answer is Answer.OK
+        assert ledger.facts.lafr == known
+    assert ledger.set_fence(**WHO).facts.lafr == 4
+
+
 def test_a_fenced_ledger_takes_recovery_adds_only() -> None:
     ledger = machine()
     fence = ledger.set_fence(**WHO)
