@@ -304,12 +304,14 @@ def at_length(seed: int, operations: int) -> Counter[str]:
     return counted
 
 
-def test_the_same_at_length() -> None:
+def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
     assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried"]), counted
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_a_million_operations() -> None:
     counted = at_length(39, rounds(20_000, 1_000_000))
     assert all(counted[name] > 100 for name in [*STEPS, "given back", "carried"]), counted

@@ -25,6 +25,7 @@ WORLDS = (
     Configuration(3, 2, 2, 2, lost_swaps=1, timeouts=1, recoverers=0, losses=1, repairers=1, closed=True),
     Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=2, closed=True),
     Configuration(3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True),
+    Configuration(3, 2, 2, 2, entries=2, recoverers=0, losses=1, repairers=1, closed=True, collects=True),
     Configuration(3, 2, 2, 2, deletions=1, recoverers=0, losses=1, repairers=1, closed=True),
     Configuration(3, 2, 2, 2, entries=2, recoverers=0, losses=1, repairers=1, changed=True),
     Configuration(3, 3, 3, 2, crashes=1, journal=False, recoverers=0, repairers=1, closed=True),

@@ -10,12 +10,12 @@ Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segm
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
 from quire.core.errors import StorageError
-from quire.core.ids import ID_MAX
 from quire.env.interfaces import Clock
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
@@ -27,7 +27,7 @@ from quire.storage.reclaim import BACKLOG_MAX
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import SegmentRecordKind
-from quire.storage.slices import Slice
+from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
 from quire.wire.run import RunView, count_ids
@@ -193,29 +193,36 @@ class Compactor:
             ledger = self._states.ledgers.get(entry.ledger_id)
             if ledger is None or not ledger.has_span(source.sequence):
                 continue
-            if entry.ledger_id in self._reader.condemned:
-                continue  # what is condemned is not found now, and may live
-            for piece in self._living(entry, ledger, source):
-                self._carry(entry.ledger_id, ledger, piece)
-                if part.over or self._in_slice >= SLICE_BYTES:
-                    yield from self._pause(part)
-                    if self._segments.get(source.sequence) is not source or source.trailer is None:
-                        raise _StaysError
-            if ledger.has_span(source.sequence):
+            whole = yield from self._carry_ledger(entry, ledger, source, part)
+            if whole and ledger.has_span(source.sequence):
                 # What a footer says of LACs goes with it.
                 self._states.put(SegmentRecordKind.LEDGER_STATE, entry.ledger_id, ledger, self._space)
                 ledger.drop_span(source.sequence)
                 source.live -= 1
         return not source.live
 
-    def _living(self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment) -> list[RunPiece]:
-        """The pieces of runs in the source that nothing newer holds, and that are not dropped."""
-        return [
-            piece
-            for term in self._reader.origin_terms(entry.ledger_id, ledger)
-            for piece in self._reader.pieces(entry.ledger_id, ledger, 0, ID_MAX, term)
-            if piece.sequence == source.sequence
-        ]
+    def _carry_ledger(
+        self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment, part: Slice
+    ) -> Generator[None, None, bool]:
+        """Carry over what lives of a ledger in a segment; False if some of it is condemned, and so not found now."""
+        for term in self._reader.origin_terms(entry.ledger_id, ledger):
+            at = entry.first
+            while at <= entry.last:
+                if entry.ledger_id in self._reader.condemned:
+                    return False
+                found = self._reader.pieces(entry.ledger_id, ledger, at, entry.last, term)
+                some = list(islice(found, LOOKED_AT))
+                for piece in some:
+                    if piece.sequence == source.sequence:
+                        self._carry(entry.ledger_id, ledger, piece._replace(first=max(piece.first, at)))
+                    if part.over or self._in_slice >= SLICE_BYTES:
+                        yield from self._pause(part)
+                        if self._segments.get(source.sequence) is not source or source.trailer is None:
+                            raise _StaysError
+                if len(some) < LOOKED_AT:
+                    break
+                at = max(at, some[-1].last) + 1
+        return True
 
     @property
     def _space(self) -> Space:

@@ -43,29 +43,35 @@ def is_dead(ranges: Sequence[DeadRange], first: int, last: int, lsn: int) -> boo
     return False
 
 
-def living(pieces: Iterator[RunPiece], dead_through: int, ranges: Dead) -> Iterator[RunPiece]:
+def living(
+    pieces: Iterator[RunPiece], dead_through: int, ranges: Dead, lowest: int = 0
+) -> Iterator[RunPiece]:
     """What lives of some pieces, in their order.
 
     Args:
         pieces: ascending and disjoint.
         dead_through: all that has an LSN up to this is dead.
         ranges: what else is dead.
+        lowest: ids below this are of no interest: what is cut off of a piece there is left out.
     """
     for piece in pieces:
-        lsn, first, last = piece.row.lsn, piece.first, piece.last
+        lsn = piece.row.lsn
         if lsn <= dead_through:
             continue
-        for one in ranges:
-            if one.through < lsn or one.last < first:
-                continue
-            if one.first > last:
-                break
+        dead = [
+            one
+            for one in ranges
+            if one.through >= lsn and one.first <= piece.last and one.last >= piece.first
+        ]
+        if not dead:
+            yield piece
+            continue
+        first = max(piece.first, lowest)
+        for one in dead:
             if one.first > first:
                 yield piece._replace(first=first, last=one.first - 1)
-            first = one.last + 1
-        if first == piece.first:
-            yield piece
-        elif first <= last:
+            first = max(first, one.last + 1)
+        if first <= piece.last:
             yield piece._replace(first=first)
 
 

@@ -146,7 +146,7 @@ class RunReader:
     ) -> Iterator[RunPiece]:
         streams = [stream for make in cluster for stream in make()]
         if dead != _NOTHING_DEAD:
-            streams = [living(stream, *dead) for stream in streams]
+            streams = [living(stream, *dead, first) for stream in streams]
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_BY_FIRST)
         return resolve(merged, first, last)
 
