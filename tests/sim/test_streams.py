@@ -107,7 +107,7 @@ SEEN = (
 @pytest.mark.timeout(36_000)
 def test_no_simulated_take_over_breaks_an_invariant() -> None:
     """Two leaders at a time; what `resolve` says of each append is held against what readers saw."""
-    seeds = rounds(24, 100_000)
+    seeds = rounds(16, 100_000)
     tally = campaign(0, seeds, mixes=("streams",), jobs=2, keep=KEPT_RUNS if FULL else None)
     assert not tally.failures, tally.failures[:5]
     assert not [situation for situation in SEEN if not tally.seen[situation]]
