@@ -74,7 +74,7 @@ def test_what_is_switched_off_is_waited_for_until_it_is_switched_on() -> None:
 
 def test_a_ledger_waits_for_its_turn_while_another_is_repaired() -> None:
     with recovering_cluster(4, lost_delay_s=0) as cluster:
-        ledgers = [cluster.written(2_000, 1_000) for _ in range(4)]
+        ledgers = [cluster.written(200, 10_000) for _ in range(4)]
         gone = cluster.id_of("b0")
         touched = [each for each in ledgers if "b0" in cluster.named(each)]
         assert len(touched) > 1
