@@ -20,6 +20,7 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     length = shown(AsyncLedgerWriter.length)
     metadata = shown(AsyncLedgerWriter.metadata)
     term = shown(AsyncLedgerWriter.term)
+    waits_for = shown(AsyncLedgerWriter.waits_for)
 
     def release(self) -> None:
         """Confirm what was appended and leave the ledger open; a stream is left to its next writer."""

@@ -281,11 +281,8 @@ class Connection(ClientConnection):
 
     def serve_add(self, request: Request) -> bool:
         """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
-        if request.ledger_id < 0 or not request.key:
-            self.answer(request, Answer.BAD_REQUEST)
-            return False
-        run = RunView.parse_sent(request.body)
-        if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
+        run = RunView.parse_sent(request.body) if request.ledger_id >= 0 and request.key else None
+        if run is None or not fits_term(run.scheme, run.origin_term, request.term, request.flags):
             self.answer(request, Answer.BAD_REQUEST)
             return False
         if run.ledger_id != request.ledger_id:

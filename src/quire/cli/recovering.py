@@ -55,8 +55,8 @@ async def recover(
             await daemon.marks.set_lost_delay_s(lost_delay_s)
         running = asyncio.create_task(daemon.run(), name="auto-recovery")
         stopping = asyncio.create_task(stop.wait())
-        on_ready(daemon.name)
         try:
+            on_ready(daemon.name)
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()

@@ -22,24 +22,17 @@ from quire.client.context import ClientContext
 from quire.client.creating import gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
-from quire.client.recovery import LedgerRecovery
+from quire.client.recovery import recover_ledger
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
-from quire.client.reused import reused_id
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
-from quire.core.answers import Answer
-from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
 from quire.core.errors import (
     AlreadyExistsError,
-    CorruptMetadataError,
     MisuseError,
-    NoSuchLedgerError,
-    NotEnoughBookiesError,
     QuireError,
-    RecoveryInconclusiveError,
     WrongPasswordError,
 )
-from quire.core.ids import NO_ENTRY, BookieId, LedgerId
+from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import (
     GUARANTEE_KEY,
     TOKEN_KEY,
@@ -60,7 +53,6 @@ from quire.wire.entry import digest_type_of
 log = logging.getLogger(__name__)
 
 _IDS_TRIED_MAX = 10
-_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +206,7 @@ class Client:
         record, version = await self._record(ledger_id, password)
         access = LedgerAccess.of(record)
         if recover and record.state is not LedgerState.CLOSED:
-            result, _ = await self._recover(record, version, access)
+            result, _ = await recover_ledger(record, version, access, self.context)
             reader = self._reader(result.record, result.version, access)
             self._clear_limbo_in_background(reader, access)
             return reader
@@ -260,7 +252,9 @@ class Client:
                     f"fragment, which recovery reads from ({', '.join(record.last_fragment.ensemble)})"
                 )
                 raise MisuseError(msg, ledger_id=ledger_id)
-            result, done = await self._recover(record, version, access, ignored, at_ack_quorum=gives_up)
+            result, done = await recover_ledger(
+                record, version, access, self.context, ignored, at_ack_quorum=gives_up
+            )
             record, version = result.record, result.version
             recovered, stragglers = done.recovered, done.stragglers
         reader = self._reader(record, version, access)
@@ -284,7 +278,7 @@ class Client:
         if fence:
             record, version = await self.ledger_store.read(ledger_id)
             if record.state is not LedgerState.CLOSED:
-                await self._recover(record, version, LedgerAccess.of(record))
+                await recover_ledger(record, version, LedgerAccess.of(record), self.context)
         await self.ledger_store.delete(ledger_id)
 
     async def ledgers(self) -> AsyncGenerator[LedgerId, None]:
@@ -372,46 +366,10 @@ class Client:
         """The closed record of a reader's ledger, which is recovered unless it is closed already."""
         record, version = await self.ledger_store.read(reader.ledger_id)
         if record.state is not LedgerState.CLOSED:
-            result, _ = await self._recover(record, version, access)
+            result, _ = await recover_ledger(record, version, access, self.context)
             record, version = result.record, result.version
             self._clear_limbo_in_background(self._reader(record, version, access), access)
         return record, version
-
-    async def _recover(
-        self,
-        record: LedgerMetadata,
-        version: int,
-        access: LedgerAccess,
-        ignored_lacs: Collection[BookieId] = (),
-        *,
-        at_ack_quorum: bool = False,
-    ) -> tuple[RecoveryClosed, LedgerRecovery]:
-        deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
-        while True:
-            recovery = LedgerRecovery(
-                record, version, access, self.context, ignored_lacs, at_ack_quorum=at_ack_quorum
-            )
-            result = await recovery.run()
-            if isinstance(result, RecoveryClosed):
-                for hole in recovery.stragglers:
-                    log.warning(
-                        "ledger %d was closed before bookie %s acknowledged entries %d to %d, which it may lack: "
-                        "`quire ledger repair` fills them",
-                        record.ledger_id, hole.bookie, hole.first, hole.last,
-                    )  # fmt: skip
-                return result, recovery
-            if (
-                isinstance(result, RecoveryInconclusive)
-                and result.silent
-                and recovery.reused.keys() >= {*result.silent}
-            ):
-                raise reused_id(record.ledger_id, result.silent)
-            settled = isinstance(result, RecoveryFailed) or (result.contradicting and not result.silent)
-            if settled or self.clock.now_ms() >= deadline_ms:
-                raise _recovery_error(record, result, self.bookies.troubles())
-            # A bookie that restarts is back in a moment, and its connection is not tried at once.
-            await asyncio.sleep(_PAUSE_SECONDS)
-            record, version = await self.ledger_store.read(record.ledger_id)
 
     def _clear_limbo_in_background(self, reader: LedgerReader, access: LedgerAccess) -> None:
         task = asyncio.get_running_loop().create_task(self._clear_limbo(reader, access))
@@ -464,62 +422,3 @@ def _check_bytes(what: str, value: object) -> None:
     if not isinstance(value, bytes):
         msg = f"the {what} must be bytes, not {type(value).__name__}"
         raise MisuseError(msg)
-
-
-def _recovery_error(
-    record: LedgerMetadata, result: RecoveryInconclusive | RecoveryFailed, troubles: str
-) -> QuireError:
-    ledger_id = record.ledger_id
-    where = f"ledger {ledger_id}"
-    if isinstance(result, RecoveryInconclusive) and result.contradicting:
-        heard = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
-        contradicting = tuple(bookie for bookie, _ in result.contradicting)
-        ignoring = " ".join(f"--ignore-lac {bookie}" for bookie in contradicting)
-        away = f"; {', '.join(result.silent)} cannot tell" if result.silent else ""
-        return RecoveryInconclusiveError(
-            f"{where}: entry {result.entry_id} was acknowledged according to {heard}, but the bookies "
-            f'that should hold it respond "no such entry"{away}. Either they lost it, as after a '
-            "directory was restored from a copy, or a Java client's recovery spread a last add "
-            "confirmed that is too high. The ledger was not closed. Bring back the bookie or the "
-            f"directory that has the entry; `quire ledger recover {ledger_id} {ignoring}` closes the "
-            f"ledger without it{troubles}",
-            ledger_id=ledger_id,
-            entry_id=result.entry_id,
-            bookies=(*contradicting, *result.silent),
-        )
-    if isinstance(result, RecoveryInconclusive):
-        silent = ", ".join(result.silent) or "none"
-        what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"
-        return RecoveryInconclusiveError(
-            f"{where}: too few bookies gave a conclusive response about {what} (no response or "
-            f"unknown: {silent}); the ledger was not closed, open it again when they are "
-            f"back{troubles}",
-            ledger_id=ledger_id,
-            entry_id=result.entry_id,
-            bookies=result.silent,
-        )
-    named = ", ".join(result.bookies)
-    if result.answer is Answer.NO_LEDGER:
-        return NoSuchLedgerError(f"{where} was deleted during its recovery", ledger_id=ledger_id)
-    if result.answer is Answer.UNAUTHORISED:
-        return WrongPasswordError(
-            f"{where}: bookie {named} has the ledger with another password",
-            ledger_id=ledger_id,
-            bookies=result.bookies,
-        )
-    if result.answer is Answer.READ_ONLY:
-        way_out = (
-            f", or give its guaranteed write quorum up: `quire ledger recover {ledger_id} --at ack-quorum`"
-            if record.guaranteed
-            else ""
-        )
-        return NotEnoughBookiesError(
-            f"{where}: too few bookies acknowledged the entries that recovery writes back (failed: "
-            f"{named}); the ledger stays IN_RECOVERY, open it again when they are back{way_out}{troubles}",
-            ledger_id=ledger_id,
-            bookies=result.bookies,
-        )
-    return CorruptMetadataError(
-        f"{where}: its record changed back to OPEN during a recovery, which the protocol does not allow",
-        ledger_id=ledger_id,
-    )

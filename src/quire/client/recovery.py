@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
@@ -22,6 +23,8 @@ from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.recovery_failures import not_recovered
+from quire.client.reused import reused_id
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,
@@ -55,6 +58,8 @@ from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 
+log = logging.getLogger(__name__)
+
 RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
 TakeOverResult: TypeAlias = TakenOver | TakeOverSuperseded | RecoveryResult
 M = TypeVar("M", RecoveryMachine, TakeOverMachine)
@@ -64,6 +69,7 @@ STRAGGLER_WAIT_MS = 200
 """After the close, how long to wait for bookies that have not acknowledged what was written back to them: they are
 not needed, but a program that ends at once would leave its entries on fewer bookies."""
 _RETRY_PAUSE_MS = 50
+_PAUSE_SECONDS = 0.2
 
 
 class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
@@ -414,6 +420,57 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
     @property
     def _recovery(self) -> RecoveryMachine:
         return self._machine
+
+
+async def recover_ledger(
+    record: LedgerMetadata,
+    version: int,
+    access: LedgerAccess,
+    context: ClientContext,
+    ignored_lacs: Collection[BookieId] = (),
+    *,
+    at_ack_quorum: bool = False,
+) -> tuple[RecoveryClosed, LedgerRecovery]:
+    """Recover a ledger, again and again while too few bookies respond, up to the client's patience.
+
+    Args:
+        record: the ledger's record.
+        version: its version in the store.
+        access: how its bookies are asked.
+        context: what it shares with the client's other handles.
+        ignored_lacs: bookies whose LAC is ignored.
+        at_ack_quorum: a guarantee of the write quorum is given up.
+
+    Returns:
+        The closed record, and the recovery that closed it.
+
+    Raises:
+        QuireError: as `Client.recover_ledger`.
+    """
+    deadline_ms = context.clock.now_ms() + context.config.recovery_patience_ms
+    while True:
+        recovery = LedgerRecovery(record, version, access, context, ignored_lacs, at_ack_quorum=at_ack_quorum)
+        result = await recovery.run()
+        if isinstance(result, RecoveryClosed):
+            for hole in recovery.stragglers:
+                log.warning(
+                    "ledger %d was closed before bookie %s acknowledged entries %d to %d, which it may lack: "
+                    "`quire ledger repair` fills them",
+                    record.ledger_id, hole.bookie, hole.first, hole.last,
+                )  # fmt: skip
+            return result, recovery
+        if (
+            isinstance(result, RecoveryInconclusive)
+            and result.silent
+            and recovery.reused.keys() >= {*result.silent}
+        ):
+            raise reused_id(record.ledger_id, result.silent)
+        settled = isinstance(result, RecoveryFailed) or (result.contradicting and not result.silent)
+        if settled or context.clock.now_ms() >= deadline_ms:
+            raise not_recovered(record, result, context.bookies.troubles())
+        # A bookie that restarts is back in a moment, and its connection is not tried at once.
+        await asyncio.sleep(_PAUSE_SECONDS)
+        record, version = await context.records.read(record.ledger_id)
 
 
 def _ignore(reply: ReadReply, took_ms: int) -> None:

@@ -25,7 +25,6 @@ from quire.client.run_sealer import sealer_of
 from quire.client.writer_end import WriterEnd
 from quire.core import effects as e
 from quire.core.errors import (
-    LedgerClosedError,
     MisuseError,
     NotWritingError,
     QuireError,
@@ -67,7 +66,6 @@ class LedgerWriter(WriterEnd):
         "_drains",
         "_entry_bytes_max",
         "_entry_overhead",
-        "_finished",
         "_futures",
         "_loop",
         "_new_future",
@@ -109,7 +107,7 @@ class LedgerWriter(WriterEnd):
         self._batch_cost = 0
         self._turn_due = False
         self._drains = _NOBODY
-        self._finished: asyncio.Future[None] | None = None
+        self._finished = None
 
     # --- what a user sees --------------------------------------------------------------------------------------------
 
@@ -440,10 +438,6 @@ class LedgerWriter(WriterEnd):
         await asyncio.shield(self._finished)
         return self.holes
 
-    def _closing(self) -> None:
-        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
-        self._stopped(e.Problem(LedgerClosedError, message))
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -498,12 +492,3 @@ class LedgerWriter(WriterEnd):
             self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
-
-    def _tell(self, problem: e.Problem | None) -> None:
-        problem = self._machine.problem or problem
-        if self._finished is None or self._finished.done():
-            return
-        if problem is None:
-            self._finished.set_result(None)
-        else:
-            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))

@@ -159,10 +159,6 @@ class WriterDriver(ABC):
         """No entry goes out any more."""
 
     @abstractmethod
-    def _tell(self, problem: e.Problem | None) -> None:
-        """The callers of close: the ledger is closed, or this writer cannot close it."""
-
-    @abstractmethod
     def _closed(self) -> None:
         """The record is closed."""
 
@@ -233,14 +229,6 @@ class WriterDriver(ABC):
         if problem.kind is not QuorumLostError:
             return problem
         return replace(problem, message=problem.message + self._bookies.troubles())
-
-    def _ended(self, effect: e.Ended) -> None:
-        log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)
-        self._stopped(effect.problem)
-        if self._access.term:
-            self._finish(effect.problem)  # a stream is left as it is: nothing more is asked for it
-        elif self._machine.status is Status.ENDED:
-            self._tell(effect.problem)  # a close that waited for a write quorum does not come any more
 
     # --- bookies come and go -----------------------------------------------------------------------------------------
 
@@ -499,7 +487,7 @@ class WriterDriver(ABC):
         e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
         e.SetTimer: _set_timer,
-        e.Ended: _ended,
+        e.Ended: lambda self, effect: self._ended(effect),
         e.Closed: lambda self, _: self._closed(),
         e.CloseFailed: lambda self, effect: self._finish(effect.problem),
     }

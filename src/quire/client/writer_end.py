@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.writer_driver import WriterDriver
@@ -16,11 +17,14 @@ from quire.core.ids import Term
 from quire.core.ledger_metadata import LedgerState
 from quire.core.writer_state import Hole, Status
 
+log = logging.getLogger(__name__)
+
 
 class WriterEnd(WriterDriver):
     """What a writer does once no entry comes any more."""
 
-    __slots__ = ()
+    __slots__ = ("_finished",)
+    _finished: asyncio.Future[None] | None
 
     @property
     def term(self) -> Term:
@@ -46,6 +50,18 @@ class WriterEnd(WriterDriver):
                 ]
                 await asyncio.wait(told)
         await self.leave()
+
+    def _ended(self, effect: e.Ended) -> None:
+        log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)
+        self._stopped(effect.problem)
+        if self._access.term:
+            self._finish(effect.problem)  # a stream is left as it is: nothing more is asked for it
+        elif self._machine.status is Status.ENDED:
+            self._tell(effect.problem)  # a close that waited for a write quorum does not come any more
+
+    def _closing(self) -> None:
+        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
+        self._stopped(e.Problem(LedgerClosedError, message))
 
     def _begin_flush(self) -> None:
         """Wait from now on for the bookies that have not acknowledged all."""
@@ -141,3 +157,13 @@ class WriterEnd(WriterDriver):
             if task is not asyncio.current_task():
                 task.cancel()
         self._tell(problem)
+
+    def _tell(self, problem: e.Problem | None) -> None:
+        """The callers of close: the ledger is closed, or this writer cannot close it."""
+        problem = self._machine.problem or problem
+        if self._finished is None or self._finished.done():
+            return
+        if problem is None:
+            self._finished.set_result(None)
+        else:
+            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))

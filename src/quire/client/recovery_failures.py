@@ -1,0 +1,82 @@
+"""Why a ledger could not be recovered, as an error that says what its caller can do."""
+
+from __future__ import annotations
+
+from quire.core.answers import Answer
+from quire.core.effects import RecoveryFailed, RecoveryInconclusive
+from quire.core.errors import (
+    CorruptMetadataError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    QuireError,
+    RecoveryInconclusiveError,
+    WrongPasswordError,
+)
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import LedgerMetadata
+
+
+def not_recovered(
+    record: LedgerMetadata, result: RecoveryInconclusive | RecoveryFailed, troubles: str
+) -> QuireError:
+    """The error of a recovery that did not close its ledger.
+
+    Args:
+        record: the ledger's record when the recovery began.
+        result: how it ended.
+        troubles: which bookies accept no connection, to be said behind it; or empty.
+    """
+    ledger_id = record.ledger_id
+    where = f"ledger {ledger_id}"
+    if isinstance(result, RecoveryInconclusive) and result.contradicting:
+        heard = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+        contradicting = tuple(bookie for bookie, _ in result.contradicting)
+        ignoring = " ".join(f"--ignore-lac {bookie}" for bookie in contradicting)
+        away = f"; {', '.join(result.silent)} cannot tell" if result.silent else ""
+        return RecoveryInconclusiveError(
+            f"{where}: entry {result.entry_id} was acknowledged according to {heard}, but the bookies "
+            f'that should hold it respond "no such entry"{away}. Either they lost it, as after a '
+            "directory was restored from a copy, or a Java client's recovery spread a last add "
+            "confirmed that is too high. The ledger was not closed. Bring back the bookie or the "
+            f"directory that has the entry; `quire ledger recover {ledger_id} {ignoring}` closes the "
+            f"ledger without it{troubles}",
+            ledger_id=ledger_id,
+            entry_id=result.entry_id,
+            bookies=(*contradicting, *result.silent),
+        )
+    if isinstance(result, RecoveryInconclusive):
+        silent = ", ".join(result.silent) or "none"
+        what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"
+        return RecoveryInconclusiveError(
+            f"{where}: too few bookies gave a conclusive response about {what} (no response or "
+            f"unknown: {silent}); the ledger was not closed, open it again when they are "
+            f"back{troubles}",
+            ledger_id=ledger_id,
+            entry_id=result.entry_id,
+            bookies=result.silent,
+        )
+    named = ", ".join(result.bookies)
+    if result.answer is Answer.NO_LEDGER:
+        return NoSuchLedgerError(f"{where} was deleted during its recovery", ledger_id=ledger_id)
+    if result.answer is Answer.UNAUTHORISED:
+        return WrongPasswordError(
+            f"{where}: bookie {named} has the ledger with another password",
+            ledger_id=ledger_id,
+            bookies=result.bookies,
+        )
+    if result.answer is Answer.READ_ONLY:
+        way_out = (
+            f", or give its guaranteed write quorum up: `quire ledger recover {ledger_id} --at ack-quorum`"
+            if record.guaranteed
+            else ""
+        )
+        return NotEnoughBookiesError(
+            f"{where}: too few bookies acknowledged the entries that recovery writes back (failed: "
+            f"{named}); the ledger stays IN_RECOVERY, open it again when they are back{way_out}{troubles}",
+            ledger_id=ledger_id,
+            bookies=result.bookies,
+        )
+    return CorruptMetadataError(
+        f"{where}: its record changed back to OPEN during a recovery, which the protocol does not allow",
+        ledger_id=ledger_id,
+    )
