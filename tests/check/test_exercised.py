@@ -127,7 +127,7 @@ NOT_MOVED = {
         ("record_read", "reading", "swapping"),
         *(("swapped", "swapping", status) for status in ("reading", "copying", "clearing", "ended")),
         ("unknown", "swapping", "ended"),
-        *(("bookies_changed", status, status) for status in ("idle", "swapping", "clearing")),
+        *(("bookies_changed", status, status) for status in ("idle", "clearing")),
     },
     "LogMachine": {
         *(
