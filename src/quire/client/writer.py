@@ -14,8 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
@@ -66,6 +65,7 @@ class LedgerWriter(WriterEnd):
         "_drains",
         "_entry_bytes_max",
         "_entry_overhead",
+        "_finished",
         "_futures",
         "_loop",
         "_new_future",
@@ -107,7 +107,7 @@ class LedgerWriter(WriterEnd):
         self._batch_cost = 0
         self._turn_due = False
         self._drains = _NOBODY
-        self._finished = None
+        self._finished: asyncio.Future[None] | None = None
 
     # --- what a user sees --------------------------------------------------------------------------------------------
 
@@ -438,33 +438,6 @@ class LedgerWriter(WriterEnd):
         await asyncio.shield(self._finished)
         return self.holes
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Without an error: drain, then close. With one: close what is acknowledged; when cancelled: abandon.
-
-        A stream is released, not closed.
-        """
-        end = self.release if self.term else self.close
-        if kind is None:
-            try:
-                await self.drain()
-            except QuireError:
-                with contextlib.suppress(QuireError):
-                    await end()
-                raise
-            await end()
-        elif issubclass(kind, Exception):
-            try:
-                await end()
-            except QuireError as closing:
-                log.warning("ledger %d could not be closed after %r: %s", self.ledger_id, error, closing)
-        else:
-            await self.abandon()
-
     def _stopped(self, problem: e.Problem) -> None:
         """No entry goes out any more: fail what was not handed over, wake who waits, drop what is unsent."""
         self._taking = False
@@ -492,3 +465,12 @@ class LedgerWriter(WriterEnd):
             self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
+
+    def _tell(self, problem: e.Problem | None) -> None:
+        problem = self._machine.problem or problem
+        if self._finished is None or self._finished.done():
+            return
+        if problem is None:
+            self._finished.set_result(None)
+        else:
+            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))

@@ -159,6 +159,10 @@ class WriterDriver(ABC):
         """No entry goes out any more."""
 
     @abstractmethod
+    def _tell(self, problem: e.Problem | None) -> None:
+        """The callers of close: the ledger is closed, or this writer cannot close it."""
+
+    @abstractmethod
     def _closed(self) -> None:
         """The record is closed."""
 

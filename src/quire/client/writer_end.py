@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import abstractmethod
+from types import TracebackType
+from typing import Self
 
 from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.writer_driver import WriterDriver
 from quire.core import effects as e
-from quire.core.errors import LedgerClosedError
+from quire.core.errors import LedgerClosedError, QuireError
 from quire.core.ids import Term
 from quire.core.ledger_metadata import LedgerState
 from quire.core.writer_state import Hole, Status
@@ -23,8 +26,42 @@ log = logging.getLogger(__name__)
 class WriterEnd(WriterDriver):
     """What a writer does once no entry comes any more."""
 
-    __slots__ = ("_finished",)
-    _finished: asyncio.Future[None] | None
+    __slots__ = ()
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait until all entries so far are acknowledged."""
+
+    @abstractmethod
+    async def close(self) -> tuple[Hole, ...]:
+        """Close the ledger at its last acknowledged entry."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Without an error: drain, then close. With one: close what is acknowledged; when cancelled: abandon.
+
+        A stream is released, not closed.
+        """
+        end = self.release if self.term else self.close
+        if kind is None:
+            try:
+                await self.drain()
+            except QuireError:
+                with contextlib.suppress(QuireError):
+                    await end()
+                raise
+            await end()
+        elif issubclass(kind, Exception):
+            try:
+                await end()
+            except QuireError as closing:
+                log.warning("ledger %d could not be closed after %r: %s", self.ledger_id, error, closing)
+        else:
+            await self.abandon()
 
     @property
     def term(self) -> Term:
@@ -157,13 +194,3 @@ class WriterEnd(WriterDriver):
             if task is not asyncio.current_task():
                 task.cancel()
         self._tell(problem)
-
-    def _tell(self, problem: e.Problem | None) -> None:
-        """The callers of close: the ledger is closed, or this writer cannot close it."""
-        problem = self._machine.problem or problem
-        if self._finished is None or self._finished.done():
-            return
-        if problem is None:
-            self._finished.set_result(None)
-        else:
-            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))
