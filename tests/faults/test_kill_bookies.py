@@ -70,7 +70,7 @@ async def one_round(
     await client.delete_ledger(writer.ledger_id)
 
 
-@pytest.mark.parametrize("bookies", [4, 3])
+@pytest.mark.parametrize("bookies", [4, pytest.param(3, marks=pytest.mark.slow)])
 def test_kill_one_bookie_a_round(
     bookies: int, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:

@@ -79,8 +79,15 @@ async def power_cut(
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
-@pytest.mark.parametrize("victims", [1, 3], ids=["one", "one-after-another"])
+@pytest.mark.parametrize(
+    ("victims", "named"),
+    [
+        pytest.param(1, True, id="one-named", marks=pytest.mark.slow),
+        pytest.param(1, False, id="one-unnamed"),
+        pytest.param(3, True, id="one-after-another-named", marks=pytest.mark.slow),
+        pytest.param(3, False, id="one-after-another-unnamed"),
+    ],
+)
 def test_a_power_cut_with_a_torn_tail_ends_no_writer(
     victims: int, named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:

@@ -77,7 +77,14 @@ def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("scheme", ["zk+hierarchical", "zk+longhierarchical", "zk+flat"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "zk+hierarchical",
+        pytest.param("zk+longhierarchical", marks=pytest.mark.slow),
+        pytest.param("zk+flat", marks=pytest.mark.slow),
+    ],
+)
 def test_quire_reads_what_java_made(tmp_path, scheme):
     zookeeper_or_skip()
     server = ZookeeperServer(tmp_path, environment={"JAVA_PEER_URI_SCHEME": scheme})
