@@ -28,6 +28,7 @@ from quire.core.errors import MisuseError, PastEndError
 if TYPE_CHECKING:
     from quire.cli.feed import AppendTally
     from quire.client.client import RecoveryReport
+    from quire.client.reader import LedgerReader
     from quire.client.writer import LedgerWriter
     from quire.wire.entry import Entry
 
@@ -61,6 +62,8 @@ DelimitedOption = Annotated[
 FilesArgument = Annotated[
     list[Path] | None, typer.Argument(metavar="[FILE]...", help="What to append; standard input without any.")
 ]
+FirstOption = Annotated[int, typer.Option(help="The first entry.", min=0)]
+LastOption = Annotated[int | None, typer.Option(help="The last entry [default: the last confirmed one].")]
 
 
 @app.command()
@@ -141,10 +144,8 @@ def append(
 @app.command()
 def read(
     ledger_id: LedgerArgument,
-    first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
-    last: Annotated[
-        int | None, typer.Option(help="The last entry [default: the last confirmed one].")
-    ] = None,
+    first: FirstOption = 0,
+    last: LastOption = None,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
@@ -160,8 +161,7 @@ def read(
 
     A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end.
     """
-    if last is not None and last < first:
-        raise MisuseError(f"--last {last} lies before --first {first}.")
+    check_range(first, last)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if recover:
         ask_about_writer(uri, ledger_id, yes=yes)
@@ -171,10 +171,7 @@ def read(
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=recover)
-            end = check_first(ledger_id, first, reader.last_add_confirmed)
-            end = end if last is None else min(last, end)
-            if end >= first:
-                await print_entries(out, reader.read(first, end), delimited=delimited)
+            await print_range(out, reader, first, last, delimited=delimited)
 
     run(work())
 
@@ -182,7 +179,7 @@ def read(
 @app.command()
 def tail(
     ledger_id: LedgerArgument,
-    first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
+    first: FirstOption = 0,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
@@ -200,8 +197,7 @@ def tail(
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=False)
-            check_first(ledger_id, first, reader.last_add_confirmed)
-            await print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
+            await print_tail(out, reader, first, delimited=delimited)
 
     run(work())
 
@@ -331,12 +327,43 @@ def ask_about_writer(uri: str, ledger_id: int, *, yes: bool) -> None:
         confirm(question, "", yes=False)
 
 
-def check_first(ledger_id: int, first: int, last_confirmed: int) -> int:
-    """The last entry that can be read now.
+def check_range(first: int, last: int | None) -> None:
+    """Whether a range goes up.
 
     Raises:
-        PastEndError: the entries from `first` on lie behind the end; the one next to the last is a beginning.
+        MisuseError: it does not.
     """
+    if last is not None and last < first:
+        raise MisuseError(f"--last {last} lies before --first {first}.")
+
+
+async def print_range(
+    out: Output, reader: LedgerReader, first: int, last: int | None, *, delimited: bool
+) -> None:
+    """Print the entries first..last, as far as they are there; without a last one, up to the last confirmed one.
+
+    Raises:
+        PastEndError: the first one lies behind the end.
+    """
+    end = _check_first(reader, first)
+    end = end if last is None else min(last, end)
+    if end >= first:
+        await _print_entries(out, reader.read(first, end), delimited=delimited)
+
+
+async def print_tail(out: Output, reader: LedgerReader, first: int, *, delimited: bool) -> None:
+    """Print entries as they are confirmed.
+
+    Raises:
+        PastEndError: the first one lies behind the end.
+    """
+    _check_first(reader, first)
+    await _print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
+
+
+def _check_first(reader: LedgerReader, first: int) -> int:
+    """The last entry that can be read now; the one next to it is a beginning."""
+    ledger_id, last_confirmed = reader.ledger_id, reader.last_add_confirmed
     if first > last_confirmed + 1:
         text = f"ledger {ledger_id}: requested entry {first}, the last confirmed one is {last_confirmed}"
         raise PastEndError(text, ledger_id=ledger_id, entry_id=first)
@@ -423,7 +450,7 @@ def _say_appended(writer: LedgerWriter, tally: AppendTally, state: str, rate: fl
     out.result(facts, text)
 
 
-async def print_entries(
+async def _print_entries(
     out: Output, entries: AsyncIterator[Entry], *, delimited: bool, at_once: bool = False
 ) -> None:
     """Print what an iterator of entries gives; `at_once` flushes after each."""

@@ -12,6 +12,7 @@ from quire.cli.output import Output, human_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from quire.cli.picture import FragmentFacts
     from quire.cli.toolbox import Toolbox
     from quire.client.inspection import HeldShare
     from quire.core.ledger_metadata import LedgerMetadata
@@ -163,9 +164,21 @@ def holdings(held: Sequence[HeldShare]) -> list[str]:
     return lines or ["  every bookie holds what the record says"]
 
 
+def fragments_of(record: LedgerMetadata) -> list[FragmentFacts]:
+    """A record's fragments, to be drawn."""
+    from quire.cli.picture import FragmentFacts
+
+    return [
+        FragmentFacts(
+            fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble))
+        )
+        for index, fragment in enumerate(record.fragments)
+    ]
+
+
 def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     """The picture of a ledger."""
-    from quire.cli.picture import FragmentFacts, draw_fragments, draw_write_sets
+    from quire.cli.picture import draw_fragments, draw_write_sets
     from quire.core.ledger_metadata import LedgerState
 
     closed = record.state is LedgerState.CLOSED
@@ -178,14 +191,8 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
         f"Ledger {record.ledger_id}: {record.state.name}, {end}; E={record.ensemble_size} Qw={record.write_quorum} "
         f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}{guarantee_text(record)}"
     )
-    fragments = [
-        FragmentFacts(
-            fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble))
-        )
-        for index, fragment in enumerate(record.fragments)
-    ]
     write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)
-    return [head, "", *draw_fragments(fragments, standing), "", *write_sets]
+    return [head, "", *draw_fragments(fragments_of(record), standing), "", *write_sets]
 
 
 def guarantee_text(record: LedgerMetadata) -> str:

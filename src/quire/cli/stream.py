@@ -14,20 +14,23 @@ from quire.cli.ledger import (
     DigestOption,
     EnsembleOption,
     FilesArgument,
+    FirstOption,
+    LastOption,
     WriteOption,
-    check_first,
-    print_entries,
+    check_range,
+    print_range,
+    print_tail,
 )
-from quire.cli.ledger_show import facts_of
+from quire.cli.ledger_show import facts_of, fragments_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
-from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     import asyncio
 
     from quire.client.writer import LedgerWriter
     from quire.core.ledger_metadata import LedgerMetadata
+    from quire.core.terms import TermRange
 
 app = typer.Typer(
     help="Unbounded ledgers (streams): create, append, read, tail, list, show, close, delete, take-over."
@@ -37,7 +40,6 @@ TERMS_SHOWN = 40
 """So many terms are drawn, the last ones; JSON has all."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
-FirstOption = Annotated[int, typer.Option(help="The first entry.", min=0)]
 IgnoreLacOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -169,9 +171,7 @@ def append(
 def read(
     name: NameArgument,
     first: FirstOption = 0,
-    last: Annotated[
-        int | None, typer.Option(help="The last entry [default: the last confirmed one].")
-    ] = None,
+    last: LastOption = None,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
@@ -182,8 +182,7 @@ def read(
 
     A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end.
     """
-    if last is not None and last < first:
-        raise MisuseError(f"--last {last} lies before --first {first}.")
+    check_range(first, last)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -191,10 +190,7 @@ def read(
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.unbounded_ledger(name, password.encode()).open_reader()
-            end = check_first(reader.ledger_id, first, reader.last_add_confirmed)
-            end = end if last is None else min(last, end)
-            if end >= first:
-                await print_entries(out, reader.read(first, end), delimited=delimited)
+            await print_range(out, reader, first, last, delimited=delimited)
 
     run(work())
 
@@ -220,8 +216,7 @@ def tail(
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.unbounded_ledger(name, password.encode()).open_reader()
-            check_first(reader.ledger_id, first, reader.last_add_confirmed)
-            await print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
+            await print_tail(out, reader, first, delimited=delimited)
 
     run(work())
 
@@ -273,18 +268,13 @@ def show(
             known = await client.available_bookies()
         standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
         record, last = reader.metadata, reader.last_add_confirmed
-        ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
         ranges = [
             {"term": each.term, "first_entry": each.first_entry, "last_entry": end}
-            for each, end in zip(record.ranges, ends, strict=True)
+            for each, end in terms_of(record, last)
         ]
         fragments = [
-            {
-                "first_entry": fragment.first_entry,
-                "last_entry": record.last_entry_of_fragment(index),
-                "bookies": list(fragment.ensemble),
-            }
-            for index, fragment in enumerate(record.fragments)
+            {"first_entry": each.first, "last_entry": each.last, "bookies": list(each.ensemble)}
+            for each in fragments_of(record)
         ]
         facts = stream_facts(name, record) | {
             "last_add_confirmed": last,
@@ -297,9 +287,15 @@ def show(
     run(work())
 
 
+def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
+    """Each range of a stream, with its last entry; `last`: the last confirmed entry."""
+    ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
+    return list(zip(record.ranges, ends, strict=True))
+
+
 def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, str]) -> list[str]:
     """A stream in lines of text; `standing`: what each registered bookie takes."""
-    from quire.cli.picture import FragmentFacts, draw_fragments
+    from quire.cli.picture import draw_fragments
 
     head = (
         f"Stream {name} (ledger {record.ledger_id}): {record.state.name} in term {record.term}, last confirmed entry "
@@ -307,20 +303,13 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
         f"{record.digest_type.name.lower()}"
     )
     lines = [head, ""]
-    ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
-    told = list(zip(record.ranges, ends, strict=True))
+    told = terms_of(record, last)
     if len(told) > TERMS_SHOWN:
         lines.append(f"  {len(told) - TERMS_SHOWN:,} earlier terms")
     for each, end in told[-TERMS_SHOWN:]:
         wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
         lines.append(f"  term {each.term}: {wrote}")
-    fragments = [
-        FragmentFacts(
-            fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble))
-        )
-        for index, fragment in enumerate(record.fragments)
-    ]
-    return [*lines, "", *draw_fragments(fragments, standing)]
+    return [*lines, "", *draw_fragments(fragments_of(record), standing)]
 
 
 @app.command("take-over")
