@@ -22,7 +22,7 @@ from quire.client.context import ClientContext
 from quire.client.creating import gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
-from quire.client.recovery import recover_ledger
+from quire.client.recovery import check_ignored_lacs, recover_ledger
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
@@ -245,13 +245,7 @@ class Client:
         recovered, stragglers = 0, tuple[Hole, ...]()
         if not already_closed:
             ignored = [BookieId(bookie) for bookie in ignored_lacs]
-            strange = [bookie for bookie in ignored if bookie not in record.last_fragment.ensemble]
-            if strange:
-                msg = (
-                    f"ledger {ledger_id}: {', '.join(strange)} is not in the ensemble of the last "
-                    f"fragment, which recovery reads from ({', '.join(record.last_fragment.ensemble)})"
-                )
-                raise MisuseError(msg, ledger_id=ledger_id)
+            check_ignored_lacs(f"ledger {ledger_id}", "recovery", record, ignored)
             result, done = await recover_ledger(
                 record, version, access, self.context, ignored, at_ack_quorum=gives_up
             )

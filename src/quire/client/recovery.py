@@ -23,7 +23,7 @@ from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.recovery_failures import not_recovered
+from quire.client.recovery_failures import is_final, not_recovered
 from quire.client.reused import reused_id
 from quire.core.answers import Answer
 from quire.core.effects import (
@@ -42,7 +42,7 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.errors import MetadataUnknownError, NoSuchLedgerError, NoSuchStreamError
+from quire.core.errors import MetadataUnknownError, MisuseError, NoSuchLedgerError, NoSuchStreamError
 from quire.core.holes import joined
 from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
@@ -69,7 +69,8 @@ STRAGGLER_WAIT_MS = 200
 """After the close, how long to wait for bookies that have not acknowledged what was written back to them: they are
 not needed, but a program that ends at once would leave its entries on fewer bookies."""
 _RETRY_PAUSE_MS = 50
-_PAUSE_SECONDS = 0.2
+AGAIN_PAUSE_S = 0.2
+"""After an inconclusive end: a bookie that restarts is back in a moment, and its connection is not tried at once."""
 
 
 class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
@@ -422,6 +423,27 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
         return self._machine
 
 
+def check_ignored_lacs(where: str, what: str, record: LedgerMetadata, ignored_lacs: Collection[str]) -> None:
+    """Whether all bookies whose LAC is to be ignored are asked.
+
+    Args:
+        where: the ledger or stream, as the error names it.
+        what: what reads from them.
+        record: of it.
+        ignored_lacs: the bookies.
+
+    Raises:
+        MisuseError: one of them is not in the last fragment.
+    """
+    ensemble = record.last_fragment.ensemble
+    if strange := [bookie for bookie in ignored_lacs if bookie not in ensemble]:
+        msg = (
+            f"{where}: {', '.join(strange)} is not in the ensemble of the last fragment, which {what} reads from "
+            f"({', '.join(ensemble)})"
+        )
+        raise MisuseError(msg, ledger_id=record.ledger_id)
+
+
 async def recover_ledger(
     record: LedgerMetadata,
     version: int,
@@ -465,11 +487,9 @@ async def recover_ledger(
             and recovery.reused.keys() >= {*result.silent}
         ):
             raise reused_id(record.ledger_id, result.silent)
-        settled = isinstance(result, RecoveryFailed) or (result.contradicting and not result.silent)
-        if settled or context.clock.now_ms() >= deadline_ms:
+        if is_final(result) or context.clock.now_ms() >= deadline_ms:
             raise not_recovered(record, result, context.bookies.troubles())
-        # A bookie that restarts is back in a moment, and its connection is not tried at once.
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(AGAIN_PAUSE_S)
         record, version = await context.records.read(record.ledger_id)
 
 

@@ -16,6 +16,11 @@ from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
 
 
+def is_final(result: object) -> bool:
+    """Whether bookies that come back would not change how a recovery or a take-over ended."""
+    return not isinstance(result, RecoveryInconclusive) or bool(result.contradicting and not result.silent)
+
+
 def not_recovered(
     record: LedgerMetadata, result: RecoveryInconclusive | RecoveryFailed, troubles: str
 ) -> QuireError:

@@ -18,6 +18,8 @@ from typing import Final, Protocol
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.reader import LedgerReader
+from quire.client.recovery import AGAIN_PAUSE_S, check_ignored_lacs
+from quire.client.recovery_failures import is_final
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
@@ -58,7 +60,6 @@ _NO_TERMS: Final = (
     "they do not register the feature `terms` (Java's bookies and older ones of ours), or this client speaks another "
     "protocol with them than our own"
 )
-_PAUSE_MS: Final = 200
 _ROOM_BYTES: Final = 1024
 """Of a record: for the range of one more term, a fragment and its end."""
 
@@ -221,7 +222,7 @@ class UnboundedLedger:
             async with self._turn:
                 record, version = await self._record()
                 self._check_terms(record)
-                self._check_ignored(record, ignored)
+                check_ignored_lacs(f"stream {self.name!r}", "a take-over", record, ignored)
                 if not to_close:
                     self._check_room(record)
                 take_over = StreamTakeOver(record, version, context, ignored)
@@ -239,15 +240,11 @@ class UnboundedLedger:
                 await self._pause(pause_ms)
                 pause_ms = min(2 * pause_ms, context.config.change_retry_ms_max)
                 continue
-            settled = not isinstance(result, e.RecoveryInconclusive) or (
-                result.contradicting and not result.silent
-            )
             now_ms = context.clock.now_ms()
             deadline_ms = deadline_ms or now_ms + context.config.recovery_patience_ms
-            if settled or now_ms >= deadline_ms:
+            if is_final(result) or now_ms >= deadline_ms:
                 raise self._not_taken(result, record.ledger_id)
-            # A bookie that restarts is back in a moment, and its connection is not tried at once.
-            await asyncio.sleep(_PAUSE_MS / 1000)
+            await asyncio.sleep(AGAIN_PAUSE_S)
 
     async def _campaign(self, election: StreamElection) -> None:
         try:
@@ -279,15 +276,6 @@ class UnboundedLedger:
         if others := [bookie for bookie in self._context.bookies.without_terms() if bookie in ensemble]:
             msg = (
                 f"stream {self.name!r} is on {', '.join(others)}, and this client cannot use it: {_NO_TERMS}"
-            )
-            raise MisuseError(msg, ledger_id=record.ledger_id)
-
-    def _check_ignored(self, record: LedgerMetadata, ignored: Collection[BookieId]) -> None:
-        ensemble = record.last_fragment.ensemble
-        if strange := [bookie for bookie in ignored if bookie not in ensemble]:
-            msg = (
-                f"stream {self.name!r}: {', '.join(strange)} is not in the ensemble of the last fragment, which a "
-                f"take-over reads from ({', '.join(ensemble)})"
             )
             raise MisuseError(msg, ledger_id=record.ledger_id)
 
