@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -201,9 +201,8 @@ class GarbageCollector:
         if not every:
             return
         while True:
-            slept = 0.0
-            while slept < (min(every, FULL_SECONDS) if self._storage.full else every):
-                pause = min(every, FULL_SECONDS)
+            slept, pause = 0.0, min(every, FULL_SECONDS)
+            while slept < (pause if self._storage.full else every):
                 await asyncio.sleep(pause)
                 slept += pause
             try:
@@ -411,23 +410,11 @@ class GarbageCollector:
         for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
-        await self._give_back()
+        await _through(self._storage.reclaim_slices())
         disk = disk_facts(self._config.directory)
         free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
-        compacting, compacted = self._storage.compact_slices(free_share), 0
-        while True:
-            try:
-                next(compacting)
-            except StopIteration as end:
-                compacted = end.value
-                break
-            await asyncio.sleep(0)
-        if compacted:
-            await self._give_back()
-
-    async def _give_back(self) -> None:
-        for _ in self._storage.reclaim_slices():
-            await asyncio.sleep(0)
+        if await _through(self._storage.compact_slices(free_share)):
+            await _through(self._storage.reclaim_slices())
 
     async def _leap(self, above: int) -> None:
         await self._store.raise_ledger_ids(LedgerId(above))
@@ -485,3 +472,13 @@ class GarbageCollector:
         through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_TOLD_MAX), default=ID_MAX)
         unknown, due = (ids[: bisect_right(ids, through)] for ids in pages)
         return {"unknown": unknown, "due": due, "through": through}
+
+
+async def _through(slices: Generator[None, None, int]) -> int:
+    """Take all slices of some work, with a turn of the loop behind each; returns what it returns."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return int(end.value)
+        await asyncio.sleep(0)

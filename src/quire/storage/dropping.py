@@ -179,7 +179,7 @@ class EntryDropper:
         return any(
             last_id(piece) >= 0
             for term in terms
-            for stream in self._reader.sealed_streams(ledger_id, span, 0, ID_MAX, term)()
+            for stream in _sealed(self._reader, ledger_id, span, term)
             for piece in living(stream, through, ranges)
         )
 

@@ -734,14 +734,7 @@ class LedgerStorage:
 
     def reclaim_slices(self) -> Generator[None, None, int]:
         """What `reclaim` does, in slices: the caller pauses at each `yield`, and may put anything meanwhile."""
-        steps = self._reclaimer.steps(patient=True)
-        while not self._closed:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return int(end.value)
-            yield
-        return 0
+        return (yield from self._while_open(self._reclaimer.steps(patient=True)))
 
     def compact_slices(self, free_share: float) -> Generator[None, None, int]:
         """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
@@ -752,7 +745,11 @@ class LedgerStorage:
         Returns:
             Of how many segments all was carried over.
         """
-        steps = self._compactor.steps(0.0 if self._journal.full else free_share)
+        share = 0.0 if self._journal.full else free_share
+        return (yield from self._while_open(self._compactor.steps(share)))
+
+    def _while_open(self, steps: Generator[None, None, int]) -> Generator[None, None, int]:
+        """Take steps until they end, or the storage is closed: then the result is 0."""
         while not self._closed:
             try:
                 next(steps)
