@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import shutil
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -40,6 +42,29 @@ def run(work: Any) -> Any:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
+
+
+async def quire_command(local: LocalCluster, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a command of the command line on a cluster, with `--json`."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "quire",
+        *arguments,
+        "--json",
+        "--cluster",
+        local.uri,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def facts(local: LocalCluster, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """What a command says; `code`: how it ends."""
+    process = await quire_command(local, *arguments)
+    out, errors = await process.communicate()
+    assert process.returncode == code, f"{arguments}: {out.decode()[-2000:]}\n{errors.decode()[-2000:]}"
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def payload(writer: int, number: int, size: int = 200) -> bytes:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, pause, payload, run
+from faults.harness import cluster, facts, pause, payload, quire_command, run
 from quire.cli.local_cluster import LocalCluster
 from quire.client.client import Client
 from quire.core.answers import Answer
@@ -26,27 +24,6 @@ SHAPES = ((3, 3, 2), (5, 3, 2))
 AT_ONCE = 16
 WINDOW_ENTRIES = 4 * 2048
 """What one repair of a ledger has under way at most."""
-
-
-async def quire_command(local: LocalCluster, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "quire",
-        *arguments,
-        "--json",
-        "--cluster",
-        local.uri,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-async def facts(local: LocalCluster, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    process = await quire_command(local, *arguments)
-    out, errors = await process.communicate()
-    assert process.returncode == code, f"{arguments}: {out.decode()[-2000:]}\n{errors.decode()[-2000:]}"
-    return [json.loads(line) for line in out.splitlines()]
 
 
 async def killed(local: LocalCluster, chance: random.Random, *arguments: str) -> None:
