@@ -12,7 +12,7 @@ WANTED = {
     *(f"issues/{n}" for n in (4651, 4097, 1591, 2614, 2615, 2612, 2908, 870, 4459, 4261, 1046, 4659, 4812)),
     *(f"pull/{n}" for n in (4462, 4701, 4607, 4557)),
     # The catalogue of BookKeeper's own defects; where a row names several threads, the one that tells most.
-    *(f"issues/{n}" for n in (2485, 2563, 4668, 3316, 1197, 4226)),
+    *(f"issues/{n}" for n in (2485, 2563, 4668, 3316, 1197, 3692, 3887, 4226)),
     *(f"pull/{n}" for n in (2706, 3329, 4740, 3956, 4404, 4789, 4163)),
     "https://issues.apache.org/jira/browse/BOOKKEEPER-584",
     "pravega/pravega/issues/1900",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.autorecovery.auditor import Auditor
 from quire.core.answers import Answer
 from quire.core.audit_effects import ClusterBookies
 from quire.core.repair_queue import QueueLimits, RepairQueue
+from quire.core.rules import RULES
 from support.museum import incident, require
 from support.recovering_cluster import recovering_cluster
 
@@ -91,3 +94,83 @@ def test_1197_healthy_ledgers_marked(fault: bool) -> None:
             seen = max(seen, len(cluster.marked()))
         cluster.bookie("b1").resume()
         require(seen == 0, "healthy", f"{seen} of {len(ledgers)} ledgers that lack nothing were marked")
+
+
+@incident(
+    ref="issues/3692",
+    title="An open ledger without entries keeps a bookie from being decommissioned",
+    happened=(
+        "A ledger was created and never written to, and its writer is gone. Of its dead bookie nothing can be read, so nothing "
+        "was re-replicated, the record went on naming the bookie, and the decommission waited for it without end."
+    ),
+    ours=(
+        "The same ledger. It has no decided entry, so there is nothing to copy; when its writer has had its time beside a spare "
+        "the ledger is recovered, closed without entries, and another bookie stands in its record."
+    ),
+    switch="an open ledger is left to its writer for ever",
+    violates="replaced",
+)
+def test_3692_empty_open_ledger(fault: bool) -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+
+        async def left_open() -> int:
+            writer = await cluster.client.create_ledger()
+            await writer.abandon()
+            return int(writer.ledger_id)
+
+        ledger = cluster.run(left_open())
+        cluster.recover(rules=replace(RULES, may_recover_open=lambda **_: False) if fault else RULES)
+        cluster.wait(15)
+        gone = sorted(cluster.named(ledger))[0]
+        cluster.lose(gone)
+        cluster.wait(300)
+        require(gone not in cluster.named(ledger), "replaced", f"the record names {gone} after five minutes")
+        require(not cluster.marked(), "replaced", "it is marked for repair")
+
+
+class PatientQueue(RepairQueue):
+    """A repair is not over before its ledger is whole."""
+
+    __slots__ = ()
+
+    def ended(self, ledger_id: int, *_: object) -> None:
+        """Its room stays taken."""
+
+
+@incident(
+    ref="issues/3887",
+    title="One ledger that cannot be replicated holds up the decommission of a bookie",
+    happened=(
+        "Ledgers that cannot be read any more stay on the list of under-replicated ones, workers take them again and again, and "
+        "whoever waits for the list to be empty before a bookie is taken away waits for ever."
+    ),
+    ours=(
+        "A bookie is lost with the only copy of one ledger and a copy of five others. That one is tried once, and says that it "
+        "waits for the bookie; the others are whole, and no record of theirs names the bookie."
+    ),
+    switch="one repair at a time, and it is not over before its ledger is whole",
+    violates="replaced",
+)
+def test_3887_one_unreadable_ledger(fault: bool) -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        only = cluster.written(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        (gone,) = cluster.named(only)
+        beside = [ledger for ledger in (cluster.written() for _ in range(5)) if gone in cluster.named(ledger)]
+        daemon = cluster.recover()
+        if fault:
+            daemon.worker.queue = PatientQueue(limits=QueueLimits(units_max=1))
+        cluster.wait(15)
+        cluster.lose(gone)
+        cluster.wait(60)
+        still = [ledger for ledger in beside if gone in cluster.named(ledger)]
+        require(
+            not still,
+            "replaced",
+            f"the records of {len(still)} of {len(beside)} ledgers name {gone} after a minute",
+        )
+        require(
+            cluster.marked().keys() == {only},
+            "replaced",
+            f"{sorted(cluster.marked())} are marked, {only} alone waits",
+        )
+        require(cluster.all_whole(beside), "I2", "a copy is missing")

@@ -43,6 +43,7 @@ PROPERTIES = {
     "kept": "what lives is not deleted",
     "healthy": "a ledger that lacks nothing is not marked for repair",
     "bounded": "what cannot be repaired is not tried without end",
+    "replaced": "a bookie that is gone is replaced in every ledger that can be repaired",
     "bytes": "the bytes that are read are the bytes that were acknowledged",
     "refused": "a request that cannot be meant is refused at the door",
 }
