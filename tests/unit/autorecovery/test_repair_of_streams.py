@@ -137,6 +137,10 @@ async def _replaced(tmp_path: Path, shape: dict[str, int]) -> None:
         await until_async(is_known, "the last add confirmed to be told")
         read = [bytes(entry.payload) async for entry in reader.read(0, 5 * COUNT - 1)]
         assert read == [b"%d" % number for number in range(5 * COUNT)]
+        report = await stream.verify()
+        assert report.entries == 5 * COUNT
+        assert (report.good, report.different, report.lost) == (True, [], [])
+        assert {hole.bookie for hole in report.holes} == {second}, "nothing else is missing"
         again = ClusterRepair(client, gone=[gone])
         assert (await again.look()).debts.keys() <= {before.ledger_id}
 
