@@ -26,7 +26,6 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
 from quire.core.recovery import RecoveryStatus
-from quire.core.terms import origin_of
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER
@@ -43,6 +42,7 @@ from quire_testing.explorer.stream_parts import (
     StreamStoreState,
     places_of,
 )
+from quire_testing.explorer.stream_readers import reads
 from quire_testing.explorer.stream_repairers import StreamRepairDriver, StreamRepairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
@@ -136,7 +136,7 @@ class StreamWorld:
             if self.bookies.parts[state[bookie]].waiting:
                 self._reads_record(state, bookie, moves)
         for reader in range(len(self.reader_names)):
-            moves += self._reads(state, reader)
+            moves += reads(self, state, reader)
         if budget.breaks:
             self._breaks(self._spent(state, "breaks"), moves)
         if budget.lost_swaps:
@@ -470,40 +470,6 @@ class StreamWorld:
         said += [f"-> {self.names[client]} {reply_text(reply)}" for client, reply in replies]
         label = Label(bookie_name(bookie), f"reads term {term}", tuple(said), "store", "reads")
         moves.append((label, tuple(new)))
-
-    # --- readers -------------------------------------------------------------------------------------------------------
-
-    def _reads(self, state: State, which: int) -> Iterator[Move]:
-        """It opens the stream once; hears a LAC of a bookie; reads an entry from a bookie under its record's ranges."""
-        reader = self.readers.parts[state[self.at.reader + which]]
-        record = self.stores.parts[state[self.at.store]].record
-        if reader.record is None:
-            yield self._reader_move(
-                state, which, reader._replace(record=record), "opens", record_text(record)
-            )
-            return
-        for number in range(self.n):
-            bookie, name = self.bookies.parts[state[number]], bookie_name(number)
-            lac, lac_term = bookie.known.lac, bookie.known.lac_term
-            if lac > reader.lac:
-                if self.rules.may_use_lac(lac_term, reader.record):
-                    after = reader._replace(lac=lac)
-                    yield self._reader_move(state, which, after, f"hears LAC {lac} of term {lac_term}", name)
-                elif self.rules.may_use_lac(lac_term, record):
-                    after = reader._replace(lac=lac, record=record)
-                    command = f"hears LAC {lac} of term {lac_term}, reads the record"
-                    yield self._reader_move(state, which, after, command, name)
-            for entry in range(reader.lac + 1):
-                value = (entry, origin_of(entry, reader.record.ranges))
-                if value in bookie.entries and value not in reader.seen:
-                    after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
-                    yield self._reader_move(state, which, after, f"reads {entry} of term {value[1]}", name)
-
-    def _reader_move(self, state: State, which: int, after: StreamReader, command: str, other: str) -> Move:
-        new = list(state)
-        new[self.at.reader + which] = self.readers.number(after)
-        kind = command.split(maxsplit=1)[0]
-        return Label(self.reader_names[which], f"{command}: {other}", (), "", kind), tuple(new)
 
     # --- what is looked at ---------------------------------------------------------------------------------------------
 

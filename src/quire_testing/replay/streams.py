@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from quire.client.access import LedgerAccess
@@ -34,11 +33,10 @@ from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Create, VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.stream_metadata import encode_stream
-from quire_testing.explorer.bookies import KEY, LEDGER
+from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.repairers import LIMITS
-from quire_testing.explorer.snapshot import frozen
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_parts import StreamStoreState
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
@@ -54,31 +52,9 @@ from quire_testing.replay.recording import DriverDiffersError, Recorder
 from quire_testing.replay.replay import Path, Played
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.store import ScriptedStore
+from quire_testing.replay.stream_bookies import StreamBookieProgram
 from quire_testing.replay.stream_clients import LAC_MS, ReadingClient, StreamLeader
 from quire_testing.replay.stream_repairers import StreamRepairer
-
-
-class StreamBookieProgram(Bookie):
-    """A bookie of a stream."""
-
-    def lose_disk(self) -> None:
-        """All is lost but whose it was; it starts again."""
-        self.crash(wiped=True, named=True)
-
-    def stream_view(self) -> StreamBookie:
-        """Its state as the explorer's."""
-        machine, server = self.machine, self.server
-        values = tuple(
-            sorted(
-                (entry, each.origin_term)
-                for each in server.storage.held_from(LEDGER, 0)
-                for entry in range(each.first, each.last + 1)
-                if each.residues >> entry % each.period & 1
-            )
-        )
-        facts = None if machine is None else frozen(replace(machine.facts, key=KEY))
-        asked = server.ledgers.after_loss.has_settled(LEDGER)
-        return StreamBookie(facts, values, asked, self.losses, fault=self.fault)
 
 
 class StreamPlay:
