@@ -28,6 +28,7 @@ WORLDS = (
     StreamConfiguration(2, 1, 1, 1, timeouts=1),
     StreamConfiguration(2, 2, 2, 1, timeouts=1),
     StreamConfiguration(breaks=1),
+    StreamConfiguration(3, entries=0, take_overs=0, losses=1, repairers=1, changed=True),
 )
 NOT_MOVED = {
     ("take_over", "new", "ended"),  # no client closes the stream
@@ -43,6 +44,8 @@ KINDS = {
     "client hears add", "client hears fence", "client hears read", "client hears put", "client hears written",
     "client hears conflict", "client reads", "store swap written", "store swap conflict",
     "reader opens", "reader hears", "reader reads",
+    *(f"repairer {kind}" for kind in ("repair", "reads", "list", "copy", "hears copy", "hears written", "clear")),
+    *(f"b0 {kind}" for kind in ("copy",)),
     *(f"b0 {kind}" for kind in ("add", "fence", "read", "put", "lac", "loss", "reads")),
 }  # fmt: skip
 
@@ -91,6 +94,47 @@ def test_a_client_that_waits_for_ever_is_found():
     violation = explore(world, watch, watch.deadlock).violation
     assert violation is not None
     assert violation.invariant == "F1"
+
+
+REPAIRED = StreamConfiguration(3, entries=0, take_overs=0, repairers=1, changed=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "instead", "invariant"),
+    [
+        ("may_publish", lambda *, missing: True, "RR2"),
+        ("counts_as_listed", lambda origin_term, named: True, "RR2"),
+        ("counts_as_listed", lambda origin_term, named: True, "F5"),
+        ("fragment_is_decided", lambda record, index: True, "I6"),
+    ],
+)
+def test_a_repair_without_a_rule_is_found(rule, instead, invariant):
+    world = StreamWorld(REPAIRED, replace(SHIPPED, rules=replace(RULES, **{rule: instead})))
+    violation = explore(world, StreamWatch(world, (invariant,))).violation
+    assert violation is not None
+    assert violation.invariant == invariant
+
+
+def test_a_repair_meets_a_term_above_its_records():
+    world = StreamWorld(replace(REPAIRED, take_overs=1))
+    state, heard = world.initial(), False
+    ways = [
+        "repairer 1: repairs, gone b0", "repairer 1: reads OPEN", "repairer 1: lists b1", "repairer 1: lists b2",
+        "repairer 1: reads 0 of term 2 for b2: 0", "client 0: takes over", "store: takes v0", "client 0: hears written",
+        "b2: takes fence", "b2: takes copies", "repairer 1: hears INVALID_TERM", "repairer 1: lists b2",
+        "repairer 1: reads IN_RECOVERY", "repairer 1: lists b1", "repairer 1: lists b2",
+        "repairer 1: reads 0 of term 2 for b2: 0", "b2: takes copies of 0..0: 0 of term 2 in term 3",
+        "repairer 1: hears OK", "repairer 1: lists b2", "store: takes v1",
+    ]  # fmt: skip
+    for way in ways:
+        label, state = next(
+            each for each in world.successors(state) if f"{each[0].actor}: {each[0].command}".startswith(way)
+        )
+        heard = heard or "INVALID_TERM" in label.command
+    assert heard
+    assert StreamWatch(world)(state) is None
+    record = world.stores.parts[state[world.at.store]].record
+    assert record.fragments[0].ensemble == ("b2", "b1")
 
 
 def test_an_invariant_that_does_not_exist_is_refused():

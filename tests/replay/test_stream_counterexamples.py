@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire_testing.explorer.stream_mutants import STREAM_MUTANTS
+from quire_testing.explorer.stream_mutants import LEFT_BEHIND, STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
@@ -61,6 +61,16 @@ def test_programs_go_wherever_the_explorer_goes(configuration):
     world = StreamWorld(configuration)
     for seed in range(rounds(4, 400)):
         path = random_walk(world, random.Random(seed))
+        played = replay_stream(world, path, SHIPPED, stage=STAGES[seed % 2])
+        assert played.violation is None, (seed, played)
+        assert played.compared == len(path) - 1
+
+
+def test_programs_repair_as_the_explorers_repairers_do():
+    """From where an ensemble has changed, and a bookie that is no member has an entry of an earlier term."""
+    world = StreamWorld(StreamConfiguration(3, entries=2, timeouts=2, repairers=2))
+    for seed in range(rounds(8, 400)):
+        path = random_walk(world, random.Random(seed), begin=LEFT_BEHIND)
         played = replay_stream(world, path, SHIPPED, stage=STAGES[seed % 2])
         assert played.violation is None, (seed, played)
         assert played.compared == len(path) - 1

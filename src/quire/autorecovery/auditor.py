@@ -40,8 +40,7 @@ from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore, Stored
-from quire.metadata.store import LIST_LIMIT, VersionConflictError
-from quire.wire import ledger_metadata
+from quire.metadata.store import VersionConflictError
 
 ELECTION: Final = "auditor"
 REQUESTS_MAX: Final = 64
@@ -205,25 +204,28 @@ class Auditor:
 
     async def _list(self, after: int | None, machine: AuditMachine) -> None:
         try:
-            page = await self._client.ledger_store.page(after)
+            page, is_last = await self._client.both_records.page(after)
         except QuireError as error:
             machine.listing_failed(error.message)
             return
         records: list[tuple[LedgerId, LedgerMetadata | None]] = []
-        for ledger_id, stored in page:
+        for listed in page:
             try:
-                records.append((ledger_id, ledger_metadata.parse(stored.value, ledger_id)))
+                records.append((listed.ledger_id, listed.parsed()))
             except CorruptMetadataError as error:
-                _LOG.warning("ledger %d is not audited: %s", ledger_id, error)
-                records.append((ledger_id, None))
-        machine.ledgers_listed(after, records, last=len(page) < LIST_LIMIT)
+                _LOG.warning("ledger %d is not audited: %s", listed.ledger_id, error)
+                records.append((listed.ledger_id, None))
+        machine.ledgers_listed(after, records, last=is_last)
 
     async def _mark(self, marks: Sequence[MissingMark], machine: AuditMachine) -> None:
         """Write marks, in their order, some side by side."""
 
         async def one(mark: MissingMark) -> None:
             try:
-                await self._marks.mark_missing(mark.ledger_id, mark.bookies)
+                if mark.is_stream:
+                    await self._marks.mark_gone(mark.ledger_id, mark.bookies)
+                else:
+                    await self._marks.mark_missing(mark.ledger_id, mark.bookies)
             except CorruptMetadataError as error:
                 _LOG.warning("a mark is kept as it is, and nothing is added to it: %s", error)
 

@@ -19,9 +19,9 @@ from crc32c import crc32c
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.repair_marks import LedgerRepairs
+from quire.core.repair_marks import ANY_BOOKIE, LedgerRepairs, MarkReason
 from quire.core.repair_queue import SeenMark, seen_mark
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.both_records import BothRecords
 from quire.metadata.repairs import RepairStore, Stored
 from quire.metadata.store import LIST_LIMIT
 from quire.wire.repair_records import encode_repairs
@@ -42,12 +42,14 @@ class ListedMarks:
         own: Quire's, or what an earlier attempt left, without what it says.
         said: a number that is another one when the marks say something else; 0: they say nothing.
         bookies: the bookies that they name.
+        gone: of those, the ones that were gone when they were named.
     """
 
     missing: Stored[MissingBookies] | None
     own: Stored[LedgerRepairs] | None
     said: int
     bookies: tuple[BookieId, ...]
+    gone: tuple[BookieId, ...] = ()
 
     @property
     def revisions(self) -> tuple[int, int]:
@@ -60,15 +62,15 @@ class MarkedLedgers:
 
     Args:
         marks: the cluster's marks.
-        ledgers: the records, which say how urgent a mark is.
+        records: of ledgers and streams, which say how urgent a mark is.
 
     Attributes:
         listed: the marks of each ledger that has some.
         enabled: whether auto-recovery was switched on at the last listing.
     """
 
-    def __init__(self, marks: RepairStore, ledgers: LedgerStore) -> None:
-        self._marks, self._ledgers = marks, ledgers
+    def __init__(self, marks: RepairStore, records: BothRecords) -> None:
+        self._marks, self._records = marks, records
         self.listed: dict[int, ListedMarks] = {}
         self.enabled = False
         self._found: dict[int, ListedMarks] = {}
@@ -153,19 +155,21 @@ class MarkedLedgers:
 
     def _said(
         self, ledger_id: int, missing: Stored[MissingBookies] | None, own: Stored[LedgerRepairs] | None
-    ) -> tuple[int, tuple[BookieId, ...]]:
-        """A number for what marks say, and the bookies that they name; what cannot be read says nothing."""
-        text, bookies = b"", dict[BookieId, None]()
+    ) -> tuple[int, tuple[BookieId, ...], tuple[BookieId, ...]]:
+        """A number for what marks say, the bookies that they name, and those as gone; what cannot be read says nothing."""
+        text, bookies, gone = b"", dict[BookieId, None](), dict[BookieId, None]()
         for stored in (missing, own):
             if stored is not None and stored.flaw is not None:
                 self._name(ledger_id, stored, stored is missing)
         if missing is not None and missing.mark is not None:
             text += b"%d " % missing.revision
-            bookies |= dict.fromkeys(missing.mark.bookies)
+            gone |= dict.fromkeys(missing.mark.bookies)
         if own is not None and own.mark is not None and own.mark.marks:
             text += encode_repairs(LedgerRepairs(own.mark.marks), ledger_id)
+            gone |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.reason is MarkReason.GONE)
             bookies |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.bookie)
-        return (crc32c(text) | 1 << 32) if text else 0, tuple(bookies)
+        gone.pop(ANY_BOOKIE, None)
+        return (crc32c(text) | 1 << 32) if text else 0, tuple(gone | bookies), tuple(gone)
 
     def _name(self, ledger_id: int, stored: Stored[Any], is_bookkeepers: bool) -> None:
         """Say that a mark cannot be read, once."""
@@ -189,7 +193,7 @@ class MarkedLedgers:
 
     async def _record(self, ledger_id: int) -> LedgerMetadata | None:
         try:
-            return (await self._ledgers.read(ledger_id))[0]
+            return (await self._records.read(ledger_id))[0]
         except (NoSuchLedgerError, CorruptMetadataError):
             return None  # its repair finds out which, and says so
 

@@ -151,7 +151,7 @@ class ClusterRepair:
 
     async def _debt_of(self, ledger_id: int, known: Collection[BookieId]) -> LedgerDebt:
         client = self._client
-        record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
+        record, notes, _ = await client.both_records.read_with_notes(ledger_id)
         access = access_of(record, self._password)
         named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
         gone = {bookie for bookie in named if bookie in self._gone or bookie not in known}
@@ -167,7 +167,7 @@ class ClusterRepair:
             for ledger_id in ledgers:
                 yield ledger_id
             return
-        async for ledger_id in self._client.ledgers():
+        async for ledger_id in self._client.both_records.ids():
             yield ledger_id
 
     # --- repairing -------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class RepairWorker:
         rules: Rules = RULES,
     ) -> None:
         self._client, self._marks = client, marks
-        self._marked = MarkedLedgers(marks, client.ledger_store)
+        self._marked = MarkedLedgers(marks, client.both_records)
         self._targets = RepairTargets(client, bytes_per_s)
         self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
         self.state = RepairWorkerState(name)
@@ -82,6 +82,8 @@ class RepairWorker:
         self._wake = asyncio.Event()
         self._listing_wanted, self._list_at_ms = True, 0
         self._registered: dict[BookieId, bool] = {}
+        self._there: frozenset[BookieId] | None = None
+        self._asking = asyncio.Lock()
         self._known: dict[BookieId, None] = {}
         self._look_at_ms = 0
         self._attempts: dict[int, asyncio.Task[None]] = {}
@@ -158,6 +160,7 @@ class RepairWorker:
         before, self._registered = self._registered, registered
         if registered == before and now_ms < self._look_at_ms:
             return
+        self._there = None
         self._known |= dict.fromkeys(registered)
         self._known |= dict.fromkeys(bookie for one in self._marked.listed.values() for bookie in one.bookies)
         self._tails.looked(registered, self._known, now_ms)
@@ -193,7 +196,7 @@ class RepairWorker:
 
     async def _list(self) -> None:
         """Read all marks; not again before some time is over, which grows with how many there are."""
-        began_ms, self._listing_wanted = self._now_ms(), False
+        began_ms, self._listing_wanted, self._there = self._now_ms(), False, None
         try:
             gone = await self._marked.refresh(self.queue.marked, self._go_on)
         except QuireError as error:
@@ -278,7 +281,7 @@ class RepairWorker:
         try:
             ended = await self._run(ledger_id)
             if ended.report.undecided:
-                record, _ = await self._client.ledger_store.read(ledger_id)
+                record, _ = await self._client.both_records.read(ledger_id)
                 wait_s = self._tails.wait_s(record)
                 if self._tails.may_recover(record):
                     _LOG.info(
@@ -301,10 +304,12 @@ class RepairWorker:
         self.queue.ended(ledger_id, report, why, wait_ms, self._now_ms())
 
     async def _run(self, ledger_id: int) -> RepairEnded:
+        marks = self._marked.listed.get(ledger_id)
+        await self._ask_who_is_there(marks)
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            gone=self._gone(self._marked.listed.get(ledger_id)),
+            gone=self._gone(marks),
             candidates=await self._targets.candidates(ledger_id),
             may_send=self._targets.may_send,
         )
@@ -315,9 +320,20 @@ class RepairWorker:
             del self._repairs[ledger_id]
             self._copied += repair.bytes_copied
 
+    async def _ask_who_is_there(self, marks: ListedMarks | None) -> None:
+        """An auditor may hear earlier than this process that a bookie is gone: where a mark says so, the store is asked.
+
+        Once after each listing. Without it a ledger of which nothing is decided would be called whole, and its mark go.
+        """
+        if marks is not None and any(bookie in self._registered for bookie in marks.gone):
+            async with self._asking:
+                if self._there is None:
+                    self._there = frozenset(await self._client.bookies.bookies())
+
     def _gone(self, marks: ListedMarks | None) -> Collection[BookieId]:
         """The bookies that marks name and that are not registered."""
-        return [bookie for bookie in (marks.bookies if marks else ()) if bookie not in self._registered]
+        there = self._registered if self._there is None else self._registered.keys() & self._there
+        return [bookie for bookie in (marks.bookies if marks else ()) if bookie not in there]
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()

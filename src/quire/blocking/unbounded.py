@@ -20,6 +20,7 @@ class BlockingUnboundedLedger(BlockingHandle[AsyncUnboundedLedger]):
     read = iterated(AsyncUnboundedLedger.read)
     tail = iterated(AsyncUnboundedLedger.tail)
     resolve = awaited(AsyncUnboundedLedger.resolve)
+    verify = awaited(AsyncUnboundedLedger.verify)
     close = awaited(AsyncUnboundedLedger.close)
     delete = awaited(AsyncUnboundedLedger.delete)
 

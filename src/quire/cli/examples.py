@@ -42,6 +42,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "stream tail": ("quire stream tail orders",),
     "stream list": ("quire stream list", "quire stream list --json | jq .stream"),
     "stream show": ("quire stream show orders",),
+    "stream verify": ("quire stream verify orders",),
+    "stream repair": (
+        "quire stream repair orders --dry-run",
+        "quire stream repair orders --bookie 10.0.0.7:3181",
+    ),
     "stream take-over": ("quire stream take-over orders",),
     "stream close": ("quire stream close orders --yes",),
     "stream delete": ("quire stream delete orders", "quire stream delete orders --yes"),

@@ -25,7 +25,7 @@ from quire.cli.repair_show import (
 from quire.core.errors import MisuseError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from quire.autorecovery.repair import ClusterRepair, RepairTotals
     from quire.client.client import Client
@@ -58,6 +58,18 @@ RateOption = Annotated[
 ]
 
 
+AcceptLossOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="FILE",
+        help="Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
+        "shows them: only bookies that are gone may have them. The loss stands in the ledger's record.",
+        show_default=False,
+    ),
+]
+
+
 def _given_password(file: str | None) -> str | None:
     """The password, or None where none is given: an empty one is one."""
     return None if file is None and "QUIRE_PASSWORD" not in os.environ else password_of(file or "")
@@ -80,16 +92,7 @@ def repair_ledger(
     ledger_id: LedgerArgument,
     bookie: BookieOption = None,
     dry_run: DryRunOption = False,
-    accept_loss: Annotated[
-        Path | None,
-        typer.Option(
-            "--accept-loss",
-            metavar="FILE",
-            help="Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
-            "shows them: only bookies that are gone may have them. The loss stands in the ledger's record.",
-            show_default=False,
-        ),
-    ] = None,
+    accept_loss: AcceptLossOption = None,
     cluster: ClusterOption = None,
     password: RepairPasswordOption = None,
     as_json: JsonOption = False,
@@ -99,7 +102,35 @@ def repair_ledger(
     A fragment that its writer may still change is left alone. Exit code 1: something is left that another repair may
     restore. 5: all is done that can be, and entries are lost or only bookies have them that are gone.
     """
+
+    async def found(_: Client) -> int:
+        return ledger_id
+
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=password)
+
+
+def repair_one(
+    uri: str | None,
+    out: Output,
+    find: Callable[[Client], Awaitable[int]],
+    bookie: Sequence[str],
+    *,
+    dry_run: bool,
+    accept_loss: Path | None,
+    password: str | None,
+) -> None:
+    """Repair one ledger or stream, and end with the exit code of that.
+
+    Args:
+        uri: the cluster.
+        out: prints.
+        find: finds its id.
+        bookie: those that are gone for good.
+        dry_run: only show the plan.
+        accept_loss: the file that names entries that are given up.
+        password: of a ledger whose record stores none.
+    """
     accepted = None if accept_loss is None else _accepted_ranges(accept_loss)
 
     async def work() -> int:
@@ -107,7 +138,8 @@ def repair_ledger(
         from quire.autorecovery.repair import ClusterRepair, checked_gone
 
         async with quire.connect(uri) as client:
-            gone = await checked_gone(client, bookie or ())
+            ledger_id = await find(client)
+            gone = await checked_gone(client, bookie)
             key = None if password is None else password.encode()
             looking = ClusterRepair(client, gone=gone, password=key)
             found = await looking.look([ledger_id])

@@ -24,16 +24,20 @@ from quire.cli.ledger import (
 from quire.cli.ledger_show import facts_of, fragments_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
+from quire.cli.repair import AcceptLossOption, BookieOption, DryRunOption, repair_one
+from quire.cli.verify import facts_of as verified_facts
+from quire.cli.verify import findings
 
 if TYPE_CHECKING:
     import asyncio
 
+    from quire.client.client import Client
     from quire.client.writer import LedgerWriter
     from quire.core.ledger_metadata import LedgerMetadata
     from quire.core.terms import TermRange
 
 app = typer.Typer(
-    help="Unbounded ledgers (streams): create, append, read, tail, list, show, close, delete, take-over."
+    help="Unbounded ledgers (streams): create, append, read, tail, list, show, verify, repair, close, delete, take-over."
 )
 
 TERMS_SHOWN = 40
@@ -310,6 +314,55 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
         wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
         lines.append(f"  term {each.term}: {wrote}")
     return [*lines, "", *draw_fragments(fragments_of(record), standing)]
+
+
+@app.command()
+def verify(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
+
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. What an earlier term
+    left on a bookie, and no reader is given, does not count.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> bool:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            report = await client.unbounded_ledger(name, password.encode()).verify()
+        out.result({"stream": name, **verified_facts(report)}, "\n".join(findings(report)))
+        return bool(report.complete)
+
+    if not run(work()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    name: NameArgument,
+    bookie: BookieOption = None,
+    dry_run: DryRunOption = False,
+    accept_loss: AcceptLossOption = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the missing copies of a stream back: replace bookies that are gone, fill holes, end limbo.
+
+    The fragment that its writer may still change is left alone: whoever appends the next entry takes out a bookie that is
+    gone. Exit codes as of `quire ledger repair`.
+    """
+
+    async def found(client: Client) -> int:
+        return await client.stream_store.find(name)
+
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=None)
 
 
 @app.command("take-over")

@@ -12,11 +12,14 @@ from quire.cli.output import Output, counted
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine
+
     from quire.client.client import Client
     from quire.client.repair import LedgerReport
 
 AT_ONCE: Final = 8
 """So many ledgers are read side by side."""
+_KINDS: Final = {"ledger_id": "Ledger", "stream": "Stream"}
 
 
 def verify(
@@ -24,7 +27,9 @@ def verify(
         int | None,
         typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0, show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Verify all ledgers of the cluster.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Verify all ledgers and streams of the cluster.")
+    ] = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
@@ -34,7 +39,7 @@ def verify(
 
     Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
     ledger's record has are listed too, and whether they are filled by now. With --all it lists the ledgers that are not
-    complete, and fails if one of them is closed, or cannot be read.
+    complete, and fails if one of them is closed, or cannot be read; streams are among them.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if every == (ledger_id is not None):
@@ -55,20 +60,27 @@ def verify(
 
 
 async def verify_all(client: Client, out: Output) -> bool:
-    """Verify every ledger and print those that are not complete; whether all closed ones are complete and readable."""
-    from quire.core.errors import NoSuchLedgerError, QuireError
+    """Verify every ledger and stream and print those that are not complete; whether all closed ones are complete and readable."""
+    from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 
     count = {"ledgers": 0, "complete": 0, "open": 0, "incomplete": 0, "failed": 0}
 
-    async def one(ledger_id: int) -> None:
+    async def of_ledger(ledger_id: int) -> LedgerReport:
+        record = await client.ledger_metadata(ledger_id)
+        return await client.verify_ledger(ledger_id, record.password)
+
+    async def of_stream(name: str) -> LedgerReport:
+        record, _ = await client.stream_store.read(await client.stream_store.find(name))
+        return await client.unbounded_ledger(name, record.password).verify()
+
+    async def one(kind: str, which: int | str, verified: Coroutine[Any, Any, LedgerReport]) -> None:
         try:
-            record = await client.ledger_metadata(ledger_id)
-            report = await client.verify_ledger(ledger_id, record.password)
-        except NoSuchLedgerError:
+            report = await verified
+        except (NoSuchLedgerError, NoSuchStreamError):
             return  # deleted since it was listed
         except QuireError as error:
             count["failed"] += 1
-            out.result({"ledger_id": ledger_id, "error": error.code}, f"Ledger {ledger_id}: {error.message}")
+            out.result({kind: which, "error": error.code}, f"{_KINDS[kind]} {which}: {error.message}")
         else:
             count["complete" if report.complete else "incomplete" if report.closed else "open"] += 1
             if not report.complete:
@@ -76,9 +88,16 @@ async def verify_all(client: Client, out: Output) -> bool:
         count["ledgers"] += 1
 
     waiting: set[asyncio.Task[None]] = set()
-    with out.progress("verifying", None, "ledgers") as progress:
+
+    async def everything() -> AsyncGenerator[Coroutine[Any, Any, None], None]:
         async for ledger_id in client.ledgers():
-            waiting.add(asyncio.create_task(one(ledger_id)))
+            yield one("ledger_id", ledger_id, of_ledger(ledger_id))
+        async for name in client.unbounded_ledgers():
+            yield one("stream", name, of_stream(name))
+
+    with out.progress("verifying", None, "ledgers") as progress:
+        async for work in everything():
+            waiting.add(asyncio.create_task(work))
             if len(waiting) == AT_ONCE:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 progress.advance(len(done))

@@ -44,6 +44,7 @@ from quire.core.ledger_metadata import (
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
+from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_name_key
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
@@ -102,7 +103,10 @@ class Client:
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
-        self.context = ClientContext.of(bookies, self.ledger_store, clock, chance, self.config, machines)
+        self.both_records = BothRecords(store)
+        self.context = ClientContext.of(
+            bookies, self.ledger_store, clock, chance, self.config, machines, self.both_records
+        )
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self.context.quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}

@@ -13,7 +13,7 @@ from quire.client.ticks import Ticks
 from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
-from quire.metadata.records import RecordStore
+from quire.metadata.records import NotedRecords, RecordStore
 from quire.metadata.streams import StreamStore
 
 
@@ -25,6 +25,7 @@ class ClientContext:
         bookies: connections and registrations.
         ledgers: the ledgers' records.
         records: those of the handle: the ledgers', or the streams'.
+        noted: those of whatever is repaired, with their notes: whoever repairs has an id, of a ledger or a stream.
         clock: monotonic time.
         chance: draws replacements.
         config: sizes and times.
@@ -37,6 +38,7 @@ class ClientContext:
     bookies: BookieClient
     ledgers: LedgerStore
     records: RecordStore
+    noted: NotedRecords
     clock: Clock
     chance: Chance
     config: ClientConfig
@@ -54,12 +56,25 @@ class ClientContext:
         chance: Chance,
         config: ClientConfig,
         machines: Machines = SHIPPED,
+        noted: NotedRecords | None = None,
     ) -> Self:
-        """A client's context, with a quarantine, a timer and LAC frames of its own."""
+        """A client's context, with a quarantine, a timer and LAC frames of its own; without `noted` it knows ledgers only."""
         quarantine = Quarantine(config.quarantine_ms)
         ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
         lacs = LacFrames(bookies, config)
-        return cls(bookies, ledgers, ledgers, clock, chance, config, machines, quarantine, ticks, lacs)
+        return cls(
+            bookies,
+            ledgers,
+            ledgers,
+            noted or ledgers,
+            clock,
+            chance,
+            config,
+            machines,
+            quarantine,
+            ticks,
+            lacs,
+        )
 
     def of_streams(self, streams: StreamStore) -> Self:
         """The same for handles of streams, whose records are in another place."""

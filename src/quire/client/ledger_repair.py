@@ -1,4 +1,4 @@
-"""Performs one repair: gives a `RepairMachine` its bookies and its metadata store, and moves the bytes.
+"""Performs one repair, of a ledger or a stream: gives a `RepairMachine` its bookies and its metadata store, and moves bytes.
 
 The machine decides; this driver asks, copies and writes. Whoever repairs many ledgers hands in what they share.
 
@@ -26,7 +26,6 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
-from quire.core.missing_copies import period_of
 from quire.core.repair_effects import (
     CopyRange,
     EndLimbo,
@@ -62,13 +61,13 @@ async def unlimited(bookie: BookieId, size: int) -> bool:  # noqa: ARG001 - the 
 
 
 class LedgerRepair:
-    """One repair of one ledger.
+    """One repair of one ledger, or of what is decided of a stream.
 
     Args:
         ledger_id: which.
         context: what it shares with the client's other handles.
         gone: bookies that are gone for good.
-        candidates: bookies that may take a slot, the best first.
+        candidates: bookies that may take a slot, the best first; of a stream only those that know terms are used.
         accepted: who accepted the loss of what only gone bookies have.
         password: of a ledger whose record has none (format 1); other records have their own.
         may_send: when copies may be sent.
@@ -119,7 +118,7 @@ class LedgerRepair:
         """
         self._gone, self._candidates = gone, candidates
         if self._machine is not None and self._access is not None:
-            self._machine.bookies_changed(gone, candidates)
+            self._machine.bookies_changed(gone, self._able(candidates))
             self._perform(self._machine, self._access)
 
     async def run(self) -> RepairEnded:
@@ -131,7 +130,7 @@ class LedgerRepair:
             WrongPasswordError: its record has no password, and none was given, or another one.
             MetadataUnknownError: the metadata store does not respond.
         """
-        record, notes, version = await self._context.ledgers.read_with_notes(self.ledger_id)
+        record, notes, version = await self._context.noted.read_with_notes(self.ledger_id)
         self._record, self._read_before = record, (record, notes, version)
         access = self._access = access_of(record, self._password)
         self._copier = RangeCopier(
@@ -150,7 +149,7 @@ class LedgerRepair:
             if bookie not in self._gone and self._context.bookies.is_registered(bookie)
         }
         self._machine = self._context.machines.repair(
-            self._gone, self._candidates, accepted=self._accepted, sources=sorted(returned)
+            self._gone, self._able(self._candidates), accepted=self._accepted, sources=sorted(returned)
         )
         try:
             self._machine.start()
@@ -164,10 +163,17 @@ class LedgerRepair:
                 task.cancel()
             self._copier.close()
 
+    def _able(self, candidates: Sequence[BookieId]) -> Sequence[BookieId]:
+        """Those that can hold what is repaired: other bookies would keep a stream as a ledger without a record."""
+        if self._record is None or self._record.terms is None:
+            return candidates
+        able = {*self._context.bookies.writable(terms=True)}
+        return [bookie for bookie in candidates if bookie in able]
+
     async def _was_deleted(self, access: LedgerAccess) -> bool:
         """Whether that is why the repair could not go on: bookies refuse the copies of a ledger that is deleted."""
         try:
-            record, _ = await self._context.ledgers.read(self.ledger_id)
+            record, _ = await self._context.noted.read(self.ledger_id)
         except NoSuchLedgerError:
             return True
         return record.token != access.token
@@ -222,7 +228,7 @@ class LedgerRepair:
             if found is not None:
                 break
             try:
-                found = await self._context.ledgers.read_with_notes(self.ledger_id)
+                found = await self._context.noted.read_with_notes(self.ledger_id)
             except NoSuchLedgerError:
                 return lambda: machine.record_read(None, 0)
             except MetadataUnknownError:
@@ -248,7 +254,7 @@ class LedgerRepair:
             stored=self._acknowledged[effect.bookie],
             timeout_ms=self._context.config.read_timeout_ms,
         )
-        self._lists[effect.bookie] = Replica(told, period_of(self._record))
+        self._lists[effect.bookie] = Replica.of(told, self._record)
         return lambda: machine.listed(effect.bookie, told)
 
     async def _copy(self, effect: CopyRange, machine: RepairMachine) -> Callable[[], None]:
@@ -261,9 +267,7 @@ class LedgerRepair:
 
     async def _write(self, effect: WriteRepaired, machine: RepairMachine) -> Callable[[], None]:
         try:
-            version = await self._context.ledgers.write_with_notes(
-                effect.record, effect.notes, effect.version
-            )
+            version = await self._context.noted.write_with_notes(effect.record, effect.notes, effect.version)
         except (VersionConflictError, NoSuchLedgerError):
             return machine.conflicted
         except MetadataUnknownError:

@@ -17,7 +17,6 @@ from quire.core.answers import Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.missing_copies import period_of
 from quire.core.replica import Replica
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.store import MetadataStore
@@ -51,7 +50,7 @@ class MemberLister:
         asked = (replica_list(bookies, member, record, access, timeout_ms=TIMEOUT_MS) for member in members)
         told = await asyncio.gather(*asked)
         return {
-            member: Replica(each, period_of(record))
+            member: Replica.of(each, record)
             for member, each in zip(members, told, strict=True)
             if each.answer is Answer.OK
         }

@@ -24,6 +24,7 @@ from quire.core.repair_effects import CopyRange
 from quire.core.replica import Replica
 from quire.core.shares import Stretch
 from quire.wire.entries import Entries
+from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
@@ -99,11 +100,11 @@ class RangeCopier(AddSink):
                 for first, last in stretches:
                     at = first
                     while at <= last and outcome.answer is Answer.OK:
-                        reply = await self._read(source, at, last)
+                        reply = await self._read(source, at, last, piece.origin_term)
                         if reply is None:
                             left += filter(wants, range(at, last + 1))
                             break
-                        entries, through = self._taken(source, reply, at, last)
+                        entries, through = self._taken(source, reply, at, last, piece.origin_term)
                         lacking = _lacking(entries, wants, at, through)
                         left += lacking
                         outcome.damaged[source] += self._listed(source, reply, piece, lacking)
@@ -130,11 +131,18 @@ class RangeCopier(AddSink):
         turn = (self._access.ledger_id + piece.entries.first // 1024) % max(1, len(piece.sources))
         return [*piece.sources[turn:], *piece.sources[:turn]]
 
-    async def _read(self, source: BookieId, first: int, last: int) -> ReadReply | None:
+    async def _read(self, source: BookieId, first: int, last: int, origin_term: int) -> ReadReply | None:
         """A source's response; None if it gives nothing, which says nothing of its copies."""
         for _ in range(BUSY_TRIES):
             reply = await self._bookies.read(
-                source, self._access, first, last, READ_BYTES, background=True, timeout_ms=self._timeout_ms
+                source,
+                self._access,
+                first,
+                last,
+                READ_BYTES,
+                origin_term=origin_term or ANY_TERM,
+                background=True,
+                timeout_ms=self._timeout_ms,
             )
             if reply.answer is not Answer.TOO_BUSY:
                 break
@@ -145,9 +153,11 @@ class RangeCopier(AddSink):
             self._silent[source] = reply.answer
         return None
 
-    def _taken(self, source: BookieId, reply: ReadReply, first: int, last: int) -> tuple[Entries, int]:
+    def _taken(
+        self, source: BookieId, reply: ReadReply, first: int, last: int, origin_term: int
+    ) -> tuple[Entries, int]:
         """The good entries of a response, and the last id that it covers."""
-        good, bad, _ = open_runs(reply.runs, self._access, first, last)
+        good, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
         if bad and not good and not self._password_is_known:
             msg = (
                 f"ledger {self._access.ledger_id}: no entry from {first} on fits the password, and the ledger's record "
@@ -191,36 +201,39 @@ class RangeCopier(AddSink):
             self._run_bytes_max,
             period=part.period,
             residues=part.residues,
+            origin_term=piece.origin_term,
         ):
             if not await self._may_send(piece.bookie, len(run.body)):
                 outcome.answer = Answer.READ_ONLY
                 break
             count = len(ids_in(run.first, run.last, part.period, part.residues))
-            waiting.append((count, run, self._add(piece.bookie, run)))
+            waiting.append((count, run, self._add(piece, run)))
         for count, run, answered in waiting:
-            answer = await self._unless_busy(piece.bookie, run, answered)
+            answer = await self._unless_busy(piece, run, answered)
             if answer is Answer.OK:
                 outcome.count += count
             elif outcome.answer is Answer.OK:
                 outcome.answer = answer
 
-    async def _unless_busy(self, bookie: BookieId, run: Copies, answered: asyncio.Future[Answer]) -> Answer:
+    async def _unless_busy(self, piece: CopyRange, run: Copies, answered: asyncio.Future[Answer]) -> Answer:
         """The bookie's response to a run, which is sent again as long as its queue of the background is full."""
         answer = await answered
         for _ in range(BUSY_TRIES):
             if answer is not Answer.TOO_BUSY:
                 break
             await asyncio.sleep(BUSY_PAUSE_S)
-            answer = await self._add(bookie, run)
+            answer = await self._add(piece, run)
         return answer
 
-    def _add(self, bookie: BookieId, run: Copies) -> asyncio.Future[Answer]:
+    def _add(self, piece: CopyRange, run: Copies) -> asyncio.Future[Answer]:
         tag = object()
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answered[tag] = answered
         self.bytes += len(run.body)
-        request = AddRun(self._access, run.body, run.body_crc, -1, recovery=True, background=True)
-        self._bookies.add_run(bookie, request, self, tag, self._timeout_ms)
+        request = AddRun(
+            self._access, run.body, run.body_crc, -1, recovery=True, background=True, term=piece.term
+        )
+        self._bookies.add_run(piece.bookie, request, self, tag, self._timeout_ms)
         return answered
 
     def add_answered(self, tag: object, answer: Answer) -> None:

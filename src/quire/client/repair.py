@@ -19,7 +19,9 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.quorum import residues_of_slot, told_through, write_set
+from quire.core.terms import by_origin
 from quire.wire.entry import Entry
+from quire.wire.native_bodies import ANY_TERM
 from quire.wire.responses import ReadReply
 
 _WINDOW_ENTRIES = 2048
@@ -40,7 +42,7 @@ class LedgerReport:
     """What reading every copy of a ledger showed.
 
     Attributes:
-        entries: ids looked at, from 0 on.
+        entries: ids looked at, from 0 on; of a stream from its start.
         copies: good copies found of them.
         copies_wanted: what the write sets ask for.
         holes: copies that are not there or cannot be served, neighbours together.
@@ -101,7 +103,7 @@ class _Told(NamedTuple):
 
 
 class LedgerVerifier:
-    """Reads every entry from every bookie of its write set and compares the copies.
+    """Reads every entry from every bookie of its write set and compares the copies; of a stream those that its ranges name.
 
     Args:
         reader: a reader of the ledger; its LAC is how far to look.
@@ -127,23 +129,29 @@ class LedgerVerifier:
             following = record.fragments[index + 1 : index + 2]
             end = min(self._last, following[0].first_entry - 1 if following else self._last)
             first = int(fragment.first_entry)
-            while first <= end:
-                first = await self._window(
-                    report, fragment.ensemble, first, min(first + _WINDOW_ENTRIES - 1, end)
-                )
+            if record.terms is not None:
+                first = max(first, record.terms.start)
+            for begin, through, origin_term in by_origin(first, end, record.ranges):
+                at = begin
+                while at <= through:
+                    window = (at, min(at + _WINDOW_ENTRIES - 1, through), origin_term)
+                    at = await self._window(report, fragment.ensemble, *window)
         return report
 
     async def _window(
-        self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int
+        self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int, origin_term: int
     ) -> int:
         """Compare one window; returns where the next begins: after the ids that every bookie's responses cover."""
-        told = await asyncio.gather(*(self._ask(slot, b, first, last) for slot, b in enumerate(ensemble)))
+        asked = (self._ask(slot, b, first, last, origin_term) for slot, b in enumerate(ensemble))
+        told = await asyncio.gather(*asked)
         last = min(through for _, through in told)
         for entry_id in range(first, last + 1):
             self._compare(report, ensemble, entry_id, [what for what, _ in told])
         return last + 1
 
-    async def _ask(self, slot: int, bookie: BookieId, first: int, last: int) -> tuple[_Told, int]:
+    async def _ask(
+        self, slot: int, bookie: BookieId, first: int, last: int, origin_term: int
+    ) -> tuple[_Told, int]:
         """One bookie's response, and the last id that it covers."""
         size, write_quorum = self._record.ensemble_size, self._record.write_quorum
         if bookie in self._hung:  # waited for once is enough
@@ -154,13 +162,14 @@ class LedgerVerifier:
             first,
             last,
             self._config.read_bytes_max,
+            origin_term=origin_term or ANY_TERM,
             timeout_ms=self._config.read_timeout_ms,
         )
         if reply.answer is Answer.TIMED_OUT:
             self._hung.add(bookie)
         if reply.answer is not Answer.OK:
             return _Told({}, reply.answer), last
-        entries, bad, _ = open_runs(reply.runs, self._access, first, last)
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
         residues = residues_of_slot(slot, size, write_quorum)
         through = told_through(
             first, last, entries.entry_ids, reply.vouched_through, reply.unknown + bad, residues, size

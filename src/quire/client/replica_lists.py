@@ -21,8 +21,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.missing_copies import period_of
-from quire.core.replica import Replica, ReplicaList
+from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.shares import HeldInterval, Stretch, shares
 
 READ_BYTES: Final = 1 << 20
@@ -48,6 +47,8 @@ async def replica_list(
         stored: what it has acknowledged to this caller, beside its share.
         timeout_ms: how long it may take for each response.
     """
+    if record.terms is not None and bookie in bookies.without_terms():
+        return ReplicaList(Answer.UNREACHABLE)  # its program is an older one now, which knows no origin terms
     if bookies.speaks_native(bookie):
         return await _native_list(bookies, bookie, access, timeout_ms)
     answer, held = Answer.TIMED_OUT, list[HeldInterval]()

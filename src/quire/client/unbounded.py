@@ -20,6 +20,7 @@ from quire.client.context import ClientContext
 from quire.client.reader import LedgerReader
 from quire.client.recovery import AGAIN_PAUSE_S, check_ignored_lacs
 from quire.client.recovery_failures import is_final
+from quire.client.repair import LedgerReport, LedgerVerifier
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
@@ -51,6 +52,7 @@ from quire.core.quorum import check_quorums
 from quire.core.terms import resolve
 from quire.metadata.streams import StreamStore
 from quire.wire.entry import Entry, digest_type_of
+from quire.wire.ledger_notes import notes_of_record
 from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
 
 log = logging.getLogger(__name__)
@@ -392,6 +394,20 @@ class UnboundedLedger:
         if not reader.closed:
             await reader.refresh()
         return reader
+
+    async def verify(self) -> LedgerReport:
+        """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            WrongPasswordError: the password is another.
+        """
+        reader = await self.open_reader()
+        record = reader.metadata
+        report = await LedgerVerifier(reader, LedgerAccess.of(record), self._context).verify()
+        holes = notes_of_record(record).holes
+        report.recorded = [(hole.bookie, part.first, part.last) for hole in holes for part in hole.ranges]
+        return report
 
     async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order; by default up to the last one confirmed. As `LedgerReader.read`."""

@@ -326,8 +326,10 @@ class AuditMachine:
             if due:
                 fewest = min(fewest, copies)
                 is_urgent = is_urgent or copies < record.ack_quorum
-        mark = MissingMark(fewest, ledger_id, tuple(bookies)) if bookies else None
-        return mark, is_urgent
+        if not bookies:
+            return None, False
+        is_stream = record.terms is not None
+        return MissingMark(fewest, ledger_id, tuple(bookies), is_stream), is_urgent
 
     def _is_due(self, bookie: BookieId, copies_left: int, ack_quorum: int) -> bool:
         return self._rules.copy_is_due(

@@ -78,11 +78,13 @@ class MissingMark(NamedTuple):
         copies: the fewest copies that a write set of it has left.
         ledger_id: which.
         bookies: of the ledger's bookies, those whose copies are due.
+        is_stream: it is a stream, which has marks of its own.
     """
 
     copies: int
     ledger_id: LedgerId
     bookies: tuple[BookieId, ...]
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,8 @@ from typing import NamedTuple
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange, LedgerNotes
-from quire.core.missing_copies import period_of
 from quire.core.quorum import residues_of_slot
-from quire.core.replica import Replica
+from quire.core.replica import Replica, period_of
 from quire.core.rules import RULES, ExtraProof, Rules
 from quire.core.shares import HeldInterval
 

@@ -17,8 +17,9 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import write_set
 from quire.core.repair_effects import Loss
-from quire.core.replica import Replica
+from quire.core.replica import Replica, period_of
 from quire.core.shares import Stretch, has_class, stretches_between
+from quire.core.terms import TermRange, by_origin
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ class MissingCopies:
         for first, last in stretches_between(*stretch, unheld):
             self.missing[index, holder] += EntryRange(first, last, self._period, 1 << residue).size()
             if holder not in self._refusing:
-                for piece in _pieces(first, last, self._piece_entries):
+                for piece in _pieces(first, last, self._piece_entries, self._record.ranges):
                     if has_class(*piece, self._period, residue):
                         self._note_copy(holder, residue, piece, others)
 
@@ -167,14 +168,11 @@ class MissingCopies:
         return True
 
 
-def period_of(record: LedgerMetadata) -> int:
-    """How many classes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
-    return 1 if record.write_quorum == record.ensemble_size else record.ensemble_size
-
-
-def _pieces(first: int, last: int, entries: int) -> Iterator[Stretch]:
-    """A stretch in parts that end where ids are multiples of `entries`: those of all classes are cut alike."""
-    while first <= last:
-        end = min(last, (first // entries + 1) * entries - 1)
-        yield first, end
-        first = end + 1
+def _pieces(first: int, last: int, entries: int, ranges: Sequence[TermRange]) -> Iterator[Stretch]:
+    """A stretch in parts of one origin term, which end where ids are multiples of `entries`: all classes are cut alike."""
+    for begin, through, _ in by_origin(first, last, ranges):
+        at = begin
+        while at <= through:
+            end = min(through, (at // entries + 1) * entries - 1)
+            yield at, end
+            at = end + 1

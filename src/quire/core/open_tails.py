@@ -66,24 +66,35 @@ class OpenTails:
     def may_recover(self, record: LedgerMetadata) -> bool:
         """Whether a ledger may be recovered: it is not closed, and its writer had its time.
 
-        That is as long as a bookie of its last ensemble was gone while the same other one could have taken the slot.
+        That is as long as a bookie of its last ensemble was gone while the same other one could have taken the slot. A
+        stream has no end that a recovery could find: who writes it next takes out the bookie that is gone.
         """
         seen_s = self._seen_s(record)
-        return record.state is not LedgerState.CLOSED and self._rules.may_recover_open(
-            names_gone=seen_s is not None,
-            spare_s=seen_s or 0,
-            grace_s=self._limits.grace_s,
-            idle_wait_s=self._limits.idle_wait_s,
+        return (
+            record.terms is None
+            and record.state is not LedgerState.CLOSED
+            and self._rules.may_recover_open(
+                names_gone=seen_s is not None,
+                spare_s=seen_s or 0,
+                grace_s=self._limits.grace_s,
+                idle_wait_s=self._limits.idle_wait_s,
+            )
         )
 
     def wait_s(self, record: LedgerMetadata) -> int | None:
         """How many more seconds its writer has, if all stays as it is; None: for ever, since it could do nothing.
 
+        Nobody but a writer moves a stream on, so it has no bound either.
+
         Only for when to look again: `may_recover` decides.
         """
         seen_s = self._seen_s(record)
         ensemble = record.last_fragment.ensemble
-        if seen_s is None or all(bookie in ensemble for bookie in self._writable_s):
+        if (
+            record.terms is not None
+            or seen_s is None
+            or all(bookie in ensemble for bookie in self._writable_s)
+        ):
             return None
         return max(0, max(self._limits.grace_s, 2 * self._limits.idle_wait_s) - seen_s)
 

@@ -17,10 +17,10 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.missing_copies import MissingCopies, period_of
+from quire.core.missing_copies import MissingCopies
 from quire.core.repair_effects import LIMITS
 from quire.core.repair_plan import RepairPlan
-from quire.core.replica import Replica, ReplicaList
+from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
 
 
@@ -121,7 +121,9 @@ def ledger_debt(
     closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
     debt = LedgerDebt(record.ledger_id, record.length // (record.last_entry + 1) if closed else 0)
     plan = RepairPlan(rules, record, notes, 0)
-    plan.lists = {bookie: Replica(told, period) for bookie, told in lists.items() if bookie not in gone}
+    plan.lists = {
+        bookie: Replica.of(told, record, rules) for bookie, told in lists.items() if bookie not in gone
+    }
     heard = {bookie: replica for bookie, replica in plan.lists.items() if plan.heard(bookie)}
     debt.silent = {bookie: told.answer for bookie, told in lists.items() if bookie not in {*heard, *gone}}
     debt.limbo = tuple(sorted(bookie for bookie, replica in heard.items() if replica.told.limbo))

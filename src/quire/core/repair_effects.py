@@ -84,11 +84,15 @@ class CopyRange:
         bookie: where to.
         entries: which.
         sources: the bookies that list all of them, and after these others that list some.
+        origin_term: of a stream: the term in which all of them were written, which stays theirs.
+        term: of a stream: that of its record, which the sender names.
     """
 
     bookie: BookieId
     entries: EntryRange
     sources: tuple[BookieId, ...]
+    origin_term: int = 0
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Marks of ledgers that want a repair, as the metadata store keeps them: advice, which is checked before anything is copied.
 
 BookKeeper's own mark says which bookies of a ledger are gone, and nothing else. Here is Quire's: which entries a bookie
-that is there lacks, knows to be damaged, or cannot speak of. Pure.
+that is there lacks, knows to be damaged, or cannot speak of, and which bookies of a stream are gone. Pure.
 
 Source: `docs/formats/metadata.md`, "Marks of repair".
 """
@@ -24,7 +24,7 @@ ANY_BOOKIE: Final = BookieId("")
 
 
 class MarkReason(Enum):
-    """What was seen of entries on a bookie that is there. The values are those of the record."""
+    """What was seen of entries on a bookie. The values are those of the record."""
 
     HOLE = 1
     """The bookie lacks them, and said so."""
@@ -32,6 +32,8 @@ class MarkReason(Enum):
     """The bookie knows that they are damaged."""
     LIMBO = 3
     """The bookie may have lost them."""
+    GONE = 4
+    """The bookie is gone; of a stream, which BookKeeper's own mark would hand to Java's workers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,15 @@ class RepairPlan:
         ]
 
     def bounds(self, index: int) -> Stretch:
-        """The first and the last entry of a fragment; where it is not decided, the last that any bookie lists."""
+        """The first and the last entry of a fragment; where it is not decided, the last that any bookie lists.
+
+        What lies before the start of a stream may be gone, and is not asked for.
+        """
         last = self.record.last_entry_of_fragment(index)
         if last is None:
             last = max((held.last for each in self.lists.values() for held in each.told.held), default=-1)
-        return int(self.record.fragments[index].first_entry), last
+        first, terms = int(self.record.fragments[index].first_entry), self.record.terms
+        return first if terms is None else max(first, terms.start), last
 
     def heard(self, bookie: BookieId) -> bool:
         """Whether a bookie said what it holds."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from quire.core.answers import Answer
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
+from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval, Stretch, has_class, stretches_between
-
-FIRST_TERM = 0
-"""The origin term of every entry so far; a copy counts only where it has the term that the record names."""
+from quire.core.terms import TermRange, by_origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +44,43 @@ class Replica:
     Attributes:
         told: what the bookie said.
         period: 1 where every bookie holds every entry, else the ensemble size.
+        ranges: of a stream: which term's entry each id stands for. Another term's on this bookie is none of them.
+        rules: the judgements.
     """
 
     told: ReplicaList
     period: int
+    ranges: Sequence[TermRange] = ()
+    rules: Rules = RULES
     _classes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Sort the intervals into classes."""
         stretches: dict[int, list[Stretch]] = {}
         for each in self.told.held:
-            if each.origin_term != FIRST_TERM:
-                continue
             if each.period == 1:
                 classes: Iterable[int] = range(self.period)
             elif each.period == self.period:
                 classes = (residue for residue in range(self.period) if each.residues >> residue & 1)
             else:
                 continue  # a list of another ensemble size says nothing about these classes
+            named = self._named(each)
             for residue in classes:
-                stretches.setdefault(residue, []).append((each.first, each.last))
+                stretches.setdefault(residue, []).extend(named)
         self._classes = {residue: _ordered(some) for residue, some in stretches.items()}
+
+    @classmethod
+    def of(cls, told: ReplicaList, record: LedgerMetadata, rules: Rules = RULES) -> Self:
+        """A bookie's list as the ledger's record sees it."""
+        return cls(told, period_of(record), record.ranges, rules)
+
+    def _named(self, held: HeldInterval) -> list[Stretch]:
+        """The ids of an interval at which the record means the entries of the interval's term."""
+        return [
+            (first, last)
+            for first, last, origin in by_origin(held.first, held.last, self.ranges)
+            if self.rules.counts_as_listed(held.origin_term, origin)
+        ]
 
     def lacks(self, residue: int, first: int, last: int) -> list[Stretch]:
         """The stretches of first..last in which it has no entry of a class, apart from none of that class at all."""
@@ -78,7 +95,12 @@ class Replica:
         held = self.told.held
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
-        return Replica(replace(self.told, held=held), self.period)
+        return replace(self, told=replace(self.told, held=held))
+
+
+def period_of(record: LedgerMetadata) -> int:
+    """How many classes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
+    return 1 if record.write_quorum == record.ensemble_size else record.ensemble_size
 
 
 def _ordered(stretches: list[Stretch]) -> tuple[list[int], list[int]]:

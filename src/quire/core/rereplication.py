@@ -23,7 +23,7 @@ from quire.core.holes import without_holes
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.missing_copies import MissingCopies, period_of
+from quire.core.missing_copies import MissingCopies
 from quire.core.repair_effects import (
     LIMITS,
     REPAIR_TABLE,
@@ -42,7 +42,7 @@ from quire.core.repair_effects import (
 )
 from quire.core.repair_plan import RepairPlan
 from quire.core.repair_record import SlotReplacement, with_accepted, with_replacements
-from quire.core.replica import Replica, ReplicaList
+from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
 
 
@@ -160,7 +160,8 @@ class RepairMachine:
             return
         plan.awaited.discard(bookie)
         plan.filled.discard(bookie)
-        plan.lists[bookie] = Replica(told, period_of(plan.record)).without(self._damaged[bookie])
+        replica = Replica.of(told, plan.record, self._rules)
+        plan.lists[bookie] = replica.without(self._damaged[bookie])
         if not self.plan.heard(bookie):
             self._failed[bookie] = f"it did not list its entries: {told.answer.name}"
         if not plan.awaited:
@@ -199,7 +200,11 @@ class RepairMachine:
             self._damaged[source] += ranges
             if source in plan.lists:
                 plan.lists[source] = plan.lists[source].without(ranges)
-        if answer is not Answer.OK:
+        if answer is Answer.INVALID_TERM:
+            # A stream was taken over since its record was read: a bookie learns of a term after the record has it.
+            plan.is_stale = True
+            plan.queue.clear()
+        elif answer is not Answer.OK:
             self._failed[piece.bookie] = f"it did not take copies: {answer.name}"
             plan.queue = [each for each in plan.queue if each.bookie != piece.bookie]
         self._send_copies()
@@ -367,7 +372,13 @@ class RepairMachine:
         pieces = [
             (
                 copy.copies,
-                CopyRange(bookie, EntryRange(first, last, period, copy.residues), tuple(copy.sources)),
+                CopyRange(
+                    bookie,
+                    EntryRange(first, last, period, copy.residues),
+                    tuple(copy.sources),
+                    int(plan.record.origin_of(first)),
+                    int(plan.record.term),
+                ),
             )
             for (bookie, first, last), copy in self.found.copies.items()
         ]

@@ -508,6 +508,11 @@ def counts_as_missing(answer: Answer) -> bool:
     return answer is Answer.OK or counts_as_negative(answer)
 
 
+def counts_as_listed(origin_term: int, named: int) -> bool:
+    """A listed entry is the one that is meant only if it was written in the term that the record's ranges name at its id."""
+    return origin_term == named
+
+
 def is_lost(*, holders: int, silent: int) -> bool:
     """Every member of the write set was heard, and none has the entry. A list from limbo counts: it is not there now."""
     return holders == 0 and silent == 0
@@ -652,6 +657,7 @@ class Rules:
     may_touch: Callable[..., bool] = may_touch
     may_publish: Callable[..., bool] = may_publish
     counts_as_missing: Callable[[Answer], bool] = counts_as_missing
+    counts_as_listed: Callable[[int, int], bool] = counts_as_listed
     is_lost: Callable[..., bool] = is_lost
     copy_priority: Callable[[int, int], tuple[int, int]] = copy_priority
     is_gone: Callable[..., bool] = is_gone

@@ -7,10 +7,14 @@ Source: docs/formats/stream.md; docs/protocol/collection.md.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
+from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import LedgerNotes
 from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Require
@@ -51,6 +55,51 @@ class BothRecords:
         self.ledgers = LedgerStore(store)
         self.streams = StreamStore(store)
 
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """The record of a ledger or stream, and the version to name when changing it.
+
+        Raises:
+            NoSuchLedgerError: there is neither (any more).
+            CorruptMetadataError: the stored value is no record.
+        """
+        record, _, version = await self.read_with_notes(ledger_id)
+        return record, version
+
+    async def read_with_notes(self, ledger_id: int) -> tuple[LedgerMetadata, LedgerNotes, int]:
+        """The record of a ledger or stream, its holes and accepted losses of the same moment, and the version to name.
+
+        Raises:
+            NoSuchLedgerError: there is neither (any more).
+            CorruptMetadataError: the record or the notes cannot be read.
+            StoreBusyError: the record was changed again and again.
+        """
+        try:
+            return await self.ledgers.read_with_notes(ledger_id)
+        except NoSuchLedgerError as error:
+            try:
+                return await self.streams.read_with_notes(ledger_id)
+            except NoSuchStreamError:
+                raise error from None
+
+    async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int) -> int:
+        """Replace the record that has a version, and its notes with it: both or neither.
+
+        Returns:
+            The new version.
+
+        Raises:
+            MisuseError: the notes are not possible, or the record would be larger than it may be.
+            NoSuchLedgerError: the ledger or stream was deleted meanwhile.
+            VersionConflictError: the record was changed meanwhile; read it and decide again.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
+        """
+        if record.terms is None:
+            return await self.ledgers.write_with_notes(record, notes, version)
+        try:
+            return await self.streams.write_with_notes(record, notes, version)
+        except NoSuchStreamError as error:
+            raise NoSuchLedgerError(error.message, ledger_id=record.ledger_id) from error
+
     async def has(self, ledger_id: int) -> bool:
         """Whether there is a record of a ledger or stream; whether it can be read does not matter."""
         for key in (ledger_key(ledger_id), stream_key(ledger_id)):
@@ -66,8 +115,17 @@ class BothRecords:
     async def page(self, after: int | None = None) -> tuple[list[ListedRecord], bool]:
         """Records of ledgers and streams with ids above one, ascending: a page of them, and whether it is the last."""
         above = None if after is None else LedgerId(after)
-        ledgers, streams = await self.ledgers.page(above), await self.streams.page(above)
+        ledgers, streams = await asyncio.gather(self.ledgers.page(above), self.streams.page(above))
         through = min((page[-1][0] for page in (ledgers, streams) if len(page) >= LIST_LIMIT), default=ID_MAX)
         found = [ListedRecord(one, value.value, is_stream=False) for one, value in ledgers]
         found += [ListedRecord(one, value.value, is_stream=True) for one, value in streams]
         return sorted(one for one in found if one.ledger_id <= through), through == ID_MAX
+
+    async def ids(self) -> AsyncGenerator[LedgerId, None]:
+        """The ids of all ledgers and streams, ascending."""
+        after, last = None, False
+        while not last:
+            page, last = await self.page(after)
+            for one in page:
+                yield one.ledger_id
+            after = page[-1].ledger_id if page else after

@@ -1,4 +1,4 @@
-"""What writers, readers, recoveries and take-overs ask of the store of their records: ledgers' or streams'.
+"""What clients ask of the store of their records: writers and readers of ledgers' or streams', repairs of both.
 
 Source: docs/formats/stream.md, "Where it stands".
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import LedgerNotes
 from quire.core.writer_state import Hole
 from quire.metadata.store import Watch
 
@@ -30,3 +31,16 @@ class RecordStore(Protocol):
 
     def watch(self, ledger_id: int, /) -> Watch:
         """Changes of one record."""
+
+
+class NotedRecords(Protocol):
+    """Records with their notes: of ledgers (`LedgerStore`), of streams (`StreamStore`), or of both (`BothRecords`)."""
+
+    async def read(self, ledger_id: int, /) -> tuple[LedgerMetadata, int]:
+        """A record and the version to name when changing it."""
+
+    async def read_with_notes(self, ledger_id: int, /) -> tuple[LedgerMetadata, LedgerNotes, int]:
+        """A record, its holes and accepted losses of the same moment, and the version to name."""
+
+    async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int, /) -> int:
+        """Replace the record that has a version, and its notes with it; returns the new version."""

@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
-from quire.core.ids import BookieId, LedgerId
+from quire.core.ids import ID_MAX, BookieId, LedgerId
+from quire.core.ledger_notes import EntryRange
 from quire.core.repair_marks import (
     AwayCount,
     LedgerRepairs,
+    MarkReason,
     RepairAttempts,
     RepairMark,
     RepairWorkerState,
@@ -161,6 +163,35 @@ class RepairStore:
             return replace(known, marks=merged(known.marks, more))
 
         return await self._change_marks(ledger_id, change)
+
+    async def mark_gone(self, stream_id: int, bookies: Sequence[BookieId]) -> int:
+        """Mark a stream because these of its bookies are gone; what says so already stays as it is.
+
+        Java's workers know no streams, and remove BookKeeper's mark of an id of which they find no ledger.
+
+        Args:
+            stream_id: the stream.
+            bookies: which are gone.
+
+        Returns:
+            The version of the stream's marks.
+
+        Raises:
+            CorruptMetadataError, StoreBusyError, StoreAwayError, MetadataUnknownError: as `mark_missing`.
+        """
+        now_ms, everything = self._clock.wall_ms(), EntryRange(0, ID_MAX)
+
+        def change(found: LedgerRepairs | None) -> LedgerRepairs:
+            known = found or LedgerRepairs(())
+            said = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
+            more = [
+                RepairMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
+                for bookie in bookies
+                if bookie not in said
+            ]
+            return replace(known, marks=merged(known.marks, more)) if more else known
+
+        return await self._change_marks(stream_id, change)
 
     async def note_attempts(self, ledger_id: int, attempts: RepairAttempts) -> int:
         """Store what an attempt to repair a ledger left, beside its marks, for people.

@@ -20,6 +20,7 @@ from quire.core.errors import (
 from quire.core.holes import with_holes
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_notes import LedgerNotes
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
@@ -158,10 +159,19 @@ class StreamStore:
                 raise VersionConflictError(msg, ledger_id=record.ledger_id) from error
         raise self._unknown(record.ledger_id)
 
+    async def read_with_notes(self, stream_id: int) -> tuple[LedgerMetadata, LedgerNotes, int]:
+        """A stream's record, its holes and accepted losses, and the version to name; errors as in `read`."""
+        record, version = await self.read(stream_id)
+        return record, notes_of_record(record), version
+
+    async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int) -> int:
+        """Replace the record that has a version, with these notes instead of those it has; the rest is as in `write`."""
+        return await self.write(record_with_notes(record, notes), version)
+
     async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
         """Replace the record that has a version, with these holes among its notes; the rest is as in `write`."""
         notes = with_holes(notes_of_record(record), record, holes)
-        return await self.write(record_with_notes(record, notes), version)
+        return await self.write_with_notes(record, notes, version)
 
     async def add_holes(self, stream_id: int, holes: Sequence[Hole]) -> None:
         """Put holes among the notes of a stream. One that is being taken over is left alone: its fragments may change.

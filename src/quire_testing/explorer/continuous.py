@@ -142,6 +142,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(lost_swaps=1),
     StreamConfiguration(2, 2, 2, 1),
     StreamConfiguration(),
+    StreamConfiguration(3, entries=0, repairers=1, changed=True),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
@@ -160,6 +161,8 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 3, 3, 2, lost_swaps=1),
     StreamConfiguration(3, 3, 2, 2, entries=2),
     StreamConfiguration(3, 2, 2, 2, timeouts=1),
+    StreamConfiguration(3, entries=0, losses=1, repairers=1, changed=True),
+    StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=2, changed=True),
 )
 """Complete as well, a minute or two each: part of `make full`."""
 

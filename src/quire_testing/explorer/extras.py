@@ -13,8 +13,7 @@ from typing import Final
 
 from quire.core.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.missing_copies import period_of
-from quire.core.replica import Replica
+from quire.core.replica import Replica, period_of
 from quire_testing.explorer.bookies import BookieState, Collecting
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import entries_text

@@ -100,6 +100,8 @@ def request_text(request: Request) -> str:
                 else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
             )
             return f"recovery add {first}..{last}{share} lac={lac}{_terms_text(terms)}"
+        case ("copy", _, first, last, bits, _, origin, term):
+            return f"copies of {first}..{last}: {entries_text(bits)}{_terms_text([origin, term])}"
         case ("copy", _, first, last, bits, *_):
             return f"copies of {first}..{last}: {entries_text(bits)}"
     return str(request[0])

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
+from quire.core.ids import NO_ENTRY
 from quire.core.quorum import residues_of_slot
 from quire.core.rules import Rules
 from quire_testing.explorer.bookies import KEY, LEDGER, Waiting, reply_to
@@ -107,6 +108,8 @@ class StreamBookies:
                 return machine.add(lac=request[5], recovery=False, term=term, **who)
             case "put":
                 return machine.add(lac=request[7], recovery=True, term=term, **who)
+            case "copy":
+                return machine.add(lac=NO_ENTRY, recovery=True, term=term, **who)
         if request[0] == "read" and not request[4]:
             return _LOOKS
         ready: BookieReady = machine.raise_term(term=term, **who)
@@ -132,6 +135,9 @@ class StreamBookies:
 
     def values_of(self, request: Request) -> list[Value]:
         """The entries of an add that a bookie stores: its share."""
+        if request[0] == "copy":
+            bits, origin = request[4], request[-2]
+            return [(entry, origin) for entry in range(bits.bit_length()) if bits >> entry & 1]
         if request[0] == "add":
             _, slot, _, first, last, _, term = request
             period, residues = self._sizes[0], residues_of_slot(slot, *self._sizes)
@@ -143,6 +149,14 @@ class StreamBookies:
             for entry, origin in zip(range(first, last + 1), origins, strict=True)
             if residues >> entry % period & 1
         ]
+
+    def clear_limbo(self, state: StreamBookie, lsn: int) -> tuple[StreamBookie, Answer]:
+        """A client ends the doubt that it saw before it filled the bookie."""
+        machine = self.machine(state)
+        ready = machine.clear_limbo(lsn, key=KEY)
+        if ready.answer is not Answer.OK:
+            return state, ready.answer
+        return self._saved(state, machine, ready), Answer.OK
 
     def lost(self, state: StreamBookie) -> StreamBookie:
         """It lost its disk, and starts again: it knows that it may have had something of this stream, and no term."""

@@ -89,7 +89,14 @@ class StreamDriver(WriterDriver):
 
     def creator(self, record: LedgerMetadata, version: int) -> StreamClient:
         """The client that created the stream and writes in its first term."""
-        return self._writing(self.nobody(), e.TakenOver(record, version, NO_ENTRY, 0, ()))
+        return self.writing(self.nobody(), e.TakenOver(record, version, NO_ENTRY, 0, ()))
+
+    def with_past(
+        self, client: StreamClient, written: tuple[Written, ...], acked: tuple[Value, ...] = ()
+    ) -> StreamClient:
+        """The same client, which has written and acknowledged this before."""
+        past = replace(client, written=written, acked=acked)
+        return self._client(past, client.machine, None)
 
     def take_over(
         self, client: StreamClient, record: LedgerMetadata, version: int, owner: int
@@ -170,14 +177,15 @@ class StreamDriver(WriterDriver):
         if isinstance(machine, WriterMachine):
             return Outcome(self._wrote(client, running, fault), sends, asks, said)
         if running.taken is not None:
-            return Outcome(self._writing(replace(client, fault=fault), running.taken), sends, asks, said)
+            return Outcome(self.writing(replace(client, fault=fault), running.taken), sends, asks, said)
         if machine.status is TakeOverStatus.ENDED:
             return Outcome(self._client(client, None, fault, running.result), sends, asks, said)
         if machine.recovery is not None and fault is None:
             settle(machine.recovery)
         return Outcome(self._client(client, machine, fault), sends, asks, said)
 
-    def _writing(self, client: StreamClient, taken: e.TakenOver) -> StreamClient:
+    def writing(self, client: StreamClient, taken: e.TakenOver) -> StreamClient:
+        """A client that has taken the stream over, and writes now."""
         switches = self._switches
         machine = switches.writer(
             taken.record,

@@ -15,6 +15,34 @@ from quire_testing.explorer.stream_parts import StreamConfiguration
 READ_BESIDE: Final = StreamConfiguration(readers=1, explicit_lac=True)
 
 
+LEFT_BEHIND: Final = (
+    "client 0: append 1",
+    "b1: takes add 0..0 lac=-1 in term 1 from client 0",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1]",
+    "store: takes v0: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1] from client 1",
+    "client 1: hears written v1",
+    "b0: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b0",
+    "b0: takes fence, read 0..0 of term 1 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 1 in term 2: has nothing, vouches through 0 from b0",
+    "store: takes v1: OPEN term 2, ranges 1>0 2>0; 0:[b0 b1] from client 1",
+    "client 1: hears written v2",
+    "client 1: append 1",
+    "b0: takes add 0..0 lac=-1 in term 2 from client 1",
+    "client 1: lost b1",
+    "store: takes v2: OPEN term 2, ranges 1>0 2>0; 0:[b0 b2] from client 1",
+    "client 1: hears written v3",
+    "b2: takes add 0..0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to add 0..0 lac=-1 in term 2 from b0",
+    "client 1: hears OK to add 0..0 lac=-1 in term 2 from b2",
+    "client 1: append 1",
+    "client 1: lost b2",
+    "store: takes v3: OPEN term 2, ranges 1>0 2>0; 0:[b0 b2] 1:[b0 b1] from client 1",
+    "client 1: hears written v4",
+)
+"""Entry 0 of term 2 is acknowledged in a fragment that is decided; the bookie that it does not name has that of term 1."""
+
+
 STREAM_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
     with_rules(
         "X23",
@@ -78,5 +106,13 @@ STREAM_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         StreamConfiguration(window=2),
         "U8",
         recovery_waits_for_its_adds=lambda: False,
+    ),
+    with_rules(
+        "listed-origin",
+        "a repair counts what a bookie lists, whatever term it is of",
+        StreamConfiguration(3, entries=2, timeouts=2, repairers=1),
+        "RR2",
+        begin=LEFT_BEHIND,
+        counts_as_listed=lambda origin_term, named: True,
     ),
 )

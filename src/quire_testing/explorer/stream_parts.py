@@ -32,6 +32,9 @@ class StreamConfiguration:
         losses: bookies that lose their disk and start again.
         readers: clients that read, each with the record that it read once.
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
+        repairers: clients that repair what is decided, each once.
+        changed: it begins in term 2: entry 0 is acknowledged in a fragment that is decided, of which the first spare is
+            no member; that one has an entry 0 of term 1, which nobody acknowledged.
     """
 
     bookies: int = 2
@@ -49,6 +52,8 @@ class StreamConfiguration:
     losses: int = 0
     readers: int = 0
     explicit_lac: bool = False
+    repairers: int = 0
+    changed: bool = False
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status
 from quire_testing.explorer.clients import bookie_name, bookie_number
-from quire_testing.explorer.invariants import Violation
+from quire_testing.explorer.invariants import INVARIANTS, Violation
 from quire_testing.explorer.stream_bookies import StreamBookie, Value
 from quire_testing.explorer.stream_clients import StreamClient
 from quire_testing.explorer.stream_parts import StreamReader
@@ -35,6 +35,9 @@ STREAM_INVARIANTS: Final = {
     "I11": "read once, read always: all readers get one entry for an id, and it is the acknowledged one",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
     "F1": "no deadlock: while a client takes over, or has something to write, a step is possible",
+    "RR1": INVARIANTS["RR1"],
+    "RR2": INVARIANTS["RR2"],
+    "F5": "where a repair says that all that is decided is whole, it is",
     "U9": "what `resolve` says of an acknowledged entry is that it is kept",
 }
 
@@ -75,6 +78,8 @@ class StreamWatch:
             waits = not isinstance(machine, WriterMachine) or machine.status is not Status.WRITING
             if waits or machine.window.runs or client.left:
                 return Violation("F1", "a client waits, and nothing more can happen")
+        if any(each.machine is not None for each in self._world.repairers_of(state)):
+            return Violation("F1", "a repairer waits, and nothing more can happen")
         return None
 
     def _violation(self, state: State) -> Violation | None:
@@ -83,6 +88,7 @@ class StreamWatch:
         bookies, clients = world.bookies_of(state), world.clients_of(state)
         readers = world.readers_of(state)
         faults = [store.fault, *(each.fault for each in bookies), *(each.fault for each in clients)]
+        faults += [each.fault for each in world.repairers_of(state)]
         found = [fault for fault in faults if fault is not None]
         found += self._of_terms(store.record, bookies, clients)
         found += self._of_entries(store.record, bookies, clients)
@@ -184,13 +190,16 @@ def stream_rows(world: StreamWorld, state: State) -> list[tuple[str, str]]:
                 f"entries {entries}, term {bookie.known.term}, LAC {bookie.known.lac}{limbo}",
             )
         )
-    for name, client in zip(world.names, world.clients_of(state), strict=True):
+    for name, client in zip(world.names, world.clients_of(state), strict=False):
         what = client.result or "not started"
         if client.machine is not None:
             term = getattr(client.machine, "term", None) or client.written[-1].term
             what = f"{client.machine.status.value} in term {term}"
         acked = " ".join(f"{entry}^{term}" for entry, term in client.acked) or "nothing"
         rows.append((name, f"{what}, acknowledged {acked}"))
+    for name, repairer in zip(world.names[world.leaders :], world.repairers_of(state), strict=True):
+        what = repairer.result or "not started"
+        rows.append((name, what if repairer.machine is None else repairer.machine.status.value))
     for name, reader in zip(world.reader_names, world.readers_of(state), strict=True):
         seen = " ".join(f"{entry}^{term}" for entry, term in reader.seen) or "nothing"
         rows.append((name, f"LAC {reader.lac}, has read {seen}"))

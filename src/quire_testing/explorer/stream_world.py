@@ -8,7 +8,7 @@ apart. A connection carries requests and responses in order; what was under way 
 | --- | --- |
 | 0 .. n-1 | bookies |
 | then one | the store: record, version |
-| then C | clients: the first created the stream and writes in term 1 |
+| then C | clients: the first created the stream and writes in term 1; those who repair come last |
 | then C x n | connections, client by client |
 | then C | what each client asked the store |
 | then R | readers |
@@ -26,13 +26,13 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
 from quire.core.recovery import RecoveryStatus
-from quire.core.terms import origin_of
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import Outcome, bookie_name, bookie_number
+from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import Ask, Label, Table
+from quire_testing.explorer.stream_beginning import changed
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
 from quire_testing.explorer.stream_parts import (
@@ -42,6 +42,8 @@ from quire_testing.explorer.stream_parts import (
     StreamStoreState,
     places_of,
 )
+from quire_testing.explorer.stream_readers import reads
+from quire_testing.explorer.stream_repairers import StreamRepairDriver, StreamRepairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
@@ -64,18 +66,26 @@ class StreamWorld:
         self.driver = StreamDriver(c.sizes, switches)
         self.bookies: Table[StreamBookie] = Table()
         self.stores: Table[StreamStoreState] = Table()
-        self.clients: Table[StreamClient] = Table(lambda client: client.key)
+        self.clients: Table[Any] = Table(lambda client: client.key)
         self.links: Table[Link] = Table()
         self.asks: Table[tuple[Ask, ...]] = Table()
         self.readers: Table[StreamReader] = Table()
         self.budgets: Table[StreamBudget] = Table()
-        self.n, self.count = c.bookies, 1 + c.clients
+        self.repairs = StreamRepairs(self, StreamRepairDriver(c.sizes, switches.rules, switches.repair))
+        self.n = c.bookies
+        self.count = self.leaders + c.repairers
         self.at = places_of(self.n, self.count)
-        self.names = [f"client {number}" for number in range(self.count)]
+        self.names = [f"client {number}" for number in range(self.leaders)]
+        self.names += [f"repairer {number + 1}" for number in range(c.repairers)]
         self.reader_names = [f"reader {number + 1}" for number in range(c.readers)]
         self.no_link = self.links.number(Link())
         self.no_ask = self.asks.number(())
         self._memo: dict[Any, Any] = {}
+
+    @property
+    def leaders(self) -> int:
+        """How many clients write, or may; those who repair come after them."""
+        return 1 + self.configuration.clients
 
     def initial(self) -> State:
         """A new stream in term 1, whose creator has written nothing."""
@@ -90,14 +100,17 @@ class StreamWorld:
             password=b"",
         )
         record = new_stream(ledger, 0)
-        creator = self.clients.number(self.driver.creator(record, 0))
-        nobody = self.clients.number(self.driver.nobody())
+        bookies = [StreamBookie()] * self.n
+        clients: list[Client] = [self.driver.creator(record, 0)]
+        clients += [self.driver.nobody()] * c.clients
+        if c.changed:
+            record, bookies, clients = changed(self, record)
+        clients += [self.repairs.driver.new()] * c.repairers
         budget = StreamBudget(c.take_overs, c.timeouts, c.breaks, c.lost_swaps, c.losses)
         return (
-            *[self.bookies.number(StreamBookie())] * self.n,
+            *[self.bookies.number(bookie) for bookie in bookies],
             self.stores.number(StreamStoreState(record, 0)),
-            creator,
-            *[nobody] * (self.count - 1),
+            *[self.clients.number(client) for client in clients],
             *[self.no_link] * (self.count * self.n),
             *[self.no_ask] * self.count,
             *[self.readers.number(StreamReader())] * c.readers,
@@ -109,7 +122,10 @@ class StreamWorld:
         moves: list[Move] = []
         budget = self.budgets.parts[state[-1]]
         for client in range(self.count):
-            self._own_moves(state, client, budget, moves)
+            if client < self.leaders:
+                self._own_moves(state, client, budget, moves)
+            else:
+                self.repairs.moves_of(state, client, moves)
             for bookie in range(self.n):
                 if state[self.at.link + client * self.n + bookie] != self.no_link:
                     self._delivers(state, client, bookie, moves)
@@ -120,7 +136,7 @@ class StreamWorld:
             if self.bookies.parts[state[bookie]].waiting:
                 self._reads_record(state, bookie, moves)
         for reader in range(len(self.reader_names)):
-            moves += self._reads(state, reader)
+            moves += reads(self, state, reader)
         if budget.breaks:
             self._breaks(self._spent(state, "breaks"), moves)
         if budget.lost_swaps:
@@ -136,15 +152,21 @@ class StreamWorld:
 
     # --- a client's step on a state ------------------------------------------------------------------------------------
 
-    def _done(self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = "") -> Done:
+    def done(self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = "") -> Done:
         label = Label(self.names[client], command, outcome.said, other, kind or command.split(maxsplit=1)[0])
-        assert isinstance(outcome.client, StreamClient)
         return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
 
-    def _after(self, new: list[int], client: int, done: Done) -> State:
-        """Its own place, what it sends, what it asks; then replies that can change nothing are forgotten."""
+    def driver_of(self, client: int) -> StreamDriver | StreamRepairDriver:
+        """The driver of a client."""
+        return self.driver if client < self.leaders else self.repairs.driver
+
+    def after(self, new: list[int], client: int, done: Done) -> State:
+        """A state once a client has taken a step. Its own place, what it sends, what it asks; then replies that can change nothing are forgotten."""
         _, after, sends, asks = done
-        changed = new[self.at.client + client] != after
+        if client >= self.leaders and self.clients.parts[after].result:
+            bookies = [self.bookies.parts[number] for number in new[: self.n]]
+            after = self.clients.number(self.repairs.ended(bookies, self.clients.parts[after]))
+        has_changed = new[self.at.client + client] != after
         new[self.at.client + client] = after
         base = self.at.link + client * self.n
         for bookie, request in sends:
@@ -153,9 +175,9 @@ class StreamWorld:
             place = self.at.ask + client
             questions = self.asks.parts[new[place]]
             for kind, *rest in asks:
-                questions = (*questions, Ask(kind, *(rest or (None, 0))))
+                questions = (*questions, Ask(kind, *(rest[:2] or (None, 0))))
             new[place] = self.asks.number(questions)
-        if changed:
+        if has_changed:
             for place in range(base, base + self.n):
                 self._tidy(new, client, place)
             if self.clients.parts[after].machine is None:
@@ -170,11 +192,11 @@ class StreamWorld:
     def _tidy(self, new: list[int], client: int, place: int) -> None:
         if new[place] == self.no_link:
             return
-        key = ("tidy", new[self.at.client + client], new[place])
+        key = ("tidy", client < self.leaders, new[self.at.client + client], new[place])
         after = self._memo.get(key)
         if after is None:
-            who, link = self.clients.parts[key[1]], self.links.parts[key[2]]
-            driver = self.driver
+            who, link = self.clients.parts[key[2]], self.links.parts[key[3]]
+            driver = self.driver_of(client)
             requests = tuple((each, waits and driver.waits_for(who, each)) for each, waits in link.requests)
             replies = tuple(reply for reply in link.replies if driver.heeds(who, reply))
             after = self._memo[key] = self.links.number(Link(requests, replies, link.broken))
@@ -197,17 +219,17 @@ class StreamWorld:
             found = self._memo.get(key)
             if found is None:
                 found = self._memo[key] = [
-                    self._done(client, outcome, command)
+                    self.done(client, outcome, command)
                     for command, outcomes in self.driver.moves(who)
                     for outcome in outcomes
                 ]
-            moves.extend((done[0], self._after(list(state), client, done)) for done in found)
+            moves.extend((done[0], self.after(list(state), client, done)) for done in found)
             if budget.timeouts:
                 spent = self._spent(state, "timeouts")
                 for slot, name in self.driver.losable(who):
                     for outcome in self.driver.lost(who, slot, name):
-                        done = self._done(client, outcome, f"lost {name}", kind="timeout")
-                        moves.append((done[0], self._after(list(spent), client, done)))
+                        done = self.done(client, outcome, f"lost {name}", kind="timeout")
+                        moves.append((done[0], self.after(list(spent), client, done)))
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
@@ -223,8 +245,8 @@ class StreamWorld:
             owner = 1 + client + self.count * who.begun
             outcomes = self.driver.take_over(who, store.record, store.version, owner)
             command = f"takes over with {record_text(store.record)}"
-            found = self._memo[key] = [self._done(client, outcome, command) for outcome in outcomes]
-        moves.extend((done[0], self._after(list(state), client, done)) for done in found)
+            found = self._memo[key] = [self.done(client, outcome, command) for outcome in outcomes]
+        moves.extend((done[0], self.after(list(state), client, done)) for done in found)
 
     def _measures(self, state: State, client: int, moves: list[Move]) -> None:
         """The last entry is read for its length."""
@@ -237,10 +259,8 @@ class StreamWorld:
             for name in machine.record.ensemble_of(entry)
         )
         for outcome in self.driver.length_answered(who, found=held):
-            done = self._done(
-                client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}"
-            )
-            moves.append((done[0], self._after(list(state), client, done)))
+            done = self.done(client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}")
+            moves.append((done[0], self.after(list(state), client, done)))
 
     def _gives_up(self, state: State, client: int, moves: list[Move]) -> None:
         who = self.clients.parts[state[self.at.client + client]]
@@ -256,8 +276,8 @@ class StreamWorld:
                 new[place] = self.links.number(link.given_up(request))
                 command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
                 for outcome in self.driver.gave_up(who, bookie, request):
-                    done = self._done(client, outcome, command, kind="timeout")
-                    moves.append((done[0], self._after([*new], client, done)))
+                    done = self.done(client, outcome, command, kind="timeout")
+                    moves.append((done[0], self.after([*new], client, done)))
 
     # --- messages ------------------------------------------------------------------------------------------------------
 
@@ -312,18 +332,19 @@ class StreamWorld:
         for done, link_after in found:
             new = list(state)
             new[place] = link_after
-            moves.append((done[0], self._after(new, client, done)))
+            moves.append((done[0], self.after(new, client, done)))
 
     def _heard(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
         link, who = self.links.parts[link_at], self.clients.parts[client_at]
-        if not link.replies or not self.driver.heeds(who, link.replies[0]):
+        driver = self.driver_of(client)
+        if not link.replies or not driver.heeds(who, link.replies[0]):
             return []
         reply, name = link.replies[0], bookie_name(bookie)
         after = self.links.number(link._replace(replies=link.replies[1:]))
         command, kind = f"hears {reply_text(reply)} from {name}", f"hears {reply[0][0]}"
         return [
-            (self._done(client, outcome, command, name, kind), after)
-            for outcome in self.driver.answered(who, bookie, reply)
+            (self.done(client, outcome, command, name, kind), after)
+            for outcome in driver.answered(who, bookie, reply)
         ]
 
     # --- the store -----------------------------------------------------------------------------------------------------
@@ -335,7 +356,7 @@ class StreamWorld:
             if ask.kind == "read":
                 store = self.stores.parts[state[self.at.store]]
                 who = self.clients.parts[state[self.at.client + client]]
-                outcomes = self.driver.read_answered(who, store.record, store.version)
+                outcomes = self.driver_of(client).read_answered(who, store.record, store.version)
                 command = f"reads {record_text(store.record)}"
                 self._answers(state, client, rest, outcomes, command, "reads", moves)
             elif not ask.answer:
@@ -343,7 +364,7 @@ class StreamWorld:
             elif ask.waits:
                 who = self.clients.parts[state[self.at.client + client]]
                 assert ask.record is not None
-                outcomes = self.driver.swap_answered(who, ask.answer, ask.record, ask.version)
+                outcomes = self.driver_of(client).swap_answered(who, ask.answer, ask.record, ask.version)
                 command = f"hears {ask.answer} v{ask.version}"
                 self._answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
 
@@ -360,8 +381,8 @@ class StreamWorld:
         for outcome in outcomes:
             new = list(state)
             new[self.at.ask + client] = self.asks.number(rest)
-            done = self._done(client, outcome, command, "store", kind)
-            moves.append((done[0], self._after(new, client, done)))
+            done = self.done(client, outcome, command, "store", kind)
+            moves.append((done[0], self.after(new, client, done)))
 
     def _swaps(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
@@ -372,9 +393,9 @@ class StreamWorld:
         answer = "conflict"
         if store.version == ask.version:
             fault = store.fault
-            if ask.record.term < store.record.term:
+            if ask.record.term < store.record.term and client < self.leaders:
                 fault = fault or ("U4", f"the record's term fell to {ask.record.term}")
-            elif ask.record.state is LedgerState.CLOSED:
+            elif ask.record.state is LedgerState.CLOSED and client < self.leaders:
                 fault = fault or ("U4", "a writer that was not asked to closed the stream")
             machine = self.clients.parts[state[self.at.client + client]].machine
             if isinstance(machine, WriterMachine) and ask.record.term != machine.closing.term:
@@ -383,7 +404,10 @@ class StreamWorld:
                     "U5",
                     f"a writer of term {own} changed the record in term {ask.record.term}",
                 )
-            store, answer = StreamStoreState(ask.record, store.version + 1, fault), "written"
+            after = StreamStoreState(ask.record, store.version + 1, fault)
+            if client >= self.leaders:
+                after = self.repairs.judged_swap(self.bookies_of(state), store, after)
+            store, answer = after, "written"
         kept = (ask._replace(answer=answer, version=store.version),) if ask.waits else ()
         new = list(state)
         new[self.at.store] = self.stores.number(store)
@@ -415,7 +439,7 @@ class StreamWorld:
                 kept = () if ask.answer else (ask._replace(waits=False),)
                 rest = (*questions[:index], *kept, *questions[index + 1 :])
                 assert ask.record is not None
-                outcomes = self.driver.swap_answered(who, "unknown", ask.record, ask.version)
+                outcomes = self.driver_of(client).swap_answered(who, "unknown", ask.record, ask.version)
                 self._answers(state, client, rest, outcomes, "hears nothing of its swap", "lost swap", moves)
 
     def _losses(self, state: State, moves: list[Move]) -> None:
@@ -447,45 +471,17 @@ class StreamWorld:
         label = Label(bookie_name(bookie), f"reads term {term}", tuple(said), "store", "reads")
         moves.append((label, tuple(new)))
 
-    # --- readers -------------------------------------------------------------------------------------------------------
-
-    def _reads(self, state: State, which: int) -> Iterator[Move]:
-        """It opens the stream once; hears a LAC of a bookie; reads an entry from a bookie under its record's ranges."""
-        reader = self.readers.parts[state[self.at.reader + which]]
-        record = self.stores.parts[state[self.at.store]].record
-        if reader.record is None:
-            yield self._reader_move(
-                state, which, reader._replace(record=record), "opens", record_text(record)
-            )
-            return
-        for number in range(self.n):
-            bookie, name = self.bookies.parts[state[number]], bookie_name(number)
-            lac, lac_term = bookie.known.lac, bookie.known.lac_term
-            if lac > reader.lac:
-                if self.rules.may_use_lac(lac_term, reader.record):
-                    after = reader._replace(lac=lac)
-                    yield self._reader_move(state, which, after, f"hears LAC {lac} of term {lac_term}", name)
-                elif self.rules.may_use_lac(lac_term, record):
-                    after = reader._replace(lac=lac, record=record)
-                    command = f"hears LAC {lac} of term {lac_term}, reads the record"
-                    yield self._reader_move(state, which, after, command, name)
-            for entry in range(reader.lac + 1):
-                value = (entry, origin_of(entry, reader.record.ranges))
-                if value in bookie.entries and value not in reader.seen:
-                    after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
-                    yield self._reader_move(state, which, after, f"reads {entry} of term {value[1]}", name)
-
-    def _reader_move(self, state: State, which: int, after: StreamReader, command: str, other: str) -> Move:
-        new = list(state)
-        new[self.at.reader + which] = self.readers.number(after)
-        kind = command.split(maxsplit=1)[0]
-        return Label(self.reader_names[which], f"{command}: {other}", (), "", kind), tuple(new)
-
     # --- what is looked at ---------------------------------------------------------------------------------------------
 
     def clients_of(self, state: State) -> list[StreamClient]:
-        """The clients of a state."""
-        return [self.clients.parts[number] for number in state[self.at.client : self.at.link]]
+        """The clients of a state that write, or may."""
+        return [
+            self.clients.parts[number] for number in state[self.at.client : self.at.client + self.leaders]
+        ]
+
+    def repairers_of(self, state: State) -> list[Client]:
+        """The clients of a state that repair."""
+        return [self.clients.parts[number] for number in state[self.at.client + self.leaders : self.at.link]]
 
     def bookies_of(self, state: State) -> list[StreamBookie]:
         """The bookies of a state."""

@@ -6,7 +6,7 @@ Source: docs/testing-coverage.md, "Replay: the programs go where the explorer go
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -129,14 +129,19 @@ def from_transcript(name: str, text: str) -> Counterexample:
     return Counterexample(MUTANTS[name], cast("World | LogWorld | StreamWorld", done.world), done.result)
 
 
-def random_walk(world: World | StreamWorld, chance: random.Random, steps_max: int = WALK_STEPS_MAX) -> Path:
-    """A way through a world, each step drawn from those that are possible."""
-    state = world.initial()
-    path: list[tuple[object, object]] = [(None, state)]
+def random_walk(
+    world: World | StreamWorld,
+    chance: random.Random,
+    steps_max: int = WALK_STEPS_MAX,
+    begin: Sequence[str] = (),
+) -> Path:
+    """A way through a world, each step drawn from those that are possible; `begin`: the commands of its first steps."""
+    path = led(world, begin)
+    state = path[-1][1]
     while len(path) <= steps_max:
         moves = world.successors(state)
         if not moves:
             break
         label, state = chance.choice(moves)
         path.append((label, state))
-    return path  # type: ignore[return-value]
+    return path

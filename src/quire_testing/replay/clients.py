@@ -103,6 +103,10 @@ class _Bookies(BookieClient):
         """The bookies that a choice may fall on now."""
         return self.spares
 
+    def without_terms(self) -> list[BookieId]:
+        """None: all of them know terms."""
+        return []
+
 
 class _Records(LedgerStore):
     """Ledgers' records without the holes that a writer notes in them: the explorer's records have no notes."""

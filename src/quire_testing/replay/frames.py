@@ -84,6 +84,9 @@ def _request_of_stream(asked: native.Request) -> Request:
     fences = bool(asked.flags & Flag.FENCE)
     if asked.kind is Kind.ADD:
         run = RunView.parse(asked.body)
+        if asked.flags & Flag.BACKGROUND:
+            bits = sum(1 << entry_id for entry_id in run.ids())
+            return ("copy", 0, run.first, run.last, bits, (), run.origin_term, asked.term)
         if asked.flags & Flag.RECOVERY:
             origins = (run.origin_term,) * (run.last + 1 - run.first)
             share = (run.period, run.residues, asked.lac)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from quire.client.access import LedgerAccess
@@ -24,6 +23,7 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.rereplication import RepairMachine
 from quire.core.take_over import TakeOverMachine
 from quire.core.terms import origin_of
 from quire.core.transcript import record_text
@@ -33,10 +33,10 @@ from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Create, VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.stream_metadata import encode_stream
-from quire_testing.explorer.bookies import KEY, LEDGER
+from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.parts import Label
-from quire_testing.explorer.snapshot import frozen
+from quire_testing.explorer.repairers import LIMITS
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_parts import StreamStoreState
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
@@ -52,30 +52,9 @@ from quire_testing.replay.recording import DriverDiffersError, Recorder
 from quire_testing.replay.replay import Path, Played
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.store import ScriptedStore
+from quire_testing.replay.stream_bookies import StreamBookieProgram
 from quire_testing.replay.stream_clients import LAC_MS, ReadingClient, StreamLeader
-
-
-class StreamBookieProgram(Bookie):
-    """A bookie of a stream."""
-
-    def lose_disk(self) -> None:
-        """All is lost but whose it was; it starts again."""
-        self.crash(wiped=True, named=True)
-
-    def stream_view(self) -> StreamBookie:
-        """Its state as the explorer's."""
-        machine, server = self.machine, self.server
-        values = tuple(
-            sorted(
-                (entry, each.origin_term)
-                for each in server.storage.held_from(LEDGER, 0)
-                for entry in range(each.first, each.last + 1)
-                if each.residues >> entry % each.period & 1
-            )
-        )
-        facts = None if machine is None else frozen(replace(machine.facts, key=KEY))
-        asked = server.ledgers.after_loss.has_settled(LEDGER)
-        return StreamBookie(facts, values, asked, self.losses, fault=self.fault)
+from quire_testing.replay.stream_repairers import StreamRepairer
 
 
 class StreamPlay:
@@ -107,15 +86,20 @@ class StreamPlay:
             )
             for number in range(c.bookies)
         ]
-        self.leaders = [self._client(StreamLeader, number, name) for number, name in enumerate(script.names)]
+        named = list(enumerate(script.names))
+        self.leaders = [self._client(StreamLeader, *each) for each in named[: script.leaders]]
+        self.repairers = [self._client(StreamRepairer, *each) for each in named[script.leaders :]]
+        self.programs: list[StreamLeader | StreamRepairer] = [*self.leaders, *self.repairers]
+        for repairer in self.repairers:
+            repairer.passing, repairer.bookies_of = self.passing, lambda: self.bookies
         self.readers = [
-            self._client(ReadingClient, len(self.leaders) + number, name)
+            self._client(ReadingClient, len(self.programs) + number, name)
             for number, name in enumerate(script.reader_names)
         ]
         self.begun = [0] * len(self.leaders)
         self.store = StreamStoreState(*self._created())
-        for program in (*self.leaders, *self.readers):
-            program.store.scripted = isinstance(program, StreamLeader)
+        for program in (*self.programs, *self.readers):
+            program.store.scripted = not isinstance(program, ReadingClient)
 
     def _client(self, kind: type[Any], number: int, name: str) -> Any:
         store = ScriptedStore(self.space, prefix=STREAMS)
@@ -146,7 +130,10 @@ class StreamPlay:
         def take_over(record: LedgerMetadata, version: int, owner: int) -> TakeOverMachine:
             return switches.take_over(record, version, owner, switches.rules, window)
 
-        return Machines(writer=writer, take_over=take_over)
+        def repair(*bookies: Any, **more: Any) -> RepairMachine:
+            return switches.repair(*bookies, limits=LIMITS, rules=switches.rules, **more)
+
+        return Machines(writer=writer, take_over=take_over, repair=repair)
 
     def _created(self) -> tuple[LedgerMetadata, int]:
         state = self.script.initial()
@@ -179,7 +166,13 @@ class StreamPlay:
             self._reads(self.readers[self.script.reader_names.index(actor)], command)
             return []
         chosen = re.findall(r"=(\S+)", " ".join(line for line in label.said if line.startswith("   chosen ")))
-        leader = self.leaders[self.script.names.index(actor)]
+        program = self.programs[self.script.names.index(actor)]
+        if isinstance(program, StreamRepairer):
+            if not program.do(command):
+                self._common(program, command)
+            self.stage.settle()
+            return []
+        leader = program
         leader.bookies.spares = [BookieId(name) for name in chosen]
         self._leader(leader, command)
         self.stage.settle()
@@ -188,9 +181,7 @@ class StreamPlay:
         return []
 
     def _leader(self, leader: StreamLeader, command: str) -> None:
-        heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
         given_up = re.fullmatch(r"gives up (.*) at (b\d+)", command)
-        broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
         lost = re.fullmatch(r"lost (b\d+)", command)
         if command.startswith("takes over with"):
             number = leader.number
@@ -199,24 +190,31 @@ class StreamPlay:
             leader.begin(self.store.record, self.store.version, owner)
         elif command == "append 1":
             leader.append()
-        elif broken:
-            line = self._line(leader, broken[1])
-            line.cut = True
-            leader.lose(line, broken[1])
-        elif heard:
-            self._hears(leader, heard[1], heard[2])
         elif given_up or lost:
             self._gives_up(
                 leader, *((given_up[1], given_up[2]) if given_up else ("", lost[1] if lost else ""))
             )
         elif "the length of" in command:
             self.passing.answer(leader, ("look",), self.bookies)
+        else:
+            self._common(leader, command)
+
+    def _common(self, program: StreamLeader | StreamRepairer, command: str) -> None:
+        """What leaders and repairers hear alike."""
+        heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
+        broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
+        if broken:
+            line = self._line(program, broken[1])
+            line.cut = True
+            program.lose(line, broken[1])
+        elif heard:
+            self._hears(program, heard[1], heard[2])
         elif command.startswith("hears nothing"):
-            self._hears_nothing(leader)
+            self._hears_nothing(program)
         elif command.startswith("hears "):
-            leader.store.answer(first(leader.store.questions, lambda q: q.landed is not None))
+            program.store.answer(first(program.store.questions, lambda q: q.landed is not None))
         elif command.startswith("reads "):
-            leader.store.answer(first(leader.store.questions, lambda q: q.op is None))
+            program.store.answer(first(program.store.questions, lambda q: q.op is None))
         else:
             raise ImpossibleStepError(command)
 
@@ -238,17 +236,19 @@ class StreamPlay:
             raise ImpossibleStepError(msg)
         return line
 
-    def _hears(self, leader: StreamLeader, text: str, bookie: str) -> None:
+    def _hears(self, leader: StreamLeader | StreamRepairer, text: str, bookie: str) -> None:
         if text.startswith(Answer.UNREACHABLE.name):
             return  # all that waited has failed at once
         line = self._line(leader, bookie)
-        wanted = first(line.answers, lambda said: said.text == text and leader.awaits(bookie, said.number))
+        said = [each for each in line.answers if each.text == text]
+        # That of a bookie which a writer has given up arrives too, and nobody waits for it.
+        wanted = first(sorted(said, key=lambda each: not leader.awaits(bookie, each.number)), lambda _: True)
         line.answers.remove(wanted)
         leader.hear(line, wanted)
 
-    def _hears_nothing(self, leader: StreamLeader) -> None:
+    def _hears_nothing(self, leader: StreamLeader | StreamRepairer) -> None:
         question = first(leader.store.questions, lambda q: q.op is not None and q.heeded)
-        if leader.writer is not None:
+        if isinstance(leader, StreamLeader) and leader.writer is not None:
             self.stage.advance(SILENT_MS)  # its own time-out
             if question.landed is not None and question in leader.store.questions:
                 leader.store.questions.remove(question)
@@ -261,7 +261,7 @@ class StreamPlay:
         asked = re.fullmatch(r"takes v(-?\d+): (.*) from (.*)", command)
         if asked is None:
             raise ImpossibleStepError(command)
-        leader = self.leaders[self.script.names.index(asked[3])]
+        leader = self.programs[self.script.names.index(asked[3])]
         question = first(
             leader.store.questions,
             lambda q: (
@@ -275,6 +275,13 @@ class StreamPlay:
         leader.act(lambda: leader.store.land(question))
         if isinstance(question.landed, VersionConflictError):
             return ["conflict"]
+        if isinstance(leader, StreamRepairer):
+            bookies, after = (
+                [each.stream_view() for each in self.bookies],
+                StreamStoreState(record, before.version + 1, before.fault),
+            )
+            self.store = self.script.repairs.judged_swap(bookies, before, after)
+            return ["written"]
         fault = before.fault
         writes = leader.take_over is None
         if record.term < before.record.term:
@@ -289,13 +296,13 @@ class StreamPlay:
 
     def _bookie(self, bookie: StreamBookieProgram, command: str) -> list[str]:
         taken = re.fullmatch(r"takes (.*) from (.*)", command)
-        before = [said for leader in self.leaders for said in self._said(leader, bookie)]
+        before = [said for program in self.programs for said in self._said(program, bookie)]
         if taken:
-            leader = self.leaders[self.script.names.index(taken[2])]
+            leader = self.programs[self.script.names.index(taken[2])]
             line, sent = self._arriving(bookie, taken[1], leader)
             bookie.take(line.bookie.feed, sent, at_once=True)
         elif command == "loses its disk":
-            for leader in self.leaders:
+            for leader in self.programs:
                 for line in self.network.all_lines(leader.number + 1, bookie.name):
                     line.cut = True
                     line.requests.clear()
@@ -308,16 +315,16 @@ class StreamPlay:
             raise ImpossibleStepError(command)
         return [
             f"-> {leader.name} {said.text}"
-            for leader in self.leaders
+            for leader in self.programs
             for said in self._said(leader, bookie)
             if said not in before
         ]
 
-    def _said(self, leader: StreamLeader, bookie: Bookie) -> list[Any]:
+    def _said(self, leader: Program, bookie: Bookie) -> list[Any]:
         lines = self.network.all_lines(leader.number + 1, bookie.name)
         return [said for line in lines for said in line.answers]
 
-    def _arriving(self, bookie: Bookie, text: str, leader: StreamLeader) -> tuple[Line, Sent]:
+    def _arriving(self, bookie: Bookie, text: str, leader: Program) -> tuple[Line, Sent]:
         """The request that reaches a bookie next."""
         explicit = text.startswith("explicit lac")
         lines = self.network.all_lines(leader.number + 1, bookie.name)
@@ -393,6 +400,7 @@ class StreamPlay:
             *[world.bookies.number(bookie.stream_view()) for bookie in self.bookies],
             world.stores.number(self.store),
             *[world.clients.number(leader.view()) for leader in self.leaders],
+            *[world.clients.number(world.repairs.driver.new()) for _ in self.repairers],
             *like[world.at.link : world.at.reader],
             *[world.readers.number(reader.reader) for reader in self.readers],
             like[-1],

@@ -176,6 +176,11 @@ def test_a_stream_from_its_creation_to_its_end(quire: Quire) -> None:
     assert (
         error_of(quire("stream", "read", "clicks", "--first", "9999", "--json", code=1))["code"] == "past_end"
     )
+    verified = objects(quire("stream", "verify", "clicks", "--json"))[0]
+    assert (verified["stream"], verified["complete"], verified["entries"]) == ("clicks", True, 52)
+    assert objects(quire("stream", "repair", "clicks", "--json"))[0]["outcome"] == "whole"
+    assert error_of(quire("stream", "repair", "clock", "--json", code=1))["code"] == "no_such_stream"
+    assert any(each.get("complete") == 1 for each in objects(quire("ledger", "verify", "--all", "--json")))
     taken = objects(quire("stream", "take-over", "clicks", "--json"))[0]
     assert (taken["term"], taken["last_entry"]) == (5, 51)
     shown = objects(quire("stream", "show", "clicks", "--json"))[0]

@@ -1,0 +1,216 @@
+"""Repair of streams with whole programs: what is decided of them is copied under its origin term, by command and by itself.
+
+Source: docs/protocol/repair.md, "Streams"; docs/protocol/streams.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from quire.autorecovery.repair import ClusterRepair
+from quire.client.access import LedgerAccess
+from quire.client.bookies import AddSink
+from quire.client.client import Client
+from quire.client.copying import copies
+from quire.client.unbounded import UnboundedLedger
+from quire.client.writer import LedgerWriter
+from quire.core.answers import Answer
+from quire.core.ids import BookieId, EntryId, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.repair_effects import RepairOutcome
+from quire.core.repair_marks import LedgerRepairs, MarkReason, WaitsFor
+from quire.metadata.repairs import Stored
+from quire.wire.entry import Entry
+from quire.wire.requests import AddRun
+from support.recovering_cluster import recovering_cluster
+from support.small_cluster import SmallCluster, small_cluster
+from support.waiting import until_async
+
+COUNT = 20
+
+
+def run(work: Any) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+class _Answered(AddSink):
+    """One run's answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def add_answered(self, tag: object, answer: Answer) -> None:
+        self.answer.set_result(answer)
+
+
+async def leave(client: Client, record: LedgerMetadata, bookie: BookieId, entry_id: int, origin: int) -> None:
+    """A bookie has an entry of an earlier term that no reader is given."""
+    access = LedgerAccess.of(record, record.term)
+    entry = Entry(LedgerId(record.ledger_id), EntryId(entry_id), EntryId(-1), 6, b"dirty!")
+    (made,) = copies([entry], access, 1 << 20, origin_term=origin)
+    sink = _Answered()
+    request = AddRun(access, made.body, made.body_crc, -1, recovery=True, term=record.term)
+    client.bookies.add_run(bookie, request, sink, None)
+    assert await sink.answer is Answer.OK
+
+
+async def values(client: Client, record: LedgerMetadata, bookie: BookieId) -> set[tuple[int, int]]:
+    """The entries that a bookie lists, each with its origin term."""
+    answer, held = await client.bookies.list_entries(bookie, LedgerAccess.of(record), timeout_ms=5000)
+    assert answer in {Answer.OK, Answer.NO_LEDGER}
+    return {
+        (entry, each.origin_term)
+        for each in held
+        for entry in range(each.first, each.last + 1)
+        if each.residues >> entry % each.period & 1
+    }
+
+
+async def appended(writer: LedgerWriter, first: int, count: int = COUNT) -> None:
+    await asyncio.gather(*(writer.append(b"%d" % number) for number in range(first, first + count)))
+
+
+async def in_two_terms(
+    cluster: SmallCluster, **shape: Any
+) -> tuple[Client, UnboundedLedger, LedgerWriter, BookieId]:
+    """A stream of two terms that are both decided, in a fragment of which one bookie is gone, and its living writer."""
+    client = await cluster.client()
+    stream = client.unbounded_ledger("s", b"p")
+    await stream.create(**shape)
+    async with await stream.open_writer() as writer:
+        await appended(writer, 0)
+    other = (await cluster.client()).unbounded_ledger("s", b"p")
+    writer = await other.open_writer()
+    record = await stream.show()
+    spares = {*cluster.servers} - {*record.last_fragment.ensemble}
+    for bookie in (record.last_fragment.ensemble[1], *spares):
+        await leave(client, record, bookie, COUNT, 2)  # of the term before, at an id of this one
+    await appended(writer, COUNT)
+    gone = record.last_fragment.ensemble[0]
+    await cluster.stop_bookie(gone, clean=False)
+    await appended(writer, 2 * COUNT)
+    assert gone not in (await stream.show()).last_fragment.ensemble
+    return client, stream, writer, gone
+
+
+async def _replaced(tmp_path: Path, shape: dict[str, int]) -> None:
+    async with small_cluster(tmp_path, shape["ensemble_size"] + 2) as cluster:
+        client, stream, writer, gone = await in_two_terms(cluster, **shape)
+        before = await stream.show()
+        repair = ClusterRepair(client, gone=[gone])
+        found = await repair.look()
+        assert set(found.debts) == {before.ledger_id}
+        totals = await repair.run(found.to_repair)
+        assert [ended.outcome for ended in totals.ended.values()] == [RepairOutcome.WHOLE]
+        after = await stream.show()
+        assert [fragment.first_entry for fragment in after.fragments] == [
+            f.first_entry for f in before.fragments
+        ]
+        assert (after.terms, after.state) == (before.terms, before.state)
+        named = {bookie for fragment in after.fragments for bookie in fragment.ensemble}
+        assert gone not in named
+        (replaced,) = totals.ended.values()
+        ((first, _, target),) = replaced.report.replaced
+        assert first == 0
+        decided = after.fragments[1].first_entry
+        slot = after.fragments[0].ensemble.index(target)
+        share = {
+            (entry, after.origin_of(entry))
+            for entry in range(decided)
+            if (slot - entry) % after.ensemble_size < after.write_quorum
+        }
+        held = {value for value in await values(client, after, target) if value[0] < decided}
+        assert held - share == {(COUNT, 2)}, "what was there, and nothing of an earlier term was copied"
+        assert share <= held
+        await appended(writer, 3 * COUNT)  # the writer goes on with a record that the repair has changed
+        second = after.fragments[0].ensemble[1]
+        await cluster.stop_bookie(second, clean=False)
+        third = await stream.open_writer()
+        await appended(third, 4 * COUNT)
+        reader = await stream.open_reader()
+
+        async def is_known() -> bool:
+            return await reader.refresh() >= 5 * COUNT - 1
+
+        await until_async(is_known, "the last add confirmed to be told")
+        read = [bytes(entry.payload) async for entry in reader.read(0, 5 * COUNT - 1)]
+        assert read == [b"%d" % number for number in range(5 * COUNT)]
+        report = await stream.verify()
+        assert report.entries == 5 * COUNT
+        assert (report.good, report.different, report.lost) == (True, [], [])
+        assert {hole.bookie for hole in report.holes} == {second}, "nothing else is missing"
+        again = ClusterRepair(client, gone=[gone])
+        assert (await again.look()).debts.keys() <= {before.ledger_id}
+
+
+def test_a_bookie_that_is_gone_is_replaced_in_what_is_decided_of_a_stream(tmp_path: Path) -> None:
+    run(_replaced(tmp_path, {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
+
+
+def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path) -> None:
+    run(_replaced(tmp_path, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}))
+
+
+async def _without_terms(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 4) as cluster:
+        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        record = await stream.show()
+        client.bookies.writable = lambda *, terms=False: [] if terms else sorted(cluster.servers)  # type: ignore[method-assign]
+        repair = ClusterRepair(client, gone=[gone])
+        totals = await repair.run((await repair.look()).to_repair)
+        (ended,) = totals.ended.values()
+        assert ended.outcome is RepairOutcome.INCOMPLETE
+        assert ended.report.left == {gone: "it is gone, and no other bookie can take its place"}
+        assert await stream.show() == record
+
+
+def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path) -> None:
+    run(_without_terms(tmp_path))
+
+
+def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment() -> None:
+    with recovering_cluster(5, lost_delay_s=0) as cluster:
+        stream = cluster.client.unbounded_ledger("s")
+
+        async def write(count: int) -> tuple[int, list[str]]:
+            async with await stream.open_writer() as writer:
+                for number in range(count):
+                    await writer.append(b"%d" % number)
+            record = await stream.show()
+            return record.ledger_id, [bookie.partition(".")[0] for bookie in record.last_fragment.ensemble]
+
+        def named(fragment: int) -> set[str]:
+            record = cluster.run(stream.show())
+            return {bookie.partition(".")[0] for bookie in record.fragments[fragment].ensemble}
+
+        async def create() -> None:
+            await stream.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+        cluster.run(create())
+        cluster.run(write(10))
+        ledger_id, ensemble = cluster.run(write(10))
+        daemon = cluster.recover()
+        gone = cluster.lose(ensemble[0])
+        # An idle stream has nothing that is decided: it is marked, looked at, and left to who writes it next.
+        cluster.until(lambda: ledger_id in cluster.marked() and daemon.worker.queue.counts.attempts > 0, 120)
+        mark = cluster.marked()[ledger_id]
+        assert isinstance(mark, Stored)
+        assert isinstance(mark.mark, LedgerRepairs)
+        assert [(each.reason, each.bookie) for each in mark.mark.marks] == [(MarkReason.GONE, gone)]
+        cluster.wait(200)
+        attempts = daemon.worker.queue.counts.attempts
+        assert attempts < 10
+        found = cluster.marked()[ledger_id].mark
+        assert isinstance(found, LedgerRepairs)
+        assert found.attempts is not None
+        assert found.attempts.waits is WaitsFor.WRITER
+        assert cluster.run(stream.show()).term == 3, "nobody has taken it over"
+        assert named(-1) == {*ensemble}
+        # The next writer moves it on; what is decided then is repaired, and the marks go.
+        cluster.run(write(10))
+        assert named(0) == {*ensemble}
+        assert named(-1) != {*ensemble}
+        cluster.until(lambda: cluster.marked() == {}, 600)
+        assert ensemble[0] not in named(0) | named(-1)
