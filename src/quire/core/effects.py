@@ -370,6 +370,27 @@ class RecoveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SendTruncation:
+    """Have one bookie let die what earlier terms left from `entry_id` on; with `no_op` it also stores the no-op of that id.
+
+    The no-op is an entry of this take-over's term, without a payload. A bookie that is not of its write set gets none.
+    """
+
+    slot: Slot
+    bookie: BookieId
+    entry_id: EntryId
+    no_op: bool
+    last_add_confirmed: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBookies:
+    """Say `waited_for_bookies` after a pause: without these bookies, or others, the take-over cannot end."""
+
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TakenOver:
     """The record is OPEN in this take-over's term: its client writes from `last_entry` + 1 on.
 
@@ -410,4 +431,4 @@ RecoveryEffect: TypeAlias = (
     | WaitForAnswers
     | RecoveryFailed
 )
-TakeOverEffect: TypeAlias = RecoveryEffect | TakenOver | TakeOverSuperseded
+TakeOverEffect: TypeAlias = RecoveryEffect | SendTruncation | AwaitBookies | TakenOver | TakeOverSuperseded

@@ -87,6 +87,10 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.excluded)}"
     ),
     e.WaitForAnswers: lambda x, _: f"?? wait for {' '.join(x.bookies)}",
+    e.SendTruncation: lambda x, _: (
+        f"-> {x.bookie} {f'no-op {x.entry_id}, ' if x.no_op else ''}truncate {x.entry_id} lac={x.last_add_confirmed}"
+    ),
+    e.AwaitBookies: lambda x, _: f"?? wait until {' '.join(x.bookies)} or others are there",
     e.FindLength: lambda x, _: f"?? length at {x.entry_id}",
     e.RecoveryClosed: lambda x, _: f"=> {'accepted' if x.accepted else 'recovered'}: {record_text(x.record)}",
     e.TakenOver: lambda x, _: (

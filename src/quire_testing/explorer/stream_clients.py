@@ -20,6 +20,7 @@ from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryStatus
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.terms import NO_TERM
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
@@ -135,14 +136,19 @@ class StreamDriver(WriterDriver):
             running.sends.append((bookie_number(effect.bookie), ("fence", int(effect.slot), term)))
         elif isinstance(effect, e.SendRecoveryRead):
             span = (int(effect.first), int(effect.last))
-            read = ("read", int(effect.slot), *span, effect.fence, record.origin_of(span[0]), term)
+            origin = NO_TERM if record.only_fences else record.origin_of(span[0])
+            read = ("read", int(effect.slot), *span, effect.fence, origin, term)
             running.sends.append((bookie_number(effect.bookie), read))
         elif isinstance(effect, e.SendRecoveryAdds):
             number, first, last = bookie_number(effect.bookie), int(effect.first), int(effect.last)
-            origins = tuple(record.origin_of(entry) for entry in range(first, last + 1))
+            origins = tuple(machine.origin_of(entry) for entry in range(first, last + 1))
             share = (effect.period, effect.residues, int(effect.last_add_confirmed))
             put = ("put", int(effect.slot), number, first, last, *share, origins, term)
             running.sends.append((number, put))
+        elif isinstance(effect, e.SendTruncation):
+            number, lac = bookie_number(effect.bookie), int(effect.last_add_confirmed)
+            what = ("truncate", int(effect.slot), number, int(effect.entry_id), effect.no_op, lac, term)
+            running.sends.append((number, what))
         elif isinstance(effect, e.WaitForAnswers):
             try:
                 machine.waited()
@@ -229,15 +235,27 @@ class StreamDriver(WriterDriver):
             lac = NO_ENTRY if payload is None else payload
             return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
         if request[0] == "read":
-            entries, through, unknown = payload or ((), NO_ENTRY, ())
+            entries, through, unknown, *of_terms = payload or ((), NO_ENTRY, ())
             lengths = {entry: entry + 1 for entry in entries}
-            return self.step(client, lambda m: m.read_answered(slot, answer, lengths, through, unknown))
+            origins = dict(zip(entries, of_terms[0] if of_terms else entries, strict=True))
+            return self.step(
+                client, lambda m: m.read_answered(slot, answer, lengths, through, unknown, origins)
+            )
+        if request[0] == "truncate":
+            return self.step(client, lambda m: m.truncation_answered(slot, name, answer))
         first, last = request[3], request[4]
         return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
 
     def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
         """The time of a request is over."""
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+
+    def waited(self, client: Client) -> list[Outcome]:
+        """The pause of a take-over is over that waits for bookies; nothing where none waits."""
+        machine = client.machine
+        if machine.status is not TakeOverStatus.TRUNCATING or not machine.recovery.back.change.absent:
+            return []
+        return self.step(client, lambda m: m.waited_for_bookies())
 
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether a response can still change anything."""
@@ -271,6 +289,8 @@ class StreamDriver(WriterDriver):
         recovery = machine.recovery
         if request[-1] != machine.term or recovery is None or request[0] == "add":
             return False
+        if request[0] == "truncate":
+            return machine.status is TakeOverStatus.TRUNCATING
         if request[0] == "fence":
             return recovery.status is RecoveryStatus.FENCING
         if request[0] == "read":

@@ -5,11 +5,12 @@ Source: docs/protocol/streams.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.terms import StreamMode
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.stream_bookies import Value
 
@@ -32,6 +33,7 @@ class StreamConfiguration:
         losses: bookies that lose their disk and start again.
         readers: clients that read, each with the record that it read once.
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
+        fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
     """
 
     bookies: int = 2
@@ -49,6 +51,7 @@ class StreamConfiguration:
     losses: int = 0
     readers: int = 0
     explicit_lac: bool = False
+    fencing: bool = False
 
     @property
     def name(self) -> str:
@@ -73,6 +76,13 @@ class StreamConfiguration:
             explicit_lac=self.explicit_lac,
             timeouts=self.timeouts,
         )
+
+
+def in_mode(record: LedgerMetadata, *, fencing: bool) -> LedgerMetadata:
+    """The record of a new stream whose terms only fence, or name entries."""
+    assert record.terms is not None
+    mode = StreamMode.FENCING if fencing else StreamMode.IDENTIFIERS
+    return replace(record, terms=replace(record.terms, mode=mode))
 
 
 class StreamPlaces(NamedTuple):

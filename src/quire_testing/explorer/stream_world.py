@@ -26,20 +26,20 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
 from quire.core.recovery import RecoveryStatus
-from quire.core.terms import origin_of
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import Ask, Label, Table
-from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies
+from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
 from quire_testing.explorer.stream_parts import (
     StreamBudget,
     StreamConfiguration,
     StreamReader,
     StreamStoreState,
+    in_mode,
     places_of,
 )
 from quire_testing.explorer.switches import SHIPPED, Switches
@@ -60,7 +60,8 @@ class StreamWorld:
     def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:
         c = self.configuration = configuration
         self.rules = switches.rules
-        self.bookie_driver = StreamBookies(c.ensemble, c.write_quorum, switches.rules, switches.bookie)
+        sizes = c.ensemble, c.write_quorum
+        self.bookie_driver = StreamBookies(*sizes, switches.rules, switches.bookie, fencing=c.fencing)
         self.driver = StreamDriver(c.sizes, switches)
         self.bookies: Table[StreamBookie] = Table()
         self.stores: Table[StreamStoreState] = Table()
@@ -89,7 +90,7 @@ class StreamWorld:
             digest_type=DigestType.CRC32C,
             password=b"",
         )
-        record = new_stream(ledger, 0)
+        record = in_mode(new_stream(ledger, 0), fencing=c.fencing)
         creator = self.clients.number(self.driver.creator(record, 0))
         nobody = self.clients.number(self.driver.nobody())
         budget = StreamBudget(c.take_overs, c.timeouts, c.breaks, c.lost_swaps, c.losses)
@@ -211,6 +212,9 @@ class StreamWorld:
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
+        for outcome in self.driver.waited(who):
+            done = self._done(client, outcome, "waited for bookies")
+            moves.append((done[0], self._after(list(state), client, done)))
         if budget.timeouts:
             self._gives_up(self._spent(state, "timeouts"), client, moves)
 
@@ -230,11 +234,10 @@ class StreamWorld:
         """The last entry is read for its length."""
         who = self.clients.parts[state[self.at.client + client]]
         machine = who.machine
-        entry = machine.recovery.lap
-        value = (entry, machine.record.origin_of(entry))
+        entry, record = machine.recovery.lap, machine.record
         held = any(
-            value in self.bookies.parts[state[bookie_number(name)]].entries
-            for name in machine.record.ensemble_of(entry)
+            value_at(self.bookies.parts[state[bookie_number(name)]], entry, record) is not None
+            for name in record.ensemble_of(entry)
         )
         for outcome in self.driver.length_answered(who, found=held):
             done = self._done(
@@ -470,8 +473,8 @@ class StreamWorld:
                     command = f"hears LAC {lac} of term {lac_term}, reads the record"
                     yield self._reader_move(state, which, after, command, name)
             for entry in range(reader.lac + 1):
-                value = (entry, origin_of(entry, reader.record.ranges))
-                if value in bookie.entries and value not in reader.seen:
+                value = value_at(bookie, entry, reader.record)
+                if value is not None and value not in reader.seen:
                     after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
                     yield self._reader_move(state, which, after, f"reads {entry} of term {value[1]}", name)
 
