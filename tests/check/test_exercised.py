@@ -239,6 +239,7 @@ NOT_BY_THE_EXPLORER = {
             "may_use_lac",
             "counts_as_positive",
             "ends_with_truncation",
+            "joins_after_truncation",
             "truncation_is_done",
             "truncate_takes",
         ),

@@ -106,13 +106,16 @@ class ChooseReplacements:
 
     `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
     its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none. Without `slots` no
-    failed bookie may be replaced now.
+    failed bookie may be replaced now. `truncated_from`, of a stream whose terms only fence: a bookie is chosen only after
+    it has acknowledged, in the writer's term, a truncation from this id on. The bookie of an absent slot that returns
+    needs none: it joined, or had the no-op, in this term.
     """
 
     slots: tuple[int, ...]
     ensemble: tuple[BookieId, ...]
     failed: tuple[BookieId, ...]
     required: bool
+    truncated_from: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)

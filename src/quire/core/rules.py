@@ -283,6 +283,11 @@ def ends_with_truncation() -> bool:
     return True
 
 
+def joins_after_truncation() -> bool:
+    """Where terms only fence, a bookie is named in a fragment once it has truncated there in this term: it may be back."""
+    return True
+
+
 def truncation_is_done(acked: int, ensemble_size: int, write_set_mask: int, ack_quorum: int) -> bool:  # noqa: ARG001
     """It is on every bookie: "this last entry is written to all bookies of the last fragment", so that none is left out.
 
@@ -643,6 +648,7 @@ class Rules:
     may_use_lac: Callable[[int, LedgerMetadata], bool] = may_use_lac
     counts_as_positive: Callable[[int, int], bool] = counts_as_positive
     ends_with_truncation: Callable[[], bool] = ends_with_truncation
+    joins_after_truncation: Callable[[], bool] = joins_after_truncation
     truncation_is_done: Callable[[int, int, int, int], bool] = truncation_is_done
     truncate_takes: Callable[[int, int], bool] = truncate_takes
     add_allowed: Callable[..., bool] = add_allowed

@@ -62,6 +62,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.CloseFailed: lambda x, _: f"=> close failed: {_problem(x.problem)}",
     e.ChooseReplacements: lambda x, _: (
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.failed)}{', required' if x.required else ''}"
+        + (f", truncated from {x.truncated_from}" if x.truncated_from != NO_ENTRY else "")
     ),
     e.LookForBookies: lambda x, _: f"?? look for {_names(x.slots, x.ensemble)} or a spare",
     e.AskLeftBookies: lambda x, _: f"?? ask who left of {' '.join(x.ensemble)}",

@@ -141,6 +141,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
         3, 2, 2, 1, entries=2, recoverers=0, losses=1, waits=True, guarantee=True, transit_damages=1
     ),
     Configuration(3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True),
+    StreamConfiguration(3, 2, 2, 1, timeouts=1, fencing=True),
     StreamConfiguration(2, 2, 2, 1, breaks=1, fencing=True),
     StreamConfiguration(readers=1, explicit_lac=True, fencing=True),
     StreamConfiguration(lost_swaps=1, fencing=True),
@@ -174,6 +175,7 @@ BOUNDED: Final = (
     (Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True), 5_000_000),
     (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
+    (StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 

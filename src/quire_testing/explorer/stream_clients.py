@@ -60,11 +60,15 @@ class StreamClient(Client):
         begun: how many take-overs it began.
         acked: what its callers were told of, in all its terms.
         written: what it wrote, by term.
+        joining: where terms only fence, the bookies that its writer has chosen for slots, and that are to truncate first.
+        joined: those of them that have.
     """
 
     begun: int = 0
     acked: tuple[Value, ...] = ()
     written: tuple[Written, ...] = ()
+    joining: tuple[tuple[Slot, BookieId], ...] = ()
+    joined: tuple[tuple[Slot, BookieId], ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -118,6 +122,34 @@ class StreamDriver(WriterDriver):
             machine.replacements_found(chosen)
         else:
             super().choose(machine, chosen)
+
+    def take_choice(
+        self,
+        running: Running,
+        effect: e.ChooseReplacements | e.FindReplacements,
+        chosen: dict[Slot, BookieId],
+    ) -> None:
+        """A choice is made; where terms only fence, whom a writer has chosen truncates before it hears of it."""
+        first = effect.truncated_from if isinstance(effect, e.ChooseReplacements) else NO_ENTRY
+        if first == NO_ENTRY or not chosen:
+            super().take_choice(running, effect, chosen)
+            return
+        term = running.machine.closing.term
+        running.joining = tuple(chosen.items())
+        for slot, bookie in running.joining:
+            number = bookie_number(bookie)
+            running.sends.append((number, ("truncate", int(slot), number, first, False, NO_ENTRY, term)))
+
+    def _truncated(self, client: StreamClient, slot: int, bookie: BookieId, answer: Answer) -> list[Outcome]:
+        """A chosen bookie has truncated, or is not to be had; when all are heard the writer's choice is made."""
+        place = (Slot(slot), bookie)
+        left = tuple(each for each in client.joining if each != place)
+        joined = (*client.joined, place) if answer is Answer.OK else client.joined
+        waiting = replace(client, joining=left, joined=() if not left else joined)
+        if left:
+            return [Outcome(self._client(waiting, client.machine, client.fault))]
+        chosen = dict(sorted(joined))
+        return self.step(waiting, lambda m: m.replacements_chosen(chosen, NOW_MS))
 
     def carry_out(self, running: Any, effect: Any) -> None:
         """Do what one effect asks; every request names the client's term, and reads the origin term of their entries."""
@@ -209,7 +241,8 @@ class StreamDriver(WriterDriver):
             replace(client.written[-1], lap=max(client.written[-1].lap, machine.lap)),
         )
         left = client.left - (machine.lap > client.machine.lap)
-        after = replace(client, told=running.told, left=left, acked=acked, written=written)
+        joining = running.joining or client.joining
+        after = replace(client, told=running.told, left=left, acked=acked, written=written, joining=joining)
         done = machine.status in WRITER_DONE
         return self._client(after, None if done else machine, fault, "superseded" if done else "")
 
@@ -217,8 +250,8 @@ class StreamDriver(WriterDriver):
         self, client: StreamClient, machine: Any, fault: Fault | None, result: str = ""
     ) -> StreamClient:
         if machine is None:
-            client = replace(client, told=NO_ENTRY, left=0)
-        ghosts = (client.begun, client.acked, client.written, fault)
+            client = replace(client, told=NO_ENTRY, left=0, joining=(), joined=())
+        ghosts = (client.begun, client.acked, client.written, client.joining, client.joined, fault)
         state = result if machine is None else (type(machine).__name__, state_of(machine))
         key = ("client", state, client.told, client.left, *ghosts)
         return replace(client, key=key, machine=machine, result=result, fault=fault)
@@ -227,10 +260,13 @@ class StreamDriver(WriterDriver):
 
     def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""
-        if isinstance(client.machine, WriterMachine):
-            return super().answered(client, bookie, reply)
         request, answer, payload = reply
         slot, name = request[1], bookie_name(bookie)
+        if isinstance(client.machine, WriterMachine):
+            if request[0] == "truncate":
+                assert isinstance(client, StreamClient)
+                return self._truncated(client, slot, name, answer)
+            return super().answered(client, bookie, reply)
         if request[0] == "fence":
             lac = NO_ENTRY if payload is None else payload
             return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
@@ -264,7 +300,8 @@ class StreamDriver(WriterDriver):
             late = request[0] == "fence" and isinstance(client.machine, TakeOverMachine)
             return bool(late and request[-1] == client.machine.term and self._contradicts(client, lac))
         if isinstance(client.machine, WriterMachine):
-            return bool(answer is not Answer.OK or request[2] in client.machine.window.runs)
+            chosen = request[0] == "truncate"
+            return bool(chosen or answer is not Answer.OK or request[2] in client.machine.window.runs)
         return True
 
     @staticmethod
@@ -285,7 +322,9 @@ class StreamDriver(WriterDriver):
         if machine is None:
             return False
         if isinstance(machine, WriterMachine):
-            return bool(request[0] == "add" and request[-1] == machine.closing.term)
+            assert isinstance(client, StreamClient)
+            joins = request[0] == "truncate" and (request[1], bookie_name(request[2])) in client.joining
+            return bool((request[0] == "add" or joins) and request[-1] == machine.closing.term)
         recovery = machine.recovery
         if request[-1] != machine.term or recovery is None or request[0] == "add":
             return False

@@ -99,6 +99,23 @@ TWO_DIRTY: Final = (
     "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b1",
 )
 """b0 alone has two entries of the first writer; the second client is about to find that they are not recoverable."""
+LEFT_OUT: Final = (
+    *TWO_DIRTY,
+    "b2: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b2",
+    "b1: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b1",
+    "b2: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b2",
+    "client 1: gives up no-op 0, truncate 0 lac=-1 in term 2 at b0",
+    "b3: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b3",
+    "store: takes v1: OPEN term 2, ranges 1>0 2>0; 0:[b3 b1 b2] from client 1",
+    "client 1: hears written v2",
+    "client 1: append 1",
+    "client 1: lost b3",
+)
+"""The second client writes without b0, which was too slow and keeps two entries of the first writer; now b3 fails."""
 ONE_NO_OP: Final = (
     "client 0: append 1",
     "client 0: append 1",
@@ -141,6 +158,14 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "U2",
         begin=TWO_DIRTY,
         truncation_is_done=lambda acked, size, mask, ack_quorum: confirms(acked, mask, ack_quorum),
+    ),
+    with_rules(
+        "D9",
+        "a bookie comes back into an ensemble with what an earlier writer left",
+        StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True),
+        "U2",
+        begin=LEFT_OUT,
+        joins_after_truncation=lambda: False,
     ),
     with_rules(
         "X50",

@@ -59,9 +59,8 @@ class StreamWorld:
 
     def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:
         c = self.configuration = configuration
-        self.rules = switches.rules
-        sizes = c.ensemble, c.write_quorum
-        self.bookie_driver = StreamBookies(*sizes, switches.rules, switches.bookie, fencing=c.fencing)
+        self.rules, sizes = switches.rules, (c.ensemble, c.write_quorum)
+        self.bookie_driver = StreamBookies(*sizes, self.rules, switches.bookie, fencing=c.fencing)
         self.driver = StreamDriver(c.sizes, switches)
         self.bookies: Table[StreamBookie] = Table()
         self.stores: Table[StreamStoreState] = Table()
@@ -209,6 +208,8 @@ class StreamWorld:
                     for outcome in self.driver.lost(who, slot, name):
                         done = self._done(client, outcome, f"lost {name}", kind="timeout")
                         moves.append((done[0], self._after(list(spent), client, done)))
+                if who.joining:
+                    self._gives_up(spent, client, moves)
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)

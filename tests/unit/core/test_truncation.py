@@ -10,6 +10,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.effects import (
     AwaitBookies,
+    ChooseReplacements,
     FindReplacements,
     RecoveryFailed,
     RereadMetadata,
@@ -20,11 +21,12 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ids import NO_ENTRY, LedgerId
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.rules import RULES, Rules
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.transcript import effect_line
+from quire.core.writer import WriterMachine
 from quire_testing.explorer.stream_parts import in_mode
 
 OWNER = 77
@@ -206,6 +208,21 @@ def test_a_bookie_with_a_higher_term_ends_it_and_so_does_a_wrong_key() -> None:
         machine.truncation_answered(2, "b2", Answer.OK)
         machine.waited_for_bookies()
         assert said(machine) == []
+
+
+def test_a_writer_chooses_bookies_that_have_truncated_from_where_the_new_fragment_begins() -> None:
+    for record, first in ((stream(), 1), (in_mode(stream(), fencing=False), NO_ENTRY)):
+        writer = WriterMachine(record, 1)
+        writer.append(1, 10)
+        for slot in (0, 1):
+            writer.adds_acked(slot, BookieId(f"b{slot}"), 0)
+        writer.append(1, 10)
+        writer.out = []
+        writer.bookie_lost(2, BookieId("b2"))
+        [choose] = [effect for effect in writer.out if isinstance(effect, ChooseReplacements)]
+        assert choose.truncated_from == first
+        said_so = effect_line(choose, record.last_fragment.ensemble)
+        assert said_so == f"?? replace b2, failed b2{', truncated from 1' if first == 1 else ''}"
 
 
 @pytest.mark.parametrize(("origin", "term", "taken"), [(1, 2, True), (2, 2, False), (3, 2, False)])
