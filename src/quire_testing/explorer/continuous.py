@@ -166,6 +166,10 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 3, 3, 2, lost_swaps=1),
     StreamConfiguration(3, 3, 2, 2, entries=2),
     StreamConfiguration(3, 2, 2, 2, timeouts=1),
+    StreamConfiguration(3, 3, 3, 2, breaks=1, fencing=True),
+    StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
+    StreamConfiguration(3, 3, 3, 2, lost_swaps=1, fencing=True),
+    StreamConfiguration(3, 3, 3, 2, fencing=True),
 )
 """Complete as well, a minute or two each: part of `make full`."""
 
