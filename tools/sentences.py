@@ -98,15 +98,15 @@ SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
         Sentence("The following requests need to include the current term of the client", "term_answer", "X23"),
         Sentence("rather than a fencing flag", "read_takes_term", "X24"),
         Sentence("bookies only need to store the term in the ledger index as it does with fencing right now", "doubt_hides_term", "X48"),
+        Sentence("it can't leave any dirty entries left by the previous term in the last fragment", "ends_with_truncation", "D6"),
+        Sentence("including a new “truncate” flag in the last entry written back during recovery", "truncate_takes", "X25"),
+        Sentence("We must guarantee that this last entry is written to all bookies of the last fragment", "truncation_is_done", "X26"),
+        Sentence("When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id.", "truncate_takes", "X25"),
     ),
 }  # fmt: skip
 
 NEXT: Final[dict[str, tuple[str, ...]]] = {
     "Vanlightly's unbounded ledgers": (
-        "it can't leave any dirty entries left by the previous term in the last fragment",
-        "including a new “truncate” flag in the last entry written back during recovery",
-        "We must guarantee that this last entry is written to all bookies of the last fragment",
-        "When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id.",
         "BookKeeper clients will need to be aware of these no-op entries and discard them",
         "We only require “guaranteed write quorum” for recovery writes",
     ),

@@ -150,6 +150,7 @@ NOT_CALLED = {
     ("ReadMachine", "_ask_beside"): NO_TIME,
     ("BookieLedgerMachine", "not_saved"): DISK,
     ("BookieLedgerMachine", "raise_term"): NO_TERMS,
+    ("BookieLedgerMachine", "truncate"): NO_TERMS,
     ("BookieLedgerMachine", "_term_is_unknown"): NO_TERMS,
     ("BookieLedgerMachine", "not_deleted"): DISK,
     ("BookieLedgerMachine", "is_as_stored"): ASKED,

@@ -29,6 +29,9 @@ WORLDS = (
     StreamConfiguration(2, 2, 2, 1, timeouts=1),
     StreamConfiguration(breaks=1),
     StreamConfiguration(3, entries=0, take_overs=0, losses=1, repairers=1, changed=True),
+    StreamConfiguration(entries=0, breaks=1, fencing=True),
+    StreamConfiguration(1, 1, 1, 1, entries=0, clients=2, take_overs=2, fencing=True),
+    StreamConfiguration(1, 1, 1, 1, explicit_lac=True, fencing=True),
 )
 NOT_MOVED = {
     ("take_over", "new", "ended"),  # no client closes the stream
@@ -37,16 +40,17 @@ NOT_MOVED = {
     *(
         (name, "recovering", "opening") for name in ("fence_answered", "adds_answered", "replacements_found")
     ),  # one entry at a time is recovered
+    ("fence_answered", "recovering", "truncating"),
 }
 """Moves that these worlds do not come to; a recovery's dialogues do (tests/golden/recovery, tests/unit/core)."""
 KINDS = {
     "client append", "client takes", "client finds", "client timeout", "client break", "client lost swap",
     "client hears add", "client hears fence", "client hears read", "client hears put", "client hears written",
-    "client hears conflict", "client reads", "store swap written", "store swap conflict",
+    "client hears truncate", "client waited", "client hears conflict", "client reads", "store swap written", "store swap conflict",
     "reader opens", "reader hears", "reader reads",
     *(f"repairer {kind}" for kind in ("repair", "reads", "list", "copy", "hears copy", "hears written", "clear")),
     *(f"b0 {kind}" for kind in ("copy",)),
-    *(f"b0 {kind}" for kind in ("add", "fence", "read", "put", "lac", "loss", "reads")),
+    *(f"b0 {kind}" for kind in ("add", "fence", "read", "put", "lac", "loss", "reads", "truncate")),
 }  # fmt: skip
 
 

@@ -140,6 +140,29 @@ class World:
     def truncate(self, ledger_id: int) -> None:
         self._drop(ledger_id, self.chance.randrange(LAST), ID_MAX)
 
+    def truncate_terms(self, number: int) -> None:
+        """Of a stream goes what earlier terms left from an id on, as far as the last of that was put."""
+        ledger_id = STREAMS[number % len(STREAMS)]
+        first, term = self.chance.randrange(LAST), self.chance.choice((*TERMS, TERMS[-1] + 1))
+        model = self.models[ledger_id]
+        model.condemned.clear()
+        earlier = [
+            lsn
+            for origin, of_term in model.entries.items()
+            for entry_id, versions in of_term.items()
+            for lsn, _ in versions
+            if origin < term and entry_id >= first
+        ]
+        self.serial += 1
+        self.storage.truncate(ledger_id, first, term, self.sink, ("truncate", self.serial))
+        settle(self.storage)
+        [error] = [error for tag, error in self.sink.told if tag == ("truncate", self.serial)]
+        if error is None:
+            model.kill(first, ID_MAX, max(earlier, default=0))
+        else:
+            assert f"has {DEAD_RANGES_MAX} dead ranges already" in str(error)
+            self.counted["too many ranges"] += 1
+
     def empty(self, ledger_id: int) -> None:
         self._drop(ledger_id, 0, ID_MAX)
 
@@ -256,6 +279,7 @@ STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
     "put": (World.put, LEDGER),
     "drop": (World.drop, LEDGER),
     "truncate": (World.truncate, LEDGER),
+    "truncate terms": (World.truncate_terms, st.integers(0, 1)),
     "empty": (World.empty, LEDGER),
     "condemn": (World.condemn, LEDGER),
     "acquit": (World.acquit, LEDGER),

@@ -1,6 +1,6 @@
 """Unbounded ledgers with terms as entry identifiers: the take-over, the ranges, the next writer. Each test cites a sentence.
 
-What is next, "Terms for fencing only" with its no-op and its truncation, is cited by a test that it is refused.
+Of "Terms for fencing only" the take-over is here, with its no-op and its truncation; that programs refuse it is cited too.
 
 Source: Vanlightly's unbounded ledgers.
 """
@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from quire.client.context import ClientContext
+from quire.client.take_over import StreamTakeOver
 from quire.core.answers import Answer
-from quire.core.effects import LacFound, SendLacRead, TakenOver, TakeOverSuperseded, WriteMetadata
+from quire.core.effects import (
+    LacFound,
+    SendLacRead,
+    SendTruncation,
+    TakenOver,
+    TakeOverSuperseded,
+    WriteMetadata,
+)
 from quire.core.errors import MisuseError, TermSupersededError
 from quire.core.ids import NO_ENTRY, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
@@ -245,16 +255,53 @@ def test_the_term_is_stored_with_every_entry() -> None:
     assert [(entry, run.origin_term) for entry in run.ids()] == [(0, 2), (1, 2)]
 
 
-def test_the_other_design_is_next() -> None:
-    """Next, and refused until then. "Terms for fencing only":
-    "it can't leave any dirty entries left by the previous term in the last fragment",
-    "including a new “truncate” flag in the last entry written back during recovery",
-    "We must guarantee that this last entry is written to all bookies of the last fragment",
-    "When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id.",
-    "BookKeeper clients will need to be aware of these no-op entries and discard them",
+def fencing(quorum: int = 3) -> TakeOverMachine:
+    """A take-over of a stream whose terms only fence, and which holds nothing: its no-op is on its way."""
+    assert STREAM.terms is not None
+    record = replace(STREAM, write_quorum=quorum, terms=replace(STREAM.terms, mode=StreamMode.FENCING))
+    machine, _ = announced(record)
+    for slot in range(3):
+        machine.fence_answered(slot, Answer.OK, NO_ENTRY)
+    machine.out = []
+    for slot in range(3):
+        machine.read_answered(slot, Answer.OK, {}, 0, [])
+    return machine
+
+
+def test_the_last_entry_written_back_truncates_on_every_bookie_of_the_last_fragment() -> None:
+    """ "Terms for fencing only": "it can't leave any dirty entries left by the previous term in the last fragment";
+    "including a new “truncate” flag in the last entry written back during recovery";
+    "We must guarantee that this last entry is written to all bookies of the last fragment".
+    """
+    machine = fencing()
+    sent = [effect for effect in machine.out if isinstance(effect, SendTruncation)]
+    assert [(each.bookie, each.entry_id, each.no_op) for each in sent] == [
+        ("b1", 0, True),
+        ("b2", 0, True),
+        ("b3", 0, True),
+    ]
+    machine.out = []
+    for slot in (0, 2):
+        machine.truncation_answered(slot, f"b{slot + 1}", Answer.OK)
+    assert machine.out == []
+    machine.truncation_answered(1, "b2", Answer.OK)
+    [write] = machine.out
+    assert isinstance(write, WriteMetadata)
+
+
+def test_a_bookie_deletes_every_later_entry_of_an_earlier_term() -> None:
+    """ "When a bookie receives an entry with the truncate flag, it deletes all entries with a higher entry id." """
+    bookies = StreamBookies(3, 3, SHIPPED.rules, SHIPPED.bookie, fencing=True)
+    state = StreamBookie()
+    for request in (("add", 0, 0, 0, 2, -1, 1), ("truncate", 0, 0, 1, True, -1, 2)):
+        state, _, _ = bookies.deliver(state, 0, request, waits=True)
+    assert state.entries == ((0, 1), (1, 2))
+
+
+def test_programs_leave_a_stream_of_the_other_design_alone() -> None:
+    """Next, and refused until then: "BookKeeper clients will need to be aware of these no-op entries and discard them";
     "We only require “guaranteed write quorum” for recovery writes".
     """
-    assert STREAM.terms is not None
-    fencing = replace(STREAM, terms=replace(STREAM.terms, mode=StreamMode.FENCING))
+    record = fencing().record
     with pytest.raises(MisuseError, match="has mode FENCING, which this program does not write"):
-        fencing.taken_over(2, 7)
+        StreamTakeOver(record, 1, cast("ClientContext", None))

@@ -33,8 +33,7 @@ from quire.wire.run import RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
-_NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
-"""Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
+_NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS})  # of a ledger
 _YIELDING = frozenset({Kind.ADD, Kind.READ})
 _FLAGS = Flag.BACKGROUND | Flag.FENCE
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
@@ -427,6 +426,9 @@ class Connection(ClientConnection):
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
             then = self.unless_held(lambda answer: self.answer(request, answer))
             ledgers.clear_limbo(request, lsn, then)
+        elif kind is Kind.TRUNCATE:
+            truncate = partial(ledgers.truncate, native_bodies.decode_truncate(request.body))
+            truncate(request, self.unless_held(lambda answer: self.answer(request, answer)), self)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)

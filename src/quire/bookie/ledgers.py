@@ -253,6 +253,36 @@ class Ledgers:
 
         self._carry_out(machine, ready, answered)
 
+    def truncate(self, first: int, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
+        """Let die what earlier terms left of a stream from an id on, and call `then` once that is durable, or with a refusal.
+
+        The request's term is taken first, as by a fence.
+        """
+        again = partial(self.truncate, first)
+        answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
+        if answer is Answer.OK:
+            machine = self._machine(request.ledger_id)
+            self.told_lacs.complete(machine)
+            who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
+            facts, _, answer, _ = machine.truncate(**who, term=request.term)
+        if answer is not Answer.OK:
+            self.introductions.refuse(answer, again, request, then, asker)
+            return
+        if self._storage.failure is not None:
+            if facts is not None:
+                machine.not_saved(facts)
+            then(Answer.ERROR)
+            return
+        if facts is not None:
+            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
+
+        def durable(error: StorageError | None) -> None:
+            then(Answer.OK if error is None else Answer.ERROR)
+
+        self._evidence.pop(request.ledger_id, None)
+        self._storage.truncate(request.ledger_id, first, request.term, WHEN_DURABLE, durable)
+        self.flush_soon()
+
     def read(
         self,
         request: Request,

@@ -11,6 +11,7 @@ from functools import partial
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.recovery import RecoveryPerformer, TakeOverResult
+from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
@@ -25,6 +26,9 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         version: its version in the store.
         context: what it shares with the client's other handles of streams.
         ignored_lacs: bookies whose LAC is ignored.
+
+    Raises:
+        MisuseError: its terms only fence, for which a recovery's driver is not enough.
     """
 
     def __init__(
@@ -34,6 +38,9 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
+        if record.only_fences:
+            msg = f"stream {record.ledger_id} has mode FENCING, which this program does not write: use a newer Quire"
+            raise MisuseError(msg, ledger_id=record.ledger_id)
         machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
         access = LedgerAccess.of(record, machine.term)
         super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)

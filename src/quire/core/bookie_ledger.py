@@ -85,10 +85,14 @@ class Fence(Enum):
 
 
 class Journaled(Enum):
-    """What a request adds to the journal besides facts: nothing, the run that came with it, or the ledger's tombstone."""
+    """What a request adds to the journal besides facts: nothing, the run that came with it, or another of these.
+
+    A truncation: what earlier terms left from an id on is dead. A tombstone is the ledger's.
+    """
 
     NOTHING = "nothing"
     RUN = "run"
+    TRUNCATION = "truncation"
     TOMBSTONE = "tombstone"
 
 
@@ -241,6 +245,28 @@ class BookieLedgerMachine:
             return _AT_ONCE[answer]
         self._learn(key, token, digest_type, term)
         return self._once_durable()
+
+    def truncate(self, *, key: bytes, token: int, digest_type: int, term: int) -> BookieReady:
+        """Entries of earlier terms are to go, from an id on: a take-over's end, where terms only fence.
+
+        Which of them go says the rule `truncate_takes`. Where a no-op comes with it, that is an `add` in the same turn.
+
+        Returns:
+            As `raise_term`; BAD_REQUEST without a term. The response waits until the truncation is durable.
+
+        Source: Vanlightly's unbounded ledgers: "When a bookie receives an entry with the truncate flag, it deletes all entries
+        with a higher entry id"; docs/protocol/streams.md.
+        """
+        answer = self._admit(key, token, digest_type, term) if key else Answer.UNAUTHORISED
+        if answer is Answer.OK and not term:
+            answer = Answer.BAD_REQUEST
+        if answer is Answer.OK and self._term_is_unknown():
+            answer = Answer.UNKNOWN
+        if answer is not Answer.OK:
+            return _AT_ONCE[answer]
+        self._learn(key, token, digest_type, term)
+        facts = self._to_save() if self._unsaved else None
+        return BookieReady(facts, Journaled.TRUNCATION, Answer.OK, persisted=True)
 
     def _once_durable(self) -> BookieReady:
         """OK, when the fence or the term is durable."""

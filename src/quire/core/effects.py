@@ -106,13 +106,16 @@ class ChooseReplacements:
 
     `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
     its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none. Without `slots` no
-    failed bookie may be replaced now.
+    failed bookie may be replaced now. `truncated_from`, of a stream whose terms only fence: a bookie is chosen only after
+    it has acknowledged, in the writer's term, a truncation from this id on. The bookie of an absent slot that returns
+    needs none: it joined, or had the no-op, in this term.
     """
 
     slots: tuple[int, ...]
     ensemble: tuple[BookieId, ...]
     failed: tuple[BookieId, ...]
     required: bool
+    truncated_from: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +373,27 @@ class RecoveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SendTruncation:
+    """Have one bookie let die what earlier terms left from `entry_id` on; with `no_op` it also stores the no-op of that id.
+
+    The no-op is an entry of this take-over's term, without a payload. A bookie that is not of its write set gets none.
+    """
+
+    slot: Slot
+    bookie: BookieId
+    entry_id: EntryId
+    no_op: bool
+    last_add_confirmed: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBookies:
+    """Say `waited_for_bookies` after a pause: without these bookies, or others, the take-over cannot end."""
+
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TakenOver:
     """The record is OPEN in this take-over's term: its client writes from `last_entry` + 1 on.
 
@@ -410,4 +434,4 @@ RecoveryEffect: TypeAlias = (
     | WaitForAnswers
     | RecoveryFailed
 )
-TakeOverEffect: TypeAlias = RecoveryEffect | TakenOver | TakeOverSuperseded
+TakeOverEffect: TypeAlias = RecoveryEffect | SendTruncation | AwaitBookies | TakenOver | TakeOverSuperseded

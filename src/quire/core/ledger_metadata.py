@@ -218,6 +218,11 @@ class LedgerMetadata:
         return NO_TERM if self.terms is None else origin_of(entry_id, self.terms.ranges)
 
     @property
+    def only_fences(self) -> bool:
+        """Whether it is a stream whose terms only fence: an entry is named by its id alone."""
+        return self.terms is not None and self.terms.mode is StreamMode.FENCING
+
+    @property
     def guaranteed(self) -> bool:
         """Whether the write quorum is guaranteed: every entry of the closed ledger is on its whole write set."""
         return GUARANTEED in self.custom
@@ -319,9 +324,6 @@ class LedgerMetadata:
             raise MisuseError(msg, ledger_id=self.ledger_id)
         if self.state is LedgerState.CLOSED:
             msg = f"stream {self.ledger_id} is closed at entry {self.last_entry}: it cannot be taken over"
-            raise MisuseError(msg, ledger_id=self.ledger_id)
-        if self.terms.mode is not StreamMode.IDENTIFIERS:
-            msg = f"stream {self.ledger_id} has mode {self.terms.mode.name}, which this program does not write: use a newer Quire"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         terms = replace(self.terms, term=Term(term), owner=owner)
         return replace(self, state=LedgerState.IN_RECOVERY, terms=terms, creation_token=0).checked()
@@ -495,5 +497,4 @@ def new_stream(ledger: LedgerMetadata, owner: int) -> LedgerMetadata:
         ledger: as `new_ledger` makes it.
         owner: 64 random bits of who creates it, and so of its first writer.
     """
-    terms = Terms(Term(1), (TermRange(Term(1), EntryId(0)),), owner)
-    return replace(ledger, terms=terms).checked()
+    return replace(ledger, terms=Terms(Term(1), (TermRange(Term(1), EntryId(0)),), owner)).checked()

@@ -102,6 +102,7 @@ class RecoveryMachine:
     """
 
     __slots__ = (
+        "_at_write_quorum",
         "_gives_up",
         "_ignored_lacs",
         "_reads",
@@ -126,7 +127,7 @@ class RecoveryMachine:
     ) -> None:
         self._rules = rules
         self._ignored_lacs: frozenset[BookieId] = frozenset()
-        self._gives_up = False
+        self._gives_up = self._at_write_quorum = False
         self._reads = rules.recovery_reads_from_original_ensemble(), rules.recovery_read_fences()
         self.record = record
         self._version = version
@@ -156,13 +157,20 @@ class RecoveryMachine:
 
     # --- the beginning: announced in the record ----------------------------------------------------------------------
 
-    def recover(self, ignored_lacs: Collection[BookieId] = (), *, at_ack_quorum: bool = False) -> None:
+    def recover(
+        self,
+        ignored_lacs: Collection[BookieId] = (),
+        *,
+        at_ack_quorum: bool = False,
+        at_write_quorum: bool = False,
+    ) -> None:
         """Begin.
 
         Args:
             ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
             at_ack_quorum: give a guarantee of the write quorum up, which the closed record then says: a way out where a
                 bookie is gone and no other one can take its place.
+            at_write_quorum: what is written back is waited for on its whole write sets, guaranteed or not.
 
         Effects:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
@@ -171,7 +179,8 @@ class RecoveryMachine:
         Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
         assert RECOVERY_TABLE.acts["recover"][self.status]
-        self._ignored_lacs, self._gives_up = frozenset(ignored_lacs), at_ack_quorum
+        self._ignored_lacs = frozenset(ignored_lacs)
+        self._gives_up, self._at_write_quorum = at_ack_quorum, at_write_quorum
         self._begin()
 
     def _begin(self) -> None:
@@ -267,8 +276,8 @@ class RecoveryMachine:
             self._stop(covered)
         elif covered:
             self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.READING]
-            quorum = self.record.ack_quorum if self._gives_up else end.final_quorum
-            self.back.begin(end.start, quorum)
+            quorum = self.record.write_quorum if self._at_write_quorum else end.final_quorum
+            self.back.begin(end.start, self.record.ack_quorum if self._gives_up else quorum)
             self._ask(anew=True)
         elif end.status is EndStatus.WAITING:
             self._go_by([])

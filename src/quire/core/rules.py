@@ -273,7 +273,39 @@ def may_use_lac(lac_term: int, record: LedgerMetadata) -> bool:
     return lac_term <= reach_of(record.ranges)
 
 
+def counts_as_positive(origin: int, recovered: int) -> bool:
+    """Where terms only fence, origin terms never fall: an entry of a lower one than what was recovered before it is dirty."""
+    return origin >= recovered
+
+
+def ends_with_truncation() -> bool:
+    """Where terms only fence, a take-over ends with "a final truncate no-op entry as the last entry to be written back"."""
+    return True
+
+
+def joins_after_truncation() -> bool:
+    """Where terms only fence, a bookie is named in a fragment once it has truncated there in this term: it may be back."""
+    return True
+
+
+def truncation_is_done(acked: int, ensemble_size: int, write_set_mask: int, ack_quorum: int) -> bool:  # noqa: ARG001
+    """It is on every bookie: "this last entry is written to all bookies of the last fragment", so that none is left out.
+
+    Args:
+        acked: mask of the slots that have acknowledged it.
+        ensemble_size: E.
+        write_set_mask: the no-op's; mutants use it, and `ack_quorum`.
+        ack_quorum: Qa.
+    """
+    return acked == (1 << ensemble_size) - 1
+
+
 # --- bookie -------------------------------------------------------------------------------------------------------
+
+
+def truncate_takes(origin: int, term: int) -> bool:
+    """A truncate takes entries of earlier origin terms only: it may come again, late, when its own writer has gone on."""
+    return origin < term
 
 
 def add_allowed(*, fenced: bool, recovery: bool) -> bool:
@@ -619,6 +651,11 @@ class Rules:
     next_term: Callable[[int], int] = next_term
     is_own_take_over: Callable[[LedgerMetadata, int, int], bool] = is_own_take_over
     may_use_lac: Callable[[int, LedgerMetadata], bool] = may_use_lac
+    counts_as_positive: Callable[[int, int], bool] = counts_as_positive
+    ends_with_truncation: Callable[[], bool] = ends_with_truncation
+    joins_after_truncation: Callable[[], bool] = joins_after_truncation
+    truncation_is_done: Callable[[int, int, int, int], bool] = truncation_is_done
+    truncate_takes: Callable[[int, int], bool] = truncate_takes
     add_allowed: Callable[..., bool] = add_allowed
     acknowledges_once_persisted: Callable[[], bool] = acknowledges_once_persisted
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence

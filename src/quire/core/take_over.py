@@ -12,6 +12,10 @@ in one's own term is not yet one's own. Whoever finds a higher term ends, and ma
 Nothing needs to be written at its end: entries of an earlier term that are left on some bookie have another name than
 those of this one. A take-over that dies has written entries of earlier terms only.
 
+Where terms only fence, an entry is named by its id alone, and there is a step before the last (`truncation.py`): a no-op
+that truncates, on every bookie of the ensemble. Entries are recovered one at a time then, each on its whole write set: what
+origin term an entry may have depends on the one before it.
+
 Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers", "Terms are also entry identifiers";
 docs/protocol/streams.md.
 """
@@ -20,10 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.effects import (
+    AwaitBookies,
     RecoveryClosed,
     RecoveryFailed,
     RereadMetadata,
@@ -32,11 +38,15 @@ from quire.core.effects import (
     TakeOverSuperseded,
     WriteMetadata,
 )
+from quire.core.ensemble_change import ChangeStatus
 from quire.core.ids import NO_ENTRY, BookieId, Slot
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from quire.core.recovery import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
+from quire.core.truncation import FencingEnd
+
+NO_ORIGINS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class TakeOverStatus(Enum):
@@ -45,11 +55,13 @@ class TakeOverStatus(Enum):
     NEW = "new"
     ANNOUNCING = "announcing"
     RECOVERING = "recovering"
+    TRUNCATING = "truncating"
     OPENING = "opening"
     ENDED = "ended"
 
 
-_RECOVERS: Final = "recovering > = opening ended; new announcing opening ended > -"
+_RECOVERS: Final = "recovering > = truncating opening ended; new announcing truncating opening ended > -"
+_WRITES_BACK: Final = "recovering > = opening ended; truncating > {}; new announcing opening ended > -"
 TAKE_OVER_TABLE: Final = StateTable(
     TakeOverStatus,
     {
@@ -60,9 +72,11 @@ TAKE_OVER_TABLE: Final = StateTable(
         "fence_answered": _RECOVERS,
         "read_answered": _RECOVERS,
         "waited": _RECOVERS,
-        "adds_answered": _RECOVERS,
-        "replacements_found": _RECOVERS,
-        "length_found": "recovering > opening",
+        "adds_answered": _WRITES_BACK.format("-"),
+        "replacements_found": _WRITES_BACK.format("="),
+        "truncation_answered": "truncating > = opening ended; new announcing recovering opening ended > -",
+        "waited_for_bookies": "truncating > =; new announcing recovering opening ended > -",
+        "length_found": "recovering > truncating opening",
         "length_unavailable": "recovering > = ended",
     },
 )
@@ -84,6 +98,7 @@ class TakeOverMachine:
         record: the newest record that is known to have been stored.
         term: this take-over's.
         recovery: what fences, reads forward and writes back; None before it has begun.
+        truncation: what ends it where terms only fence; None where they name entries.
     """
 
     __slots__ = (
@@ -97,6 +112,7 @@ class TakeOverMachine:
         "recovery",
         "status",
         "term",
+        "truncation",
     )
 
     def __init__(
@@ -113,6 +129,11 @@ class TakeOverMachine:
         self._owner = owner
         self._rules = rules
         self._window = (window_entries, window_bytes)
+        self.truncation: FencingEnd | None = None
+        if record.only_fences:
+            self._window = (1, window_bytes)
+            sizes = record.ensemble_size, record.write_quorum, record.ack_quorum
+            self.truncation = FencingEnd(*sizes, rules)
         self._ignored_lacs: tuple[BookieId, ...] = ()
         self.term = rules.next_term(record.term)
         self.recovery: RecoveryMachine | None = None
@@ -131,7 +152,7 @@ class TakeOverMachine:
             WriteMetadata with the next term and IN_RECOVERY; RecoveryClosed when the stream was closed for good.
 
         Raises:
-            MisuseError: the record is no stream's, or of a mode that is not built.
+            MisuseError: the record is no stream's.
 
         Source: Vanlightly's unbounded ledgers: "When a client decides it should be the one that writes to the ledger it increments
         the ledger term".
@@ -209,7 +230,7 @@ class TakeOverMachine:
     def _recover(self) -> None:
         entries, size = self._window
         self.recovery = RecoveryMachine(self.record, self._version, self._rules, entries, size)
-        self.recovery.recover(self._ignored_lacs)
+        self.recovery.recover(self._ignored_lacs, at_write_quorum=self.truncation is not None)
         self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.RECOVERING]
         self._follow()
 
@@ -217,18 +238,29 @@ class TakeOverMachine:
         """What the recovery wants done is wanted; where it would close, the stream is opened in its new term."""
         recovery = self.recovery
         assert recovery is not None
-        for effect in recovery.out:
+        effects, recovery.out = recovery.out, []
+        for effect in effects:
             if isinstance(effect, WriteMetadata) and effect.record.state is LedgerState.CLOSED:
-                end = effect.record
-                opened = self.record.opened(end.last_entry, end.fragments)
-                self.out.append(WriteMetadata(opened, self._version))
+                self._recovered(effect.record)
             else:
                 self.out.append(effect)
-        recovery.out = []
         if recovery.status is RecoveryStatus.ENDED:
             self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.ENDED]
-        elif recovery.status is RecoveryStatus.CLOSING and self.status is TakeOverStatus.RECOVERING:
+
+    def _recovered(self, end: LedgerMetadata) -> None:
+        """Everything up to the end is recovered and written back, as this record says, which would close a ledger."""
+        truncation = self.truncation
+        if truncation is None or not self._rules.ends_with_truncation():
+            self._open(end.last_entry, end.fragments)
+        elif truncation.entry_id == NO_ENTRY:
+            self._truncate(end.last_entry + 1)
+        else:
+            self._open_truncated()  # once more, after a conflict
+
+    def _open(self, last_entry: int, fragments: Sequence[Fragment]) -> None:
+        if self.status is not TakeOverStatus.OPENING:
             self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.OPENING]
+        self.out.append(WriteMetadata(self.record.opened(last_entry, fragments), self._version))
 
     def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:
         """The recovery that a bookie's response is for; None if it is for none, or ends the take-over."""
@@ -261,18 +293,32 @@ class TakeOverMachine:
         entries: Mapping[int, int],
         vouched_through: int,
         unknown: Sequence[tuple[int, int]],
+        origins: Mapping[int, int] = NO_ORIGINS,
     ) -> None:
         """One bookie answered its recovery read, or did not: as for a recovery.
 
         Args:
-            entries: those under the origin term that was asked for; an entry of another one is no such entry.
+            entries: those under the origin term that was asked for; an entry of another one is no such entry. Where terms
+                only fence, those of the ids that were asked for.
+            origins: where terms only fence, the origin term of each of them.
 
         Effects:
             TakeOverSuperseded when it has a higher term.
         """
-        if (recovery := self._heard("read_answered", answer)) is not None:
-            recovery.read_answered(slot, answer, entries, vouched_through, unknown)
-            self._follow()
+        if (recovery := self._heard("read_answered", answer)) is None:
+            return
+        truncation, before = self.truncation, recovery.lap
+        if truncation is not None:
+            entries = truncation.positives(entries, origins)
+        recovery.read_answered(slot, answer, entries, vouched_through, unknown)
+        if truncation is not None and recovery.lap > before:
+            truncation.recovered(origins[recovery.lap])
+        self._follow()
+
+    def origin_of(self, entry_id: int) -> int:
+        """The origin term under which an entry is written back: the one it was recovered with."""
+        truncation = self.truncation
+        return self.record.origin_of(entry_id) if truncation is None else truncation.origin
 
     def adds_answered(self, slot: int, bookie: BookieId, first: int, last: int, answer: Answer) -> None:
         """One bookie answered a `SendRecoveryAdds`, or did not: as for a recovery.
@@ -297,8 +343,12 @@ class TakeOverMachine:
         Raises:
             MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
         """
-        if TAKE_OVER_TABLE.acts["replacements_found"][self.status]:
-            assert self.recovery is not None
+        if not TAKE_OVER_TABLE.acts["replacements_found"][self.status]:
+            return
+        assert self.recovery is not None
+        if self.status is TakeOverStatus.TRUNCATING:
+            self._truncate_replaced(replacements)
+        else:
             self.recovery.replacements_found(replacements)
             self._follow()
 
@@ -316,6 +366,97 @@ class TakeOverMachine:
         self.recovery.length_unavailable(silent)
         self._follow()
 
+    # --- where terms only fence: the truncation ----------------------------------------------------------------------
+
+    def _truncate(self, entry_id: int) -> None:
+        """The no-op and the truncation to every bookie of the ensemble that the recovery has come to."""
+        assert self.truncation is not None
+        assert self.recovery is not None
+        self.truncation.begin(entry_id)
+        self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.TRUNCATING]
+        self._send_truncations(self.recovery.back.change.live)
+        self._replace_failed()
+        self._await_absent()
+
+    def _send_truncations(self, slots: Sequence[int]) -> None:
+        assert self.truncation is not None
+        assert self.recovery is not None
+        change, start = self.recovery.back.change, self.recovery.end.start
+        self.out += self.truncation.sends(slots, change.ensemble, start)
+
+    def _replace_failed(self) -> None:
+        """Bookies are wanted for those that failed."""
+        assert self.recovery is not None
+        if (effect := self.recovery.back.find()) is not None:
+            self.out.append(effect)
+
+    def _await_absent(self) -> None:
+        """Without a bookie at each slot the take-over cannot end: none may be left out."""
+        assert self.recovery is not None
+        if absent := self.recovery.back.absent():
+            self.out.append(AwaitBookies(absent))
+
+    def truncation_answered(self, slot: int, bookie: BookieId, answer: Answer) -> None:
+        """One bookie answered a `SendTruncation`, or did not.
+
+        Args:
+            slot: as in the effect, like `bookie`. A response from a bookie that is no longer at its slot changes nothing.
+
+        Effects:
+            the record's opening when every bookie of the ensemble has acknowledged it; FindReplacements when the bookie
+            failed; TakeOverSuperseded when it has a higher term.
+
+        Source: Vanlightly's unbounded ledgers: "We must guarantee that this last entry is written to all bookies of the last
+        fragment".
+        """
+        recovery = self._heard("truncation_answered", answer)
+        if recovery is None or recovery.back.change.ensemble[slot] != bookie:
+            return
+        assert self.truncation is not None
+        change = recovery.back.change
+        if answer is Answer.UNAUTHORISED:
+            self._stop(RecoveryFailed(answer, (bookie,)))
+        elif answer is not Answer.OK:
+            if change.lost(slot, bookie):
+                self._replace_failed()
+        elif self.truncation.acked(slot):
+            self._open_truncated()
+
+    def _truncate_replaced(self, replacements: Mapping[Slot, BookieId]) -> None:
+        """The new bookies of a fragment that begins with the no-op: each gets it, with the flag."""
+        assert self.truncation is not None
+        assert self.recovery is not None
+        back = self.recovery.back
+        if back.change.status is not ChangeStatus.CHOOSING:
+            return
+        changed = back.replace(replacements)
+        self.truncation.replaced(changed)
+        self._send_truncations(changed)
+        self._replace_failed()
+        self._await_absent()
+
+    def waited_for_bookies(self) -> None:
+        """The pause of `AwaitBookies` is over: the bookies without which it cannot end are sent the truncation again.
+
+        Effects:
+            SendTruncation to each of them.
+        """
+        if TAKE_OVER_TABLE.acts["waited_for_bookies"][self.status]:
+            assert self.recovery is not None
+            change = self.recovery.back.change
+            if change.status is ChangeStatus.IDLE:
+                again = [slot for slot in sorted(change.absent) if change.come_back(slot, NO_ENTRY)]
+                self._send_truncations(again)
+
+    def _open_truncated(self) -> None:
+        """The range begins with the no-op, and the fragments are those that the truncation has reached."""
+        assert self.truncation is not None
+        assert self.recovery is not None
+        record = self.record
+        for first, ensemble in self.recovery.back.changes.items():
+            record = record.with_ensemble(first, ensemble)
+        self._open(self.truncation.entry_id - 1, record.fragments)
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _taken(self) -> None:
@@ -323,7 +464,8 @@ class TakeOverMachine:
         assert self.recovery is not None
         change, named = self.recovery.back.change, self.record.last_fragment.ensemble
         absent = tuple(slot for slot in sorted(change.absent) if change.ensemble[slot] == named[slot])
-        last = self.record.ranges[-1].first_entry - 1
+        truncates = self.truncation is not None and self._rules.ends_with_truncation()
+        last = self.record.ranges[-1].first_entry - (not truncates)
         self._stop(TakenOver(self.record, self._version, last, self.recovery.end.length, absent))
 
     def _stop(self, result: TakenOver | TakeOverSuperseded | RecoveryClosed | RecoveryFailed) -> None:
@@ -333,10 +475,16 @@ class TakeOverMachine:
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""
         self.record.checked()
-        recovers = self.status in {TakeOverStatus.RECOVERING, TakeOverStatus.OPENING}
+        recovers = self.status in {
+            TakeOverStatus.RECOVERING,
+            TakeOverStatus.TRUNCATING,
+            TakeOverStatus.OPENING,
+        }
         assert (self.recovery is not None) >= recovers
         if recovers:
             assert self.recovery is not None
             self.recovery.check()
             assert self.record.state is LedgerState.IN_RECOVERY, "what is recovered was announced"
             assert self.record.term == self.term, "U4: the term stands in the record first"
+        if self.truncation is not None:
+            self.truncation.check()

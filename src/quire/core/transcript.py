@@ -62,6 +62,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.CloseFailed: lambda x, _: f"=> close failed: {_problem(x.problem)}",
     e.ChooseReplacements: lambda x, _: (
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.failed)}{', required' if x.required else ''}"
+        + (f", truncated from {x.truncated_from}" if x.truncated_from != NO_ENTRY else "")
     ),
     e.LookForBookies: lambda x, _: f"?? look for {_names(x.slots, x.ensemble)} or a spare",
     e.AskLeftBookies: lambda x, _: f"?? ask who left of {' '.join(x.ensemble)}",
@@ -87,6 +88,10 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.excluded)}"
     ),
     e.WaitForAnswers: lambda x, _: f"?? wait for {' '.join(x.bookies)}",
+    e.SendTruncation: lambda x, _: (
+        f"-> {x.bookie} {f'no-op {x.entry_id}, ' if x.no_op else ''}truncate {x.entry_id} lac={x.last_add_confirmed}"
+    ),
+    e.AwaitBookies: lambda x, _: f"?? wait until {' '.join(x.bookies)} or others are there",
     e.FindLength: lambda x, _: f"?? length at {x.entry_id}",
     e.RecoveryClosed: lambda x, _: f"=> {'accepted' if x.accepted else 'recovered'}: {record_text(x.record)}",
     e.TakenOver: lambda x, _: (

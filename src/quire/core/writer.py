@@ -415,8 +415,7 @@ class WriterMachine:
                 self.out.append(QuorumAwaited(tuple(missing)))
         ensemble = change.filled(named, chosen)
         if chosen:
-            first = self.rules.new_fragment_start(window.lac, window.lap, window.decided)
-            self.out.append(swap.propose(swap.record.with_ensemble(first, ensemble)))
+            self.out.append(swap.propose(swap.record.with_ensemble(self._first_of_fragment, ensemble)))
         elif swap.is_unsettled(self.rules):
             self.out.append(swap.propose(swap.record))
         else:
@@ -458,9 +457,17 @@ class WriterMachine:
         if wanted:
             required = self.window.loses_quorum(mask_of(set(wanted) - change.leaving.keys()))
             slots = self._replaceable(wanted, named)
-            self.out.append(ChooseReplacements(slots, named, change.failed, required))
+            truncates = self.swap.record.only_fences and self.rules.joins_after_truncation()
+            first = self._first_of_fragment if truncates else NO_ENTRY
+            self.out.append(ChooseReplacements(slots, named, change.failed, required, first))
         else:
             self._round_done()
+
+    @property
+    def _first_of_fragment(self) -> int:
+        """The first entry of the fragment that this change begins; nothing is confirmed until its end."""
+        window = self.window
+        return self.rules.new_fragment_start(window.lac, window.lap, window.decided)
 
     def _replaceable(self, wanted: tuple[int, ...], named: Sequence[BookieId]) -> tuple[int, ...]:
         """Those of some slots that may get another bookie together, and with those that have one in the record already.

@@ -2,7 +2,8 @@
 
 Before the metadata store is asked for the last time whether a range may go, the range is *condemned*: reads do not give it and do
 not deny it, and an add to the ledger ends that. A drop is a new state of the ledger, with the range among the dead ones; fence
-and key stay, and no tombstone is left. A sealed segment in which nothing of the ledger lives any more is forgotten by it.
+and key stay, and no tombstone is left. A truncation, of a stream whose terms only fence, is a drop of what earlier terms left.
+A sealed segment in which nothing of the ledger lives any more is forgotten by it.
 
 Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "Copies too many".
 """
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
+from quire.core.rules import truncate_takes
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, is_dead, last_id, living, with_range
 from quire.storage.footer_format import lsns_of
@@ -24,7 +26,7 @@ from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
-from quire.storage.reading import RunReader
+from quire.storage.reading import RunReader, is_unreadable
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.state_format import DEAD_RANGES_MAX, DeadRange
@@ -121,6 +123,45 @@ class EntryDropper:
             self._damages.dropped(ledger_id, first, last)
         self._settle(ledger_id, ledger)
         self._journal.wait(sink, tag)
+
+    def truncate(self, ledger_id: int, first: int, term: int, sink: Sink, tag: object) -> None:
+        """Let die what earlier terms left from an id on; see `LedgerStorage.truncate`."""
+        ledger = self._states.ledgers.get(ledger_id)
+        if ledger is None:
+            sink.stored(tag, None)
+            return
+        self.acquit(ledger_id)
+        try:
+            through = self._newest_below(ledger_id, ledger, first, term)
+            if not through:  # a truncation before it may be on its way to the disk
+                self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
+        except StorageError as error:
+            self._journal.refuse(sink, tag, error)
+            return
+        if through:
+            self.drop(ledger_id, first, ID_MAX, through, sink, tag)
+        else:
+            self._journal.wait(sink, tag)
+
+    def _newest_below(self, ledger_id: int, ledger: StoredLedger, first: int, term: int) -> int:
+        """The highest LSN of what a truncate of a term takes from an id on; 0 where there is nothing.
+
+        Raises:
+            StorageError: what is there cannot be read now.
+        """
+        newest = 0
+        for origin in self._reader.origin_terms(ledger_id, ledger):
+            if not truncate_takes(origin, term):
+                continue
+            for piece in self._reader.pieces(ledger_id, ledger, first, ID_MAX, origin):
+                if is_unreadable(piece.row):
+                    raise StorageError(
+                        f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
+                        ledger_id=ledger_id,
+                    )
+                if last_id(piece) >= first:
+                    newest = max(newest, piece.row.lsn)
+        return newest
 
     def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange) -> None:
         if (new.first, new.last) == (0, ID_MAX):

@@ -471,6 +471,21 @@ class LedgerStorage:
         """
         self._dropper.drop(ledger_id, first, last, through_lsn, sink, tag)
 
+    def truncate(self, ledger_id: int, first: int, term: int, sink: Sink, tag: object) -> None:
+        """Kill what earlier terms left of a stream from an id on, for a take-over whose terms only fence.
+
+        Its own entries were put later than all of that, and live; what is put later lives too. Where there is nothing to kill
+        no dead range is kept.
+
+        Args:
+            ledger_id: the stream.
+            first: entries from here on go whose origin term is below `term`, and all that was put before them there.
+            term: the take-over's.
+            sink: as of `drop`; an error too where what is there cannot be read now.
+            tag: as of `drop`.
+        """
+        self._dropper.truncate(ledger_id, first, term, sink, tag)
+
     def condemn(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
         """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
 

@@ -63,6 +63,11 @@ Streams: TypeAlias = Callable[[], list[Iterator[RunPiece]]]
 """Looks into a segment: ascending pieces of a ledger's runs, dead or not, in one stream for each class of residues."""
 
 
+def is_unreadable(row: Row) -> bool:
+    """Whether a row stands for rows of a footer that are not there now: all of it is unknown, its origin term too."""
+    return bool(row.flags & _UNREADABLE)
+
+
 class RunReader:
     """Finds and reads runs.
 
@@ -318,7 +323,7 @@ class RunReader:
                 return held
             if body is None:
                 held.unknown.append((low, high))
-                if not row.flags & _UNREADABLE:
+                if not is_unreadable(row):
                     held.damaged.append((low, high))
                 continue
             held.runs.append(body)

@@ -43,7 +43,7 @@ TRUNCATE = 32
 """Feature: TRUNCATE requests are acted on."""
 LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
-OFFERED: Final = BACKGROUND | TERMS | LACS
+OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
 _FEATURE_NAMES: Final = {BACKGROUND: "background", TERMS: TERMS_NAME, TRUNCATE: "truncate", LACS: "lacs"}
@@ -57,7 +57,7 @@ FEATURES = Names(
         str(BESIDE): ("BESIDE", FieldUse("bookie", "client", older=IGNORES)),
         str(BACKGROUND): ("BACKGROUND", FieldUse(*_EITHER, "2", IGNORES)),
         str(TERMS): ("TERMS", FieldUse(*_EITHER, "2", IGNORES)),
-        str(TRUNCATE): ("TRUNCATE", FieldUse("nobody yet", "client, bookie", "2", IGNORES)),
+        str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER, "2", IGNORES)),
         str(LACS): ("LACS", FieldUse(*_EITHER, "2", IGNORES)),
     },
 )

@@ -47,7 +47,7 @@ LIST_FIELDS = Layout(
 CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
 TRUNCATE_FIELDS = Layout(
     "Body of TRUNCATE",
-    [Field("first id that goes", "q", FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT))],
+    [Field("first id that goes", "q", FieldUse("nobody yet", "bookie", "2", NEVER_SENT))],
 )
 LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
 LACS_ITEM_FIELDS = Layout(

@@ -72,6 +72,7 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "trims": (0, 0, "With --log: truncations beside the handles."),
     "stages": (0, 0, "With --log: ledgers that a sink commits."),
     "stream": (False, 0, "Explore a stream that clients take over from each other."),
+    "fencing": (False, 0, "With --stream: terms only fence, and a take-over ends with a no-op that truncates."),
     "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
     "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
     "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),

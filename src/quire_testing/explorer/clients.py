@@ -115,6 +115,7 @@ class Running:
     result: str = ""
     chosen: str = ""
     taken: e.TakenOver | None = None
+    joining: tuple[tuple[Slot, BookieId], ...] = ()
     fault: Fault | None = None
 
     def fork(self) -> Running:
@@ -157,7 +158,7 @@ class ClientDriver:
                         names = " ".join(f"{slot}={bookie}" for slot, bookie in chosen.items()) or "none"
                         other.said.append(f"   chosen {names}")
                         try:
-                            self.choose(other.machine, chosen)
+                            self.take_choice(other, effect, chosen)
                         except (QuireError, AssertionError) as error:
                             other.fault = fault_of(error)
                             finished.append(other)
@@ -185,6 +186,15 @@ class ClientDriver:
             yield from (dict(zip(some, spares, strict=True)) for some in permutations(slots, len(spares)))
         if spares and self.configuration.absent:
             yield {}
+
+    def take_choice(
+        self,
+        running: Running,
+        effect: e.ChooseReplacements | e.FindReplacements,
+        chosen: dict[Slot, BookieId],
+    ) -> None:
+        """A choice is made; the machine is told at once."""
+        self.choose(running.machine, chosen)
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The ensemble whose slots effects name."""

@@ -93,6 +93,8 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(clients=2, take_overs=2),
     StreamConfiguration(readers=2, explicit_lac=True),
     StreamConfiguration(3, 3, 3, 2),
+    StreamConfiguration(2, 2, 2, 1, entries=3, fencing=True),
+    StreamConfiguration(clients=2, take_overs=2, fencing=True),
 )
 """Largest first, so that no core waits long for the other at the end. `make test` takes those up to 160,000 states."""
 
@@ -139,6 +141,10 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
         3, 2, 2, 1, entries=2, recoverers=0, losses=1, waits=True, guarantee=True, transit_damages=1
     ),
     Configuration(3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True),
+    StreamConfiguration(3, 2, 2, 1, timeouts=1, fencing=True),
+    StreamConfiguration(2, 2, 2, 1, breaks=1, fencing=True),
+    StreamConfiguration(readers=1, explicit_lac=True, fencing=True),
+    StreamConfiguration(lost_swaps=1, fencing=True),
     StreamConfiguration(lost_swaps=1),
     StreamConfiguration(2, 2, 2, 1),
     StreamConfiguration(),
@@ -163,6 +169,10 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 2, 2, 2, timeouts=1),
     StreamConfiguration(3, entries=0, losses=1, repairers=1, changed=True),
     StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=2, changed=True),
+    StreamConfiguration(3, 3, 3, 2, breaks=1, fencing=True),
+    StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
+    StreamConfiguration(3, 3, 3, 2, lost_swaps=1, fencing=True),
+    StreamConfiguration(3, 3, 3, 2, fencing=True),
 )
 """Complete as well, a minute or two each: part of `make full`."""
 
@@ -172,6 +182,7 @@ BOUNDED: Final = (
     (Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True), 5_000_000),
     (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
+    (StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 

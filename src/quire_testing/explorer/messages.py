@@ -11,7 +11,8 @@
 | `delete` | | nobody waits |
 
 In a stream's world each names the sender's term last; `read` and `put` before that the origin term, or terms, of what is
-read or put.
+read or put. Where terms only fence a `read` names no origin term (0), its answer says those of the entries besides, and
+there is `truncate`: slot, bookie, id, whether the no-op of that id comes with it, lac.
 
 A response is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
 arrive beside what is sent on the next one.
@@ -102,6 +103,8 @@ def request_text(request: Request) -> str:
             return f"recovery add {first}..{last}{share} lac={lac}{_terms_text(terms)}"
         case ("copy", _, first, last, bits, _, origin, term):
             return f"copies of {first}..{last}: {entries_text(bits)}{_terms_text([origin, term])}"
+        case ("truncate", _, _, first, no_op, lac, term):
+            return f"{f'no-op {first}, ' if no_op else ''}truncate {first} lac={lac} in term {term}"
         case ("copy", _, first, last, bits, *_):
             return f"copies of {first}..{last}: {entries_text(bits)}"
     return str(request[0])
@@ -132,8 +135,9 @@ def reply_text(reply: Reply) -> str:
         lac, lafr = lacs_of(payload)
         return f"{text}: lac {lac}{_lafr_text(' lafr ', lafr)}"
     if request[0] == "read" and answer is Answer.OK:
-        entries, through, unknown = payload
-        return f"{text}: has {list(entries) or 'nothing'}, vouches through {through}" + (
+        entries, through, unknown, *origins = payload
+        terms = f" of term {' '.join(map(str, origins[0]))}" if origins and entries else ""
+        return f"{text}: has {list(entries) or 'nothing'}{terms}, vouches through {through}" + (
             f", unknown {list(unknown)}" if unknown else ""
         )
     return text

@@ -22,7 +22,7 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
 from quire_testing.explorer.repair_mutants import EXTRA_MUTANTS, REPAIR_MUTANTS
-from quire_testing.explorer.stream_mutants import STREAM_MUTANTS
+from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
 AnyConfiguration: TypeAlias = (
@@ -42,6 +42,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     REPAIR_MUTANTS,
     EXTRA_MUTANTS,
     STREAM_MUTANTS,
+    FENCING_MUTANTS,
 )
 """What shows in one world, or is of one kind, stands together."""
 

@@ -3,6 +3,8 @@
 Its journal is durable at once; what a loss of the disk does to it is a step of its own. It starts again in limbo: it does
 not know its term, and asks the record before it accepts anything.
 
+Where terms only fence, an id has one entry, the one that was put last, and a read of an id says its origin term.
+
 Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers"; docs/protocol/streams.md.
 """
 
@@ -13,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
 from quire.core.rules import Rules
 from quire_testing.explorer.bookies import KEY, LEDGER, Waiting, reply_to
@@ -60,12 +63,20 @@ class StreamBookies:
         write_quorum: Qw.
         rules: the judgements.
         kind: the machine.
+        fencing: whether terms only fence.
     """
 
     def __init__(
-        self, ensemble_size: int, write_quorum: int, rules: Rules, kind: type[BookieLedgerMachine]
+        self,
+        ensemble_size: int,
+        write_quorum: int,
+        rules: Rules,
+        kind: type[BookieLedgerMachine],
+        *,
+        fencing: bool = False,
     ) -> None:
         self._sizes = ensemble_size, write_quorum
+        self._fencing = fencing
         self._rules = rules
         self._kind = kind
 
@@ -93,10 +104,19 @@ class StreamBookies:
                 return after, reply_to(waiting, Answer.OK, after.known.lac), f"has term {after.known.term}"
             case "read":
                 return after, self._look(after, machine, waiting), f"has term {after.known.term}, looks"
-        stored = self.values_of(request)
-        after = after._replace(entries=tuple(sorted({*after.entries, *stored})))
-        said = " ".join(f"{entry}^{origin}" for entry, origin in stored)
-        return after, reply_to(waiting, Answer.OK), f"stores {said or 'nothing'}"
+        stored, kept, what = self.values_of(request), {*after.entries}, []
+        if request[0] == "truncate":
+            _, _, _, first, _, _, term = request
+            takes = self._rules.truncate_takes
+            kept = {value for value in kept if value[0] < first or not takes(value[1], term)}
+            what = [f"truncates at {first}"]
+        if self._fencing:
+            again = {entry for entry, _ in stored}
+            kept = {value for value in kept if value[0] not in again}
+        after = after._replace(entries=tuple(sorted(kept.union(stored))))
+        if stored or not what:
+            what.append(f"stores {' '.join(f'{entry}^{origin}' for entry, origin in stored) or 'nothing'}")
+        return after, reply_to(waiting, Answer.OK), ", ".join(what)
 
     def _asked(self, machine: BookieLedgerMachine, request: Request) -> BookieReady:
         who: Any = {"key": KEY, "token": 0, "digest_type": 0}
@@ -110,10 +130,14 @@ class StreamBookies:
                 return machine.add(lac=request[7], recovery=True, term=term, **who)
             case "copy":
                 return machine.add(lac=NO_ENTRY, recovery=True, term=term, **who)
+            case "truncate":
+                ready = machine.truncate(term=term, **who)
+                if ready.answer is Answer.OK and request[4]:
+                    machine.add(lac=request[5], recovery=True, term=term, **who)
+                return ready
         if request[0] == "read" and not request[4]:
             return _LOOKS
-        ready: BookieReady = machine.raise_term(term=term, **who)
-        return ready
+        return machine.raise_term(term=term, **who)
 
     def _saved(self, state: StreamBookie, machine: BookieLedgerMachine, ready: BookieReady) -> StreamBookie:
         """Its facts are durable; a term or a LAC that falls is a fault."""
@@ -130,14 +154,20 @@ class StreamBookies:
         self, state: StreamBookie, machine: BookieLedgerMachine, waiting: Waiting
     ) -> list[tuple[int, Reply]]:
         _, _, first, last, _, origin, _ = waiting[1]
+        through = machine.conclusive_through(first, last)
+        if self._fencing:
+            here = {entry: own for entry, own in state.entries if first <= entry <= last}
+            return reply_to(waiting, Answer.OK, (tuple(here), through, (), tuple(here.values())))
         readable = tuple(entry for entry in range(first, last + 1) if (entry, origin) in state.entries)
-        return reply_to(waiting, Answer.OK, (readable, machine.conclusive_through(first, last), ()))
+        return reply_to(waiting, Answer.OK, (readable, through, ()))
 
     def values_of(self, request: Request) -> list[Value]:
         """The entries of an add that a bookie stores: its share."""
         if request[0] == "copy":
             bits, origin = request[4], request[-2]
             return [(entry, origin) for entry in range(bits.bit_length()) if bits >> entry & 1]
+        if request[0] == "truncate":
+            return [(request[3], request[-1])] if request[4] else []
         if request[0] == "add":
             _, slot, _, first, last, _, term = request
             period, residues = self._sizes[0], residues_of_slot(slot, *self._sizes)
@@ -180,3 +210,11 @@ class StreamBookies:
             replies += more
             said.append(what)
         return state, replies, said
+
+
+def value_at(bookie: StreamBookie, entry: int, record: LedgerMetadata) -> Value | None:
+    """What a read of an id finds on a bookie: the entry of the term that the ranges name, or where they do not, any."""
+    if record.only_fences:
+        return next((value for value in bookie.entries if value[0] == entry), None)
+    value = (entry, record.origin_of(entry))
+    return value if value in bookie.entries else None

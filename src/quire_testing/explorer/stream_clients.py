@@ -20,6 +20,7 @@ from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryStatus
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.terms import NO_TERM
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
@@ -59,11 +60,15 @@ class StreamClient(Client):
         begun: how many take-overs it began.
         acked: what its callers were told of, in all its terms.
         written: what it wrote, by term.
+        joining: where terms only fence, the bookies that its writer has chosen for slots, and that are to truncate first.
+        joined: those of them that have.
     """
 
     begun: int = 0
     acked: tuple[Value, ...] = ()
     written: tuple[Written, ...] = ()
+    joining: tuple[tuple[Slot, BookieId], ...] = ()
+    joined: tuple[tuple[Slot, BookieId], ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -125,6 +130,34 @@ class StreamDriver(WriterDriver):
         else:
             super().choose(machine, chosen)
 
+    def take_choice(
+        self,
+        running: Running,
+        effect: e.ChooseReplacements | e.FindReplacements,
+        chosen: dict[Slot, BookieId],
+    ) -> None:
+        """A choice is made; where terms only fence, whom a writer has chosen truncates before it hears of it."""
+        first = effect.truncated_from if isinstance(effect, e.ChooseReplacements) else NO_ENTRY
+        if first == NO_ENTRY or not chosen:
+            super().take_choice(running, effect, chosen)
+            return
+        term = running.machine.closing.term
+        running.joining = tuple(chosen.items())
+        for slot, bookie in running.joining:
+            number = bookie_number(bookie)
+            running.sends.append((number, ("truncate", int(slot), number, first, False, NO_ENTRY, term)))
+
+    def _truncated(self, client: StreamClient, slot: int, bookie: BookieId, answer: Answer) -> list[Outcome]:
+        """A chosen bookie has truncated, or is not to be had; when all are heard the writer's choice is made."""
+        place = (Slot(slot), bookie)
+        left = tuple(each for each in client.joining if each != place)
+        joined = (*client.joined, place) if answer is Answer.OK else client.joined
+        waiting = replace(client, joining=left, joined=() if not left else joined)
+        if left:
+            return [Outcome(self._client(waiting, client.machine, client.fault))]
+        chosen = dict(sorted(joined))
+        return self.step(waiting, lambda m: m.replacements_chosen(chosen, NOW_MS))
+
     def carry_out(self, running: Any, effect: Any) -> None:
         """Do what one effect asks; every request names the client's term, and reads the origin term of their entries."""
         machine = running.machine
@@ -142,14 +175,19 @@ class StreamDriver(WriterDriver):
             running.sends.append((bookie_number(effect.bookie), ("fence", int(effect.slot), term)))
         elif isinstance(effect, e.SendRecoveryRead):
             span = (int(effect.first), int(effect.last))
-            read = ("read", int(effect.slot), *span, effect.fence, record.origin_of(span[0]), term)
+            origin = NO_TERM if record.only_fences else record.origin_of(span[0])
+            read = ("read", int(effect.slot), *span, effect.fence, origin, term)
             running.sends.append((bookie_number(effect.bookie), read))
         elif isinstance(effect, e.SendRecoveryAdds):
             number, first, last = bookie_number(effect.bookie), int(effect.first), int(effect.last)
-            origins = tuple(record.origin_of(entry) for entry in range(first, last + 1))
+            origins = tuple(machine.origin_of(entry) for entry in range(first, last + 1))
             share = (effect.period, effect.residues, int(effect.last_add_confirmed))
             put = ("put", int(effect.slot), number, first, last, *share, origins, term)
             running.sends.append((number, put))
+        elif isinstance(effect, e.SendTruncation):
+            number, lac = bookie_number(effect.bookie), int(effect.last_add_confirmed)
+            what = ("truncate", int(effect.slot), number, int(effect.entry_id), effect.no_op, lac, term)
+            running.sends.append((number, what))
         elif isinstance(effect, e.WaitForAnswers):
             try:
                 machine.waited()
@@ -211,7 +249,8 @@ class StreamDriver(WriterDriver):
             replace(client.written[-1], lap=max(client.written[-1].lap, machine.lap)),
         )
         left = client.left - (machine.lap > client.machine.lap)
-        after = replace(client, told=running.told, left=left, acked=acked, written=written)
+        joining = running.joining or client.joining
+        after = replace(client, told=running.told, left=left, acked=acked, written=written, joining=joining)
         done = machine.status in WRITER_DONE
         return self._client(after, None if done else machine, fault, "superseded" if done else "")
 
@@ -219,8 +258,8 @@ class StreamDriver(WriterDriver):
         self, client: StreamClient, machine: Any, fault: Fault | None, result: str = ""
     ) -> StreamClient:
         if machine is None:
-            client = replace(client, told=NO_ENTRY, left=0)
-        ghosts = (client.begun, client.acked, client.written, fault)
+            client = replace(client, told=NO_ENTRY, left=0, joining=(), joined=())
+        ghosts = (client.begun, client.acked, client.written, client.joining, client.joined, fault)
         state = result if machine is None else (type(machine).__name__, state_of(machine))
         key = ("client", state, client.told, client.left, *ghosts)
         return replace(client, key=key, machine=machine, result=result, fault=fault)
@@ -229,23 +268,38 @@ class StreamDriver(WriterDriver):
 
     def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""
-        if isinstance(client.machine, WriterMachine):
-            return super().answered(client, bookie, reply)
         request, answer, payload = reply
         slot, name = request[1], bookie_name(bookie)
+        if isinstance(client.machine, WriterMachine):
+            if request[0] == "truncate":
+                assert isinstance(client, StreamClient)
+                return self._truncated(client, slot, name, answer)
+            return super().answered(client, bookie, reply)
         if request[0] == "fence":
             lac = NO_ENTRY if payload is None else payload
             return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
         if request[0] == "read":
-            entries, through, unknown = payload or ((), NO_ENTRY, ())
+            entries, through, unknown, *of_terms = payload or ((), NO_ENTRY, ())
             lengths = {entry: entry + 1 for entry in entries}
-            return self.step(client, lambda m: m.read_answered(slot, answer, lengths, through, unknown))
+            origins = dict(zip(entries, of_terms[0] if of_terms else entries, strict=True))
+            return self.step(
+                client, lambda m: m.read_answered(slot, answer, lengths, through, unknown, origins)
+            )
+        if request[0] == "truncate":
+            return self.step(client, lambda m: m.truncation_answered(slot, name, answer))
         first, last = request[3], request[4]
         return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
 
     def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
         """The time of a request is over."""
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+
+    def waited(self, client: Client) -> list[Outcome]:
+        """The pause of a take-over is over that waits for bookies; nothing where none waits."""
+        machine = client.machine
+        if machine.status is not TakeOverStatus.TRUNCATING or not machine.recovery.back.change.absent:
+            return []
+        return self.step(client, lambda m: m.waited_for_bookies())
 
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether a response can still change anything."""
@@ -254,7 +308,8 @@ class StreamDriver(WriterDriver):
             late = request[0] == "fence" and isinstance(client.machine, TakeOverMachine)
             return bool(late and request[-1] == client.machine.term and self._contradicts(client, lac))
         if isinstance(client.machine, WriterMachine):
-            return bool(answer is not Answer.OK or request[2] in client.machine.window.runs)
+            chosen = request[0] == "truncate"
+            return bool(chosen or answer is not Answer.OK or request[2] in client.machine.window.runs)
         return True
 
     @staticmethod
@@ -275,10 +330,14 @@ class StreamDriver(WriterDriver):
         if machine is None:
             return False
         if isinstance(machine, WriterMachine):
-            return bool(request[0] == "add" and request[-1] == machine.closing.term)
+            assert isinstance(client, StreamClient)
+            joins = request[0] == "truncate" and (request[1], bookie_name(request[2])) in client.joining
+            return bool((request[0] == "add" or joins) and request[-1] == machine.closing.term)
         recovery = machine.recovery
         if request[-1] != machine.term or recovery is None or request[0] == "add":
             return False
+        if request[0] == "truncate":
+            return machine.status is TakeOverStatus.TRUNCATING
         if request[0] == "fence":
             return recovery.status is RecoveryStatus.FENCING
         if request[0] == "read":

@@ -9,6 +9,7 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerState
+from quire.core.rules import confirms
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
@@ -116,3 +117,106 @@ STREAM_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         counts_as_listed=lambda origin_term, named: True,
     ),
 )
+
+THREE_WRITE_TWO: Final = StreamConfiguration(3, 3, 3, 2, entries=2, fencing=True)
+TWO_DIRTY: Final = (
+    "client 0: append 1",
+    "client 0: append 1",
+    "b0: takes add 0..0 lac=-1 in term 1 from client 0",
+    "b0: takes add 1..1 lac=-1 in term 1 from client 0",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1 b2]",
+    "store: takes v0: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1 b2] from client 1",
+    "client 1: hears written v1",
+    "b1: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b1",
+    "b2: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b2",
+    "b1: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b1",
+)
+"""b0 alone has two entries of the first writer; the second client is about to find that they are not recoverable."""
+LEFT_OUT: Final = (
+    *TWO_DIRTY,
+    "b2: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b2",
+    "b1: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b1",
+    "b2: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b2",
+    "client 1: gives up no-op 0, truncate 0 lac=-1 in term 2 at b0",
+    "b3: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 1: hears OK to no-op 0, truncate 0 lac=-1 in term 2 from b3",
+    "store: takes v1: OPEN term 2, ranges 1>0 2>0; 0:[b3 b1 b2] from client 1",
+    "client 1: hears written v2",
+    "client 1: append 1",
+    "client 1: lost b3",
+)
+"""The second client writes without b0, which was too slow and keeps two entries of the first writer; now b3 fails."""
+ONE_NO_OP: Final = (
+    "client 0: append 1",
+    "client 0: append 1",
+    "b1: takes add 0..0 lac=-1 in term 1 from client 0",
+    "b1: takes add 1..1 lac=-1 in term 1 from client 0",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1]",
+    "store: takes v0: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1] from client 1",
+    "client 1: hears written v1",
+    "b0: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b0",
+    "b0: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b0",
+    "b0: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 2: takes over with IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1]",
+    "store: takes v1: IN_RECOVERY term 3, ranges 1>0; 0:[b0 b1] from client 2",
+    "client 2: hears written v2",
+)
+"""b1 has two entries of the first writer, b0 the no-op of a take-over that got no further; the next one begins."""
+
+FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
+    with_rules(
+        "D6",
+        "terms only fence, and a take-over ends without a no-op",
+        StreamConfiguration(3, 3, 3, 2, fencing=True),
+        "U2",
+        ends_with_truncation=lambda: False,
+    ),
+    with_rules(
+        "X25",
+        "a no-op does not truncate",
+        THREE_WRITE_TWO,
+        "U2",
+        begin=TWO_DIRTY,
+        truncate_takes=lambda origin, term: False,
+    ),
+    with_rules(
+        "X26",
+        "a no-op at the ack quorum is enough",
+        THREE_WRITE_TWO,
+        "U2",
+        begin=TWO_DIRTY,
+        truncation_is_done=lambda acked, size, mask, ack_quorum: confirms(acked, mask, ack_quorum),
+    ),
+    with_rules(
+        "D9",
+        "a bookie comes back into an ensemble with what an earlier writer left",
+        StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True),
+        "U2",
+        begin=LEFT_OUT,
+        joins_after_truncation=lambda: False,
+    ),
+    with_rules(
+        "X50",
+        "an entry of an older term is kept behind a newer no-op",
+        StreamConfiguration(entries=2, clients=2, take_overs=2, fencing=True),
+        "U7",
+        begin=ONE_NO_OP,
+        counts_as_positive=lambda origin, recovered: True,
+    ),
+    with_rules(
+        "late-truncate",
+        "a truncate is obeyed whenever it comes",
+        StreamConfiguration(breaks=1, fencing=True),
+        "U3",
+        truncate_takes=lambda origin, term: True,
+    ),
+)
+"""Where terms only fence. Only the explorer has them: no program takes such a stream over yet."""

@@ -5,11 +5,12 @@ Source: docs/protocol/streams.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.terms import StreamMode
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.stream_bookies import Value
 
@@ -35,6 +36,7 @@ class StreamConfiguration:
         repairers: clients that repair what is decided, each once.
         changed: it begins in term 2: entry 0 is acknowledged in a fragment that is decided, of which the first spare is
             no member; that one has an entry 0 of term 1, which nobody acknowledged.
+        fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
     """
 
     bookies: int = 2
@@ -54,6 +56,7 @@ class StreamConfiguration:
     explicit_lac: bool = False
     repairers: int = 0
     changed: bool = False
+    fencing: bool = False
 
     @property
     def name(self) -> str:
@@ -78,6 +81,13 @@ class StreamConfiguration:
             explicit_lac=self.explicit_lac,
             timeouts=self.timeouts,
         )
+
+
+def in_mode(record: LedgerMetadata, *, fencing: bool) -> LedgerMetadata:
+    """The record of a new stream whose terms only fence, or name entries."""
+    assert record.terms is not None
+    mode = StreamMode.FENCING if fencing else StreamMode.IDENTIFIERS
+    return replace(record, terms=replace(record.terms, mode=mode))
 
 
 class StreamPlaces(NamedTuple):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from quire.core.terms import origin_of
 from quire.core.transcript import record_text
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.parts import Label
+from quire_testing.explorer.stream_bookies import value_at
 from quire_testing.explorer.stream_parts import StreamReader
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def reads(world: StreamWorld, state: State, which: int) -> Iterator[Move]:
                 command = f"hears LAC {lac} of term {lac_term}, reads the record"
                 yield _reader_move(world, state, which, after, command, name)
         for entry in range(reader.lac + 1):
-            value = (entry, origin_of(entry, reader.record.ranges))
-            if value in bookie.entries and value not in reader.seen:
+            value = value_at(bookie, entry, reader.record)
+            if value is not None and value not in reader.seen:
                 after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
                 yield _reader_move(world, state, which, after, f"reads {entry} of term {value[1]}", name)
 

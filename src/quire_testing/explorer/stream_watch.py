@@ -9,25 +9,27 @@ from collections.abc import Iterable
 from typing import Final
 
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import origin_of, resolve
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status
-from quire_testing.explorer.clients import bookie_name, bookie_number
+from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import INVARIANTS, Violation
-from quire_testing.explorer.stream_bookies import StreamBookie, Value
+from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_clients import StreamClient
+from quire_testing.explorer.stream_fencing import copies_of, fencing_faults
 from quire_testing.explorer.stream_parts import StreamReader
 from quire_testing.explorer.stream_world import State, StreamWorld
 
 STREAM_INVARIANTS: Final = {
     "U1": "an id has at most one acknowledged entry, over all terms",
-    "U2": "an acknowledged entry is what the ranges name at its id, and no later term's first entry takes it away",
+    "U2": "an acknowledged entry is what the ranges name at its id, and no later term's first entry takes it away; where terms "
+    "only fence, no bookie of its write set holds another one at its id",
     "U3": "readable: the ranges name every acknowledged entry, and Qa bookies of its write set hold it (after a loss, one)",
     "U4": "the record's term never falls, no bookie's term is above it or falls, no writer closes the stream unasked",
     "U5": "at most one client is in a term: recovers, or writes, or changes the record",
+    "U6": "where terms only fence, OPEN: on no bookie of the last fragment is an entry of an older term at or above its first id, or its term lower",
     "U7": "a reader of any term sees, of each writer, a prefix of what it wrote",
     "U8": "OPEN: every id below the last range's first entry is on Qa bookies under its origin term (no lost disk)",
     "I5": "order: callers hear of their entries without a gap; no LAC falls",
@@ -91,8 +93,11 @@ class StreamWatch:
         faults += [each.fault for each in world.repairers_of(state)]
         found = [fault for fault in faults if fault is not None]
         found += self._of_terms(store.record, bookies, clients)
-        found += self._of_entries(store.record, bookies, clients)
-        found += self._of_readers(store.record, clients, readers)
+        if store.record.only_fences:
+            found += fencing_faults(store.record, bookies, clients, readers)
+        else:
+            found += self._of_entries(store.record, bookies, clients)
+            found += self._of_readers(store.record, clients, readers)
         return next((Violation(*fault) for fault in found if fault[0] in self._names), None)
 
     def _of_terms(
@@ -122,13 +127,13 @@ class StreamWatch:
                 found += [("U2", text), ("U3", text)]
             if resolve(entry, origin, record.ranges) is False:
                 found.append(("U9", f"{entry} of term {origin} was acknowledged, and is resolved as lost"))
-            copies = _copies(record, bookies, (entry, origin))
+            copies = copies_of(record, bookies, (entry, origin))
             if copies < (1 if lost else record.ack_quorum):
                 found.append(("U3", f"{entry} of term {origin} was acknowledged, and is on {copies} bookies"))
         if record.state is LedgerState.OPEN and not lost:
             for entry in range(record.ranges[-1].first_entry):
                 value = (entry, origin_of(entry, record.ranges))
-                copies = _copies(record, bookies, value)
+                copies = copies_of(record, bookies, value)
                 if copies < record.ack_quorum:
                     found.append(("U8", f"{entry} of term {value[1]} is on {copies} bookies"))
         return found
@@ -168,13 +173,6 @@ def _terms_of(client: StreamClient) -> list[int]:
         TakeOverStatus.OPENING,
     )
     return [*terms, machine.term] if recovers else terms
-
-
-def _copies(record: LedgerMetadata, bookies: list[StreamBookie], value: Value) -> int:
-    """How many bookies of its write set, in the record's fragment, hold an entry."""
-    ensemble = record.ensemble_of(value[0])
-    slots = write_set(value[0], record.ensemble_size, record.write_quorum)
-    return sum(value in bookies[bookie_number(ensemble[slot])].entries for slot in slots)
 
 
 def stream_rows(world: StreamWorld, state: State) -> list[tuple[str, str]]:

@@ -33,13 +33,14 @@ from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import Ask, Label, Table
 from quire_testing.explorer.stream_beginning import changed
-from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies
+from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
 from quire_testing.explorer.stream_parts import (
     StreamBudget,
     StreamConfiguration,
     StreamReader,
     StreamStoreState,
+    in_mode,
     places_of,
 )
 from quire_testing.explorer.stream_readers import reads
@@ -61,8 +62,8 @@ class StreamWorld:
 
     def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:
         c = self.configuration = configuration
-        self.rules = switches.rules
-        self.bookie_driver = StreamBookies(c.ensemble, c.write_quorum, switches.rules, switches.bookie)
+        self.rules, sizes = switches.rules, (c.ensemble, c.write_quorum)
+        self.bookie_driver = StreamBookies(*sizes, self.rules, switches.bookie, fencing=c.fencing)
         self.driver = StreamDriver(c.sizes, switches)
         self.bookies: Table[StreamBookie] = Table()
         self.stores: Table[StreamStoreState] = Table()
@@ -99,7 +100,7 @@ class StreamWorld:
             digest_type=DigestType.CRC32C,
             password=b"",
         )
-        record = new_stream(ledger, 0)
+        record = in_mode(new_stream(ledger, 0), fencing=c.fencing)
         bookies = [StreamBookie()] * self.n
         clients: list[Client] = [self.driver.creator(record, 0)]
         clients += [self.driver.nobody()] * c.clients
@@ -230,9 +231,14 @@ class StreamWorld:
                     for outcome in self.driver.lost(who, slot, name):
                         done = self.done(client, outcome, f"lost {name}", kind="timeout")
                         moves.append((done[0], self.after(list(spent), client, done)))
+                if who.joining:
+                    self._gives_up(spent, client, moves)
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
+        for outcome in self.driver.waited(who):
+            done = self.done(client, outcome, "waited for bookies")
+            moves.append((done[0], self.after(list(state), client, done)))
         if budget.timeouts:
             self._gives_up(self._spent(state, "timeouts"), client, moves)
 
@@ -252,11 +258,10 @@ class StreamWorld:
         """The last entry is read for its length."""
         who = self.clients.parts[state[self.at.client + client]]
         machine = who.machine
-        entry = machine.recovery.lap
-        value = (entry, machine.record.origin_of(entry))
+        entry, record = machine.recovery.lap, machine.record
         held = any(
-            value in self.bookies.parts[state[bookie_number(name)]].entries
-            for name in machine.record.ensemble_of(entry)
+            value_at(self.bookies.parts[state[bookie_number(name)]], entry, record) is not None
+            for name in record.ensemble_of(entry)
         )
         for outcome in self.driver.length_answered(who, found=held):
             done = self.done(client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}")

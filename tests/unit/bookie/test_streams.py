@@ -334,3 +334,48 @@ def test_java_gets_nothing_of_a_stream(bookie: StreamBookie) -> None:
     fence = v2.encode_read(STREAM, bookkeeper.LAST_ENTRY, v2.V2Flag.DO_FENCING, KEY)
     assert v2_code(fence) == bookkeeper.v2_code(Answer.INVALID_TERM)
     assert (bookie.info()["fenced"], bookie.info()["last_entry"]) == (False, 0)
+
+
+# --- truncation, where terms only fence ------------------------------------------------------------------------------
+
+
+def truncated(bookie: StreamBookie, first: int, term: int, **fields: Any) -> Answer:
+    return bookie.ask(Kind.TRUNCATE, native_bodies.encode_truncate(first), term=term, **fields).answer
+
+
+def test_a_truncation_takes_what_earlier_terms_left_and_no_second_one_takes_more(
+    bookie: StreamBookie,
+) -> None:
+    for entry_id in range(5):
+        bookie.add(3, entry_id)
+    assert truncated(bookie, 2, 4) is Answer.OK
+    assert bookie.read(0, 9, 3) == (Answer.OK, {n: b"%d of 3" % n for n in range(2)}, 9)
+    assert bookie.add(3, 5) is Answer.INVALID_TERM, "it is in term 4"
+    assert bookie.add(4, 2, flags=RECOVERY) is Answer.OK, "the no-op"
+    assert bookie.add(4, 3) is Answer.OK
+    for first in (2, 700, 0):
+        assert truncated(bookie, first, 4) is Answer.OK
+    assert bookie.read(0, 9, 4) == (Answer.OK, {n: b"%d of 4" % n for n in (2, 3)}, 9)
+    assert bookie.read(0, 9, 3) == (Answer.OK, {}, 9)
+
+
+def test_a_truncation_is_refused_of_a_lower_term_a_wrong_key_and_an_impossible_id(
+    bookie: StreamBookie,
+) -> None:
+    for entry_id in range(3):
+        bookie.add(4, entry_id)
+    assert truncated(bookie, 0, 3) is Answer.INVALID_TERM
+    assert truncated(bookie, 0, 0) is Answer.INVALID_TERM
+    assert truncated(bookie, 0, 5, features=0) is Answer.BAD_REQUEST, "who did not announce terms has none"
+    assert truncated(bookie, 0, 5, key=b"x" * 20) is Answer.UNAUTHORISED
+    assert truncated(bookie, 0, 4 + (1 << 33)) is Answer.BAD_REQUEST
+    impossible = (-1).to_bytes(8, "big", signed=True)
+    assert bookie.ask(Kind.TRUNCATE, impossible, term=5).answer is Answer.BAD_REQUEST
+    assert bookie.ask(Kind.TRUNCATE, b"", term=5).answer is Answer.BAD_REQUEST
+    assert bookie.read(0, 9, 4) == (Answer.OK, {n: b"%d of 4" % n for n in range(3)}, 9)
+
+
+def test_the_first_word_of_a_stream_may_be_a_truncation(bookie: StreamBookie) -> None:
+    assert truncated(bookie, 0, 2) is Answer.INVALID_TERM, "the record is in term 3"
+    assert truncated(bookie, 0, 3) is Answer.OK
+    assert bookie.info()["term"] == 3

@@ -42,11 +42,30 @@ def test_a_request_of_a_lower_term_is_refused_and_changes_nothing() -> None:
         machine.raise_term(**WHO, term=2).answer,
         machine.set_fence(**WHO).answer,
         machine.explicit_lac(b"body", 9, **WHO, term=2).answer,
+        machine.truncate(**WHO, term=2).answer,
     ):
         assert answer is Answer.INVALID_TERM
     assert not machine.lac_told(9, KEY, 7, 3, 2)
     assert machine.facts == before
     assert machine.is_as_stored(before)
+
+
+def test_a_truncation_is_durable_before_its_response_and_takes_the_term() -> None:
+    machine = stream(3)
+    ready = machine.truncate(**WHO, term=4)
+    assert (ready.record, ready.answer, ready.persisted) == (Journaled.TRUNCATION, Answer.OK, True)
+    assert ready.facts is not None
+    assert ready.facts.term == 4
+    machine.saved(ready.facts)
+    assert machine.truncate(**WHO, term=4).facts is None, "the journal has them"
+
+
+def test_a_truncation_is_refused_of_a_ledger_without_terms_without_a_key_and_in_doubt() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, token=7, digest_type=3), known=True)
+    assert ledger.truncate(**WHO, term=0).answer is Answer.BAD_REQUEST
+    assert ledger.truncate(**WHO, term=1).answer is Answer.BAD_REQUEST
+    assert stream(3).truncate(**{**WHO, "key": b""}, term=3).answer is Answer.UNAUTHORISED
+    assert stream(3, doubt=Doubt(5)).truncate(**WHO, term=3).answer is Answer.UNKNOWN
 
 
 def test_a_higher_term_is_durable_before_any_response() -> None:

@@ -129,6 +129,10 @@ def test_rows_that_cannot_be_read_are_unknown_in_every_term() -> None:
         assert held.unknown == [(0, 12)], "the footer does not say of which term"
         assert held.runs == []
     assert list(storage.held_from(1, 0)) == []
+    [refusal] = truncated(storage, 0, 2)
+    assert "cannot be read, so it is not truncated" in refusal
+    files.bad_reads = None
+    assert read_all(storage, 1, 0, 20, origin_term=1) == payloads(0, 9, b"one")
 
 
 def test_damage_concerns_the_entries_of_its_term() -> None:
@@ -163,3 +167,42 @@ def test_shares_of_a_striped_stream_have_terms_too() -> None:
             }
         storage.close()
         storage = open_storage(files)
+
+
+def truncated(storage: LedgerStorage, first: int, term: int) -> list[str]:
+    """What a truncation is answered: nothing where it was taken."""
+    sink = Answers()
+    storage.truncate(1, first, term, sink, "truncate")
+    settle(storage)
+    return [str(error) for _, error in sink.told if error is not None]
+
+
+def test_what_a_truncation_took_is_gone_after_every_stop_and_what_its_own_term_has_stays() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    assert truncated(storage, 7, 2) == []
+    for _ in range(3):
+        assert read_all(storage, 1, 0, 20, origin_term=1) == payloads(0, 6, b"one")
+        assert read_all(storage, 1, 0, 20, origin_term=2) == payloads(5, 12, b"two")
+        storage.close(clean=False)
+        files = files.crash()
+        storage = open_storage(files, BIG)
+    put(storage, make_run(1, 7, 7, payload=b"back", origin_term=1), Answers(), recovery=True)
+    settle(storage)
+    assert read_all(storage, 1, 7, 20, origin_term=1) == payloads(7, 7, b"back"), "put later, by another one"
+    storage.close()
+
+
+def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -> None:
+    storage = two_terms(FaultyFiles())
+    assert truncated(storage, 8, 2) == []
+    ranges = storage._states.ledgers[1].dead_ranges
+    assert len(ranges) == 1
+    assert truncated(storage, 8, 2) == truncated(storage, 10, 2) == []
+    assert storage._states.ledgers[1].dead_ranges == ranges
+    assert truncated(storage, 0, 3) == [], "a later term takes all"
+    assert read_all(storage, 1, 0, 20, origin_term=2) == {}
+    sink = Answers()
+    storage.truncate(55, 0, 1, sink, "stranger")
+    assert sink.told == [("stranger", None)]
+    storage.close()

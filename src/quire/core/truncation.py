@@ -1,0 +1,92 @@
+"""What ends a take-over where terms only fence: a no-op behind the last recovered entry, which truncates.
+
+An entry is named by its id alone there, so nothing that earlier writers left may stay on a bookie of the last fragment: a
+reader would take it for what the new writer puts at that id. The *no-op* is an entry without a payload at the first id that is
+not recoverable, in the take-over's own term. Every bookie of the ensemble acknowledges a truncation at its id, in that term,
+before the record is opened; those of its write set get the no-op with it.
+
+Entries keep the origin term of the writer that first put them. A take-over that died may have left its no-op on some bookies,
+and on others what was to go; so recovered origin terms never fall.
+
+It sees ids and terms; payloads stay with the driver.
+
+Source: Vanlightly's unbounded ledgers, "Terms for fencing only"; docs/protocol/streams.md, "Terms that only fence".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from quire.core.effects import SendTruncation
+from quire.core.ensemble_change import mask_of
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
+from quire.core.quorum import write_set_masks
+from quire.core.rules import Rules
+from quire.core.terms import NO_TERM
+
+
+@dataclass(slots=True, eq=False)
+class FencingEnd:
+    """Origin terms of what is recovered, and the no-op's acknowledgements. Others read its fields, and only it changes them.
+
+    Attributes:
+        ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
+        rules: the judgements.
+        origin: the origin term of the entry that was recovered last, `NO_TERM` if none was.
+        entry_id: the no-op's, `NO_ENTRY` before it is sent.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    rules: Rules
+    origin: int = field(default=NO_TERM, init=False)
+    entry_id: int = field(default=NO_ENTRY, init=False)
+    _acked: int = field(default=0, init=False)
+
+    def positives(self, entries: Mapping[int, int], origins: Mapping[int, int]) -> dict[int, int]:
+        """Those entries of a response, by id, that are not dirty; it is about one id, and all below it are recovered."""
+        return {
+            entry_id: length
+            for entry_id, length in entries.items()
+            if self.rules.counts_as_positive(origins[entry_id], self.origin)
+        }
+
+    def recovered(self, origin: int) -> None:
+        """The next entry is recovered: the one of this origin term."""
+        self.origin = origin
+
+    def begin(self, entry_id: int) -> None:
+        """Everything below this id is recovered, and on its whole write sets."""
+        assert self.entry_id == NO_ENTRY, "it begins once"
+        self.entry_id = entry_id
+
+    def sends(
+        self, slots: Iterable[int], ensemble: tuple[BookieId, ...], last_add_confirmed: int
+    ) -> list[SendTruncation]:
+        """The truncation to each of these slots, with the no-op to those of its write set."""
+        entry_id, lac, mask = EntryId(self.entry_id), EntryId(last_add_confirmed), self._mask
+        return [
+            SendTruncation(Slot(slot), ensemble[slot], entry_id, bool(mask >> slot & 1), lac)
+            for slot in slots
+        ]
+
+    def acked(self, slot: int) -> bool:
+        """A bookie has acknowledged it; returns whether all have that must."""
+        self._acked |= 1 << slot
+        return self.rules.truncation_is_done(self._acked, self.ensemble_size, self._mask, self.ack_quorum)
+
+    def replaced(self, slots: Iterable[int]) -> None:
+        """The bookies of these slots are new, and have acknowledged nothing."""
+        self._acked &= ~mask_of(slots)
+
+    @property
+    def _mask(self) -> int:
+        masks = write_set_masks(self.ensemble_size, self.write_quorum)
+        return masks[self.entry_id % len(masks)]
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        assert self.entry_id != NO_ENTRY or not self._acked, "what was acknowledged was sent"
+        assert not self._acked >> self.ensemble_size, "acknowledgements are of slots"

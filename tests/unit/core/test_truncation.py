@@ -1,0 +1,231 @@
+"""Dialogues with a take-over of a stream whose terms only fence: the no-op, who must have it, what may be recovered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.core.answers import Answer
+from quire.core.effects import (
+    AwaitBookies,
+    ChooseReplacements,
+    FindReplacements,
+    RecoveryFailed,
+    RereadMetadata,
+    SendRecoveryAdds,
+    SendTruncation,
+    TakenOver,
+    TakeOverSuperseded,
+    WaitForAnswers,
+    WriteMetadata,
+)
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.rules import RULES, Rules
+from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.transcript import effect_line
+from quire.core.writer import WriterMachine
+from quire_testing.explorer.stream_parts import in_mode
+
+OWNER = 77
+
+
+def stream(write_quorum: int = 3, ack_quorum: int = 2) -> LedgerMetadata:
+    """A stream of three bookies in term 1."""
+    ledger = new_ledger(
+        LedgerId(7),
+        ("b0", "b1", "b2"),
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest_type=DigestType.CRC32C,
+        password=b"",
+    )
+    return in_mode(new_stream(ledger, 1), fencing=True)
+
+
+def said(machine: TakeOverMachine) -> list[Any]:
+    machine.check()
+    out, machine.out = machine.out, []
+    return out
+
+
+def fenced(record: LedgerMetadata | None = None, rules: Rules = RULES) -> TakeOverMachine:
+    """A take-over in term 2 whose three bookies know of no LAC: it asks for entry 0."""
+    machine = TakeOverMachine(record or stream(), 3, OWNER, rules)
+    machine.take_over()
+    [announced] = said(machine)
+    machine.metadata_written(announced.record, 4)
+    for slot in range(3):
+        machine.fence_answered(slot, Answer.OK, NO_ENTRY)
+    said(machine)
+    return machine
+
+
+def denies(machine: TakeOverMachine, entry_id: int, slots: tuple[int, ...] = (0, 1, 2)) -> list[Any]:
+    for slot in slots:
+        machine.read_answered(slot, Answer.OK, {}, entry_id, [])
+    machine.waited()
+    return [effect for effect in said(machine) if not isinstance(effect, WaitForAnswers)]
+
+
+def has(machine: TakeOverMachine, slot: int, entry_id: int, origin: int) -> list[Any]:
+    """One bookie has an entry, and the others have not."""
+    machine.read_answered(slot, Answer.OK, {entry_id: 10}, entry_id, [], {entry_id: origin})
+    for other in {0, 1, 2} - {slot}:
+        machine.read_answered(other, Answer.OK, {}, entry_id, [])
+    machine.waited()
+    return [effect for effect in said(machine) if not isinstance(effect, WaitForAnswers)]
+
+
+def written_back(machine: TakeOverMachine, entry_id: int) -> None:
+    for slot in range(3):
+        machine.adds_answered(slot, f"b{slot}", entry_id, entry_id, Answer.OK)
+    said(machine)
+
+
+def test_a_no_op_that_truncates_goes_to_every_bookie_before_the_record_is_opened() -> None:
+    machine = fenced()
+    sends = denies(machine, 0)
+    assert [effect_line(send, ()) for send in sends] == [
+        f"-> b{slot} no-op 0, truncate 0 lac=-1" for slot in range(3)
+    ]
+    assert machine.status is TakeOverStatus.TRUNCATING
+    for slot in (0, 1):
+        machine.truncation_answered(slot, f"b{slot}", Answer.OK)
+        assert said(machine) == []
+    machine.truncation_answered(2, "b2", Answer.OK)
+    [write] = said(machine)
+    assert (write.record.state, write.record.ranges) == (LedgerState.OPEN, ((1, 0), (2, 0)))
+    machine.metadata_written(write.record, 5)
+    assert said(machine) == [TakenOver(write.record, 5, 0, 0, ())], "the client writes behind the no-op"
+
+
+def test_who_is_not_of_the_no_ops_write_set_truncates_only() -> None:
+    sends = denies(fenced(stream(write_quorum=2)), 0)
+    assert [(send.bookie, send.no_op) for send in sends] == [("b0", True), ("b1", True), ("b2", False)]
+    assert effect_line(sends[2], ()) == "-> b2 truncate 0 lac=-1"
+
+
+def test_an_entry_is_written_back_under_its_origin_term_and_waited_for_on_its_whole_write_set() -> None:
+    machine = fenced()
+    adds = has(machine, 2, 0, origin=1)
+    assert [type(add) for add in adds] == [SendRecoveryAdds] * 3
+    assert machine.origin_of(0) == 1
+    for slot in (0, 1):
+        machine.adds_answered(slot, f"b{slot}", 0, 0, Answer.OK)
+        assert said(machine) == [], "the ack quorum is not enough"
+    machine.adds_answered(2, "b2", 0, 0, Answer.OK)
+    assert [read.first for read in said(machine)] == [1, 1, 1]
+    assert [send.entry_id for send in denies(machine, 1)] == [1, 1, 1]
+
+
+def test_an_entry_of_an_older_term_than_the_one_before_it_is_not_there() -> None:
+    """The take-over of term 2 left its no-op, id 0, on one bookie, and what it was to truncate on another."""
+    machine = fenced(stream(ack_quorum=3))
+    has(machine, 0, 0, origin=2)
+    written_back(machine, 0)
+    assert machine.origin_of(0) == 2
+    assert [type(effect) for effect in has(machine, 1, 1, origin=1)] == [SendTruncation] * 3, (
+        "one denial is enough where the ack quorum is all"
+    )
+    machine = fenced(stream(ack_quorum=3), replace(RULES, counts_as_positive=lambda origin, recovered: True))
+    has(machine, 0, 0, origin=2)
+    written_back(machine, 0)
+    assert [type(effect) for effect in has(machine, 1, 1, origin=1)] == [SendRecoveryAdds] * 3
+
+
+def test_a_bookie_that_fails_is_replaced_and_its_successor_gets_the_no_op_too() -> None:
+    machine = fenced()
+    denies(machine, 0)
+    machine.truncation_answered(1, "b1", Answer.TIMED_OUT)
+    [find] = said(machine)
+    assert isinstance(find, FindReplacements)
+    assert (find.slots, find.excluded) == ((1,), ("b1",))
+    machine.replacements_found({find.slots[0]: "b9"})
+    assert [effect_line(send, ()) for send in said(machine)] == ["-> b9 no-op 0, truncate 0 lac=-1"]
+    for slot, bookie in ((0, "b0"), (2, "b2"), (1, "b1")):
+        machine.truncation_answered(slot, bookie, Answer.OK)
+        assert said(machine) == [], "b1 does not count any more"
+    machine.truncation_answered(1, "b9", Answer.OK)
+    [write] = said(machine)
+    assert [(part.first_entry, part.ensemble) for part in write.record.fragments] == [(0, ("b0", "b9", "b2"))]
+
+
+def test_what_is_behind_earlier_entries_begins_a_fragment_with_the_no_op() -> None:
+    machine = fenced()
+    has(machine, 0, 0, origin=1)
+    written_back(machine, 0)
+    denies(machine, 1)
+    machine.truncation_answered(2, "b2", Answer.UNREACHABLE)
+    [find] = said(machine)
+    machine.replacements_found({find.slots[0]: "b9"})
+    for slot, bookie in enumerate(("b0", "b1", "b9")):
+        machine.truncation_answered(slot, bookie, Answer.OK)
+    write = said(machine)[-1]
+    assert [part.first_entry for part in write.record.fragments] == [0, 1]
+    assert write.record.ranges[-1] == (2, 1)
+    machine.metadata_conflicted()
+    assert said(machine) == [RereadMetadata()]
+    machine.metadata_read(machine.record, 9)
+    assert said(machine) == [WriteMetadata(write.record, 9)], "the truncation stands"
+
+
+def test_without_a_spare_it_waits_says_for_whom_and_sends_again() -> None:
+    machine = fenced()
+    denies(machine, 0)
+    machine.truncation_answered(0, "b0", Answer.OK)
+    machine.truncation_answered(1, "b1", Answer.UNREACHABLE)
+    said(machine)
+    machine.replacements_found({})
+    [waits] = said(machine)
+    assert waits == AwaitBookies(("b1",))
+    assert effect_line(waits, ()) == "?? wait until b1 or others are there"
+    machine.truncation_answered(2, "b2", Answer.OK)
+    assert said(machine) == [], "two of three are not all"
+    machine.waited_for_bookies()
+    assert [send.bookie for send in said(machine)] == ["b1"]
+    machine.truncation_answered(1, "b1", Answer.UNREACHABLE)
+    [find] = said(machine)
+    machine.replacements_found({find.slots[0]: "b9"})
+    said(machine)
+    machine.truncation_answered(1, "b9", Answer.OK)
+    assert machine.status is TakeOverStatus.OPENING
+
+
+def test_a_bookie_with_a_higher_term_ends_it_and_so_does_a_wrong_key() -> None:
+    for answer, result in (
+        (Answer.INVALID_TERM, TakeOverSuperseded(None)),
+        (Answer.UNAUTHORISED, RecoveryFailed(Answer.UNAUTHORISED, ("b1",))),
+    ):
+        machine = fenced()
+        machine.truncation_answered(1, "b1", answer)
+        assert said(machine) == [], "nothing was truncated yet"
+        denies(machine, 0)
+        machine.truncation_answered(1, "b1", answer)
+        assert said(machine) == [result]
+        machine.truncation_answered(2, "b2", Answer.OK)
+        machine.waited_for_bookies()
+        assert said(machine) == []
+
+
+def test_a_writer_chooses_bookies_that_have_truncated_from_where_the_new_fragment_begins() -> None:
+    for record, first in ((stream(), 1), (in_mode(stream(), fencing=False), NO_ENTRY)):
+        writer = WriterMachine(record, 1)
+        writer.append(1, 10)
+        for slot in (0, 1):
+            writer.adds_acked(slot, BookieId(f"b{slot}"), 0)
+        writer.append(1, 10)
+        writer.out = []
+        writer.bookie_lost(2, BookieId("b2"))
+        [choose] = [effect for effect in writer.out if isinstance(effect, ChooseReplacements)]
+        assert choose.truncated_from == first
+        said_so = effect_line(choose, record.last_fragment.ensemble)
+        assert said_so == f"?? replace b2, failed b2{', truncated from 1' if first == 1 else ''}"
+
+
+@pytest.mark.parametrize(("origin", "term", "taken"), [(1, 2, True), (2, 2, False), (3, 2, False)])
+def test_a_truncate_takes_what_has_an_earlier_origin_term(origin: int, term: int, *, taken: bool) -> None:
+    """A second copy of it that comes late finds the entries of its own writer, and leaves them."""
+    assert RULES.truncate_takes(origin, term) is taken
