@@ -13,13 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DirectoryEntry, RowFlag, read_directory
+from quire.storage.footer_format import DirectoryEntry, RowFlag
 from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
 from quire.storage.reading import RunReader
@@ -28,10 +26,10 @@ from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.space import directory_of
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
 from quire.wire.run import RunView, count_ids
-from quire.wire.stored_record import place_seed
 
 ROOMY_SHARE: Final = 0.3
 """With more of the disk free than this nothing is compacted."""
@@ -145,7 +143,7 @@ class Compactor:
         sealed: list[SealedSize] = []
         for segment in list(self._segments.values()):
             if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
-                entries = self._directory(segment)
+                entries = directory_of(self._files, segment)
                 sealed.append(self._size(segment, entries))
             if part.over:
                 yield
@@ -166,18 +164,6 @@ class Compactor:
                 return done
         return done
 
-    def _directory(self, segment: Segment) -> list[DirectoryEntry]:
-        """The directory of a sealed segment; empty where it does not verify, which a start or a read reports."""
-        trailer = segment.trailer
-        assert trailer is not None
-        size = trailer.directory_end - trailer.directory_offset
-        try:
-            data = self._files.read_at(segment.sequence, trailer.directory_offset, size)
-        except OSError:
-            return []
-        good = crc32c(data, place_seed(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
-        return list(read_directory(data)) if good else []
-
     def _size(self, segment: Segment, entries: Sequence[DirectoryEntry]) -> SealedSize:
         live = sum(
             one.data_bytes
@@ -189,7 +175,7 @@ class Compactor:
 
     def _carry_all(self, source: Segment, part: Slice) -> Generator[None, None, bool]:
         """Carry over what lives in a segment; whether that was all."""
-        for entry in self._directory(source):
+        for entry in directory_of(self._files, source):
             ledger = self._states.ledgers.get(entry.ledger_id)
             if ledger is None or not ledger.has_span(source.sequence):
                 continue
