@@ -708,6 +708,7 @@ class LedgerStorage:
             "full": journal.full,
             "damages": self.damages.count,
             "carried_bytes": self._compactor.carried_bytes,
+            "merged_runs": self._compactor.merged_runs,
         }
 
     def damaged(self, damage: Damage) -> None:

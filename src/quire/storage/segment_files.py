@@ -69,6 +69,7 @@ class SegmentFiles:
 
     Attributes:
         spares: the names of the files that wait to become segments.
+        segment_bytes: the size of a new segment.
         short: the last attempt to make spares found no descriptor left, not a full disk.
     """
 
@@ -91,6 +92,7 @@ class SegmentFiles:
         self._open: OrderedDict[int, File] = OrderedDict()
         self._sealed: set[int] = set()
         self.short = False
+        self.segment_bytes = config.segment_bytes
         files.make_directory(self.directory)
         direct, kind = files.writes_direct(self.directory)
         self.direct = direct if config.direct is None else config.direct
