@@ -217,7 +217,13 @@ class LedgerStorage:
         """
         chance = chance or random.SystemRandom()
         segment_files = SegmentFiles(
-            Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
+            Path(directory),
+            config,
+            identity.cluster_instance,
+            identity.bookie_id,
+            files,
+            chance,
+            clock.now_ms,
         )
         start = Start(segment_files, rules)
         try:

@@ -198,7 +198,7 @@ class Reclaimer:
 
     def _was_recycled(self, segment: Segment, spare: str) -> None:
         if spare:
-            self._files.add_spare(spare)
+            self._files.add_spare(spare, rests=True)
         self._recycled.append(segment)
         self._recycling = False
         self._recycle_next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from quire.core.bookie_ledger import LedgerFacts
@@ -11,7 +12,7 @@ from quire.core.space import Reason
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from quire_testing.kit.stepped import StepClock, StepWorker
-from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
+from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, settle
 
 FILLER = 99
 SEGMENT = 128 * 1024
@@ -214,3 +215,33 @@ def test_a_segment_on_its_way_back_is_counted_until_its_file_is_there() -> None:
 def _all_back(storage: LedgerStorage) -> bool:
     storage.flush()
     return not storage._reclaimer.returning
+
+
+def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another() -> None:
+    files, clock = FaultyFiles(), StepClock(1_000_000)
+    storage, sink = open_storage(files, replace(SMALL, recycled_rest_ms=1000), clock=clock), Answers()
+    number = 0
+
+    def fill() -> int:
+        """Fill a segment; returns the next one, and whether its file was one before."""
+        nonlocal number
+        newest = max(storage.segments)
+        while max(storage.segments) == newest:
+            put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+            settle(storage)
+            number += 1
+        return max(storage.segments)
+
+    for _ in range(3):
+        fill()
+    delete(storage, FILLER)
+    storage.reclaim()
+    settle(storage)
+    assert [name.rpartition(".")[2] for name in storage._files.spares] == ["fresh"] * 3 + ["used"] * 3
+    assert not storage.segments[fill()].recycled, "a reader may still have a place in the others"
+    clock.ms += 1000
+    assert storage.segments[fill()].recycled
+    clock.ms -= 1000
+    while len(storage._files.spares) > 3:
+        fill()
+    assert all(error is None for _, error in sink.told), "where there is no other it is used at once"
