@@ -150,6 +150,9 @@ STEPS: list[Heading | Step] = [
     Step("quire autorecovery --rate 50", until="Ctrl-C stops it."),
     *_steps(
         "quire bookie forget bookie-9",
+        "quire bookie space --bookie bookie-9",
+        "quire bookie collect",
+        "quire bookie compact --now --bookie bookie-9",
         "quire ledger repair 999",
         "quire cluster orphans",
         "quire cluster orphans --delete",

@@ -21,6 +21,9 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.ids import ID_MAX
 from quire.core.quorum import residues_of_slot
+from quire.storage.footer_format import Row
+from quire.storage.index import RunPiece
+from quire.storage.merging import may_merge
 from quire.storage.state_format import DEAD_RANGES_MAX
 from quire.wire.run import ids_in
 from support.rounds import keep_figures, rounds
@@ -51,11 +54,13 @@ class Model:
         entries: by origin term and entry id, every (LSN, payload) that is not dead.
         condemned: (first, last, LSN up to which nothing is said of them).
         doubt: of its facts.
+        term_lsn: of its facts: runs from before it are not merged with later ones, so a drop up to it is exact.
     """
 
     entries: dict[int, dict[int, list[tuple[int, bytes]]]] = field(default_factory=dict)
     condemned: list[tuple[int, int, int]] = field(default_factory=list)
     doubt: Doubt | None = None
+    term_lsn: int = 0
 
     def kill(self, first: int, last: int, through: int) -> None:
         for of_term in self.entries.values():
@@ -120,6 +125,9 @@ class World:
 
     def _drop(self, ledger_id: int, first: int, last: int) -> None:
         through = max(0, self.storage.last_lsn - self.chance.choice((0, 0, 0, 3, 20)))
+        if self.storage.written_since(ledger_id, through):
+            # Whoever drops looks at what was put since, or names the LSN of a term: merged runs bear their highest LSN.
+            through = self.models[ledger_id].term_lsn
         self.serial += 1
         told = len(self.sink.told)
         self.storage.drop(ledger_id, first, last, through, self.sink, ("drop", self.serial))
@@ -186,13 +194,37 @@ class World:
         assert facts is not None
         facts.deleted_until_ms = 0
         self.storage.put_facts(facts, self.sink, "alive")
-        self.models[ledger_id] = Model(doubt=facts.doubt)
+        self.models[ledger_id] = Model(doubt=facts.doubt, term_lsn=facts.term_lsn)
 
     def limbo(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
         facts.doubt = None if facts.doubt else Doubt(self.storage.last_lsn)
         self.storage.put_facts(facts, self.sink, "limbo")
         self.models[ledger_id].doubt = facts.doubt
+
+    def take_term(self, ledger_id: int) -> None:
+        facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
+        facts.term_lsn = self.storage.last_lsn
+        self.storage.put_facts(facts, self.sink, "term")
+        self.models[ledger_id].term_lsn = facts.term_lsn
+
+    def append(self, ledger_id: int) -> None:
+        """Short runs one after another, as writers put them: they are merged."""
+        model, first = self.models[ledger_id], self.chance.randrange(LAST - 8)
+        term = self.chance.choice(TERMS) if ledger_id in STREAMS else 0
+        of_term = model.entries.setdefault(term, {})
+        for entry_id in range(first, first + 8):
+            if entry_id == first + 4 and self.chance.random() < 0.5:
+                self.take_term(ledger_id)
+            self.serial += 1
+            payload = b"%d " % self.serial
+            put(
+                self.storage,
+                make_run(ledger_id, entry_id, entry_id, payload=payload, origin_term=term),
+                self.sink,
+            )
+            of_term.setdefault(entry_id, []).append((self.storage.last_lsn, payload + b"/%d" % entry_id))
+        model.condemned.clear()
 
     def fill(self, number: int) -> None:
         """A segment fills with what others may outlive; what filled those before is deleted now and then."""
@@ -285,6 +317,8 @@ STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
     "acquit": (World.acquit, LEDGER),
     "delete": (World.delete, LEDGER),
     "limbo": (World.limbo, LEDGER),
+    "take term": (World.take_term, LEDGER),
+    "append": (World.append, LEDGER),
     "fill": (World.fill, st.integers(0, 3)),
     "reclaim": (World.reclaim, st.integers(0, 1)),
     "compact": (World.compact, st.integers(0, 1)),
@@ -308,7 +342,7 @@ def at_length(seed: int, operations: int) -> Counter[str]:
     """A long life; each kind of step happens in it."""
     world, chance = World(seed), random.Random(seed)
     counted = world.counted
-    carried = 0
+    carried = merged = 0
     for number in range(operations):
         name = chance.choice(OFTEN)
         of_ledger = STEPS[name][1] is LEDGER
@@ -323,6 +357,8 @@ def at_length(seed: int, operations: int) -> Counter[str]:
         counted["given back"] += len(segments - set(world.storage.segments))
         carried, before = world.storage.statistics()["carried_bytes"], carried
         counted["carried"] += carried > before
+        merged, before = world.storage.statistics()["merged_runs"], merged
+        counted["merged"] += max(merged - before, 0)
     world.stop(2)
     world.storage.close()
     return counted
@@ -331,12 +367,33 @@ def at_length(seed: int, operations: int) -> Counter[str]:
 def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
-    assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried"]), counted
+    assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried", "merged"]), counted
+
+
+def across_terms(one: Row, other: Row, _term_lsn: int) -> bool:
+    return may_merge(one, other, 0)
+
+
+def lowest_lsn(pieces: list[RunPiece]) -> int:
+    return min(piece.row.lsn for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant", "seed"), [("may_merge", across_terms, 3), ("merged_lsn", lowest_lsn, 1)]
+)
+def test_a_wrong_merge_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, mutant: Callable[..., Any], seed: int
+) -> None:
+    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    at_length(seed, 300)
+    monkeypatch.setattr(f"quire.storage.merging.{name}", mutant)
+    with pytest.raises(AssertionError):
+        at_length(seed, 300)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_million_operations() -> None:
     counted = at_length(39, rounds(20_000, 1_000_000))
-    assert all(counted[name] > 100 for name in [*STEPS, "given back", "carried"]), counted
+    assert all(counted[name] > 100 for name in [*STEPS, "given back", "carried", "merged"]), counted
     keep_figures("storage_against_a_dictionary", dict(sorted(counted.items())), seed=39)

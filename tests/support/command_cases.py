@@ -17,6 +17,8 @@ LINES: dict[tuple[str, ...], str] = {
     ("up",): "--dir {tmp}/up --bookies 1",
     ("demo",): "--input {tmp}/missing --dir {tmp}/demo",
     ("bookie",): "--dir {tmp}/b --cluster sqlite:{tmp}/b.db --create --listen 127.0.0.1:0",
+    ("bookie", "collect"): "--now",
+    ("bookie", "compact"): "--now",
     ("check",): "--seconds 1",
     ("bench", "append"): "--seconds 0.1",
     ("bench", "latency"): "--seconds 0.1",

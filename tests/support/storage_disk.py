@@ -22,8 +22,10 @@ from quire_testing.kit.stepped import StepClock, StepWorker
 
 IDENTITY = Identity("cluster-1", BookieId("b1.k7f3q"))
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
-SMALL = StorageConfig(segment_bytes=128 * 1024, group_bytes_max=16 * 1024, recent_bytes_max=0)
-"""Small segments, and every durable run is read from its segment."""
+SMALL = StorageConfig(
+    segment_bytes=128 * 1024, group_bytes_max=16 * 1024, recent_bytes_max=0, recycled_rest_ms=0
+)
+"""Small segments, every durable run is read from its segment, and recycled files are used first."""
 
 
 class FaultyFile(DiskFile):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from quire.bookie.garbage import COMPACTING
 from quire.core import conditions as kinds
 from quire.core.conditions import Announcements, Condition, SlowLoop
 
@@ -188,6 +189,15 @@ class Attention:
             what = f"the collector could not look for deleted ledgers: {collector.told.failure}"
             ends = "the next pass that succeeds; check that the metadata store responds"
             yield Condition(kinds.FAILED_TASK, what, ends, "collector")
+        if stuck_ms := collector.progress.stuck_ms(self._clock.now_ms()):
+            yield self._stuck(stuck_ms, collector.progress.doing)
+
+    @staticmethod
+    def _stuck(stuck_ms: int, doing: str) -> Condition:
+        name = "compactor" if doing == COMPACTING else "collector"
+        what = f"the {name} has not moved for {stuck_ms // 1000} s, three of its intervals or more: {doing or 'waiting'}"
+        ends = "its next step; check that the metadata store and the disk respond, or restart the bookie, and report it"
+        return Condition(kinds.FAILED_TASK, what, ends, f"stuck {name}")
 
     def _of_the_process(self) -> Iterator[Condition]:
         for name, error in self._failed.items():

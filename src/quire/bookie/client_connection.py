@@ -88,8 +88,8 @@ class Serving(Protocol):
     def answer_for(self, error: StorageError) -> Answer:
         """The response to an add that could not be stored."""
 
-    def answer_info(self, body: Buffer) -> dict[str, Any]:
-        """What the bookie says of itself."""
+    def answer_info(self, body: Buffer, then: Callable[[dict[str, Any]], None]) -> None:
+        """Hand over what the bookie says of itself, at once or when that is found."""
 
 
 class ClientConnection(FrameProtocol, Asker):

@@ -409,8 +409,7 @@ class Connection(ClientConnection):
     def _serve_rest(self, request: Request) -> None:
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
-            info = self._server.answer_info(request.body)
-            self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
+            self._server.answer_info(request.body, partial(self._tell, request))
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
             items = native_bodies.decode_lacs(request.body)
             if not self.terms and any(term for _, _, _, term, *_ in items):
@@ -436,6 +435,9 @@ class Connection(ClientConnection):
             self.answer(request, answer, body=[native_bodies.encode_held(*page, version=self._version)])
         else:
             self._ledger_info(request)
+
+    def _tell(self, request: Request, info: dict[str, Any]) -> None:
+        self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
 
     def _write_lac(self, request: Request) -> None:
         if request.term:

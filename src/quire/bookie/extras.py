@@ -91,6 +91,7 @@ class ExtraCollector:
         told: what operators are shown.
         lists: asks other bookies what they hold.
         waiting: by ledger, its first look.
+        kept: ledgers of which the last look kept what is too many.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class ExtraCollector:
         self.told = ExtrasReport()
         self.lists: MemberLists = no_lists
         self.waiting: dict[int, LookedAt] = {}
+        self.kept: set[int] = set()
 
     async def collect(self) -> None:
         """One pass.
@@ -122,10 +124,12 @@ class ExtraCollector:
             QuireError: the metadata store did not respond, or the disk failed; what was not dropped is found again.
         """
         due_ms = self._clock.now_ms() - self._grace_ms
+        self.kept = {ledger_id for ledger_id in self.kept if self._storage.last_entry(ledger_id) >= 0}
         due = [ledger_id for ledger_id, looked in self.waiting.items() if looked.at_ms <= due_ms]
         dropped = 0
         for ledger_id in due:
             looked = self.waiting.pop(ledger_id)
+            self.kept.discard(ledger_id)
             if await self._finish(ledger_id, looked.look):
                 dropped += 1
                 if dropped <= NAMED_MAX:
@@ -203,6 +207,7 @@ class ExtraCollector:
             ]
             if not self._held_of_any(held, gone):
                 self.told.kept += 1
+                self.kept.add(ledger_id)
                 return False
             await self._drop(ledger_id, first, gone)
         finally:

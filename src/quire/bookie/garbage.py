@@ -28,6 +28,7 @@ from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.pending_drops import PendingDrops
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
 from quire.core.garbage import (
@@ -41,6 +42,7 @@ from quire.core.garbage import (
     id_to_leap_over,
 )
 from quire.core.ids import ID_MAX, LedgerId
+from quire.core.progress import TaskProgress
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError
@@ -63,6 +65,7 @@ DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
 """So many ids go into one response."""
+COMPACTING: Final = "compacting segments"
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class CollectorReport:
         passes: of this process that were finished; `last_pass_ms`: wall clock of the last one's end.
         dropped: ledgers, by this process.
         due: what would go if the collector did not hold.
+        retired, carried: segments that were given back, and that were compacted, by this process.
         failures: passes that failed; `failure`: the last one's error, empty after a pass that did not fail.
     """
 
@@ -80,6 +84,8 @@ class CollectorReport:
     last_pass_ms: int = 0
     dropped: int = 0
     due: Sequence[int] = ()
+    retired: int = 0
+    carried: int = 0
     failures: int = 0
     failure: str = ""
 
@@ -90,41 +96,14 @@ async def _turn(ledger_ids: Sequence[int]) -> None:
         await asyncio.sleep(0)
 
 
-class _Drops:
-    """The drops of one pass that are on their way to the disk: counted, as there may be very many.
+class GarbageCollector:
+    """One bookie's collector; `prepare` before the bookie serves, then `run`, which never ends.
 
     Attributes:
-        begun: how many there are, durable or not.
+        told: what operators are shown.
+        extras: drops copies that are too many.
+        progress: whether it moves.
     """
-
-    def __init__(self) -> None:
-        self.begun = 0
-        self._done = 0
-        self._error: StorageError | None = None
-        self._all: asyncio.Future[None] | None = None
-
-    def one_durable(self, error: StorageError | None) -> None:
-        """One is on the disk, or failed."""
-        self._done += 1
-        self._error = self._error or error
-        if self._all is not None and self._done == self.begun and not self._all.done():
-            self._all.set_result(None)
-
-    async def durable(self) -> None:
-        """Return when all that were begun are on the disk.
-
-        Raises:
-            StorageError: one of them is not.
-        """
-        if self._done < self.begun:
-            self._all = asyncio.get_running_loop().create_future()
-            await self._all
-        if self._error is not None:
-            raise self._error
-
-
-class GarbageCollector:
-    """One bookie's collector; `prepare` before the bookie serves, then `run`, which never ends."""
 
     def __init__(
         self,
@@ -152,6 +131,8 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._warned = 0
+        self._passing = asyncio.Lock()
+        self.progress = TaskProgress(int(config.garbage_seconds * 1000), clock.now_ms())
         grace_ms = int(config.tombstone_seconds * 1000)
         self.extras = ExtraCollector(
             store.bookie_id, storage, ledgers, store.records.ledgers, clock, grace_ms, rules
@@ -221,8 +202,11 @@ class GarbageCollector:
 
     # --- a pass --------------------------------------------------------------------------------------------------
 
-    async def collect(self) -> int:
-        """One pass.
+    async def collect(self, *, compact: bool = False) -> int:
+        """One pass, after one that is being made.
+
+        Args:
+            compact: compact what is worth it on a full disk, however much of the disk is free.
 
         Returns:
             How many ledgers were dropped.
@@ -231,7 +215,18 @@ class GarbageCollector:
             QuireError: the metadata store did not respond, or the disk failed; nothing was dropped on the strength of
                 that.
         """
+        async with self._passing:
+            try:
+                return await self._collect(compact=compact)
+            finally:
+                self._moved("")
+
+    def _moved(self, doing: str) -> None:
+        self.progress.moved(self._clock.now_ms(), doing)
+
+    async def _collect(self, *, compact: bool) -> int:
         before = self.told.dropped
+        self._moved("counting its pass")
         mine = await self._count()
         try:
             await self._compare(mine)
@@ -240,8 +235,9 @@ class GarbageCollector:
                 await self._keep()  # the counter is this bookie's own, whatever came after
             raise
         if mine is not None:
+            self._moved("looking for copies that are too many")
             await self.extras.collect()
-        await self._clean_disk()
+        await self._clean_disk(compact=compact)
         self.told.passes += 1
         self.told.last_pass_ms = self._clock.wall_ms()
         self.told.failure = ""
@@ -257,6 +253,7 @@ class GarbageCollector:
         begun_ms = self._clock.now_ms()
         highest = await self._look()
         await _turn(machine.missing)
+        self._moved("looking for tombstones")
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
         await _turn(machine.missing)
@@ -324,6 +321,7 @@ class GarbageCollector:
         held.sort()
         at, after, highest = 0, None, -1
         while True:
+            self._moved("comparing ledgers with their records")
             records, whole = await self._store.records.page(after)
             page = [one.ledger_id for one in records]
             found = set(page)
@@ -355,9 +353,10 @@ class GarbageCollector:
 
     async def _drop(self, doomed: Sequence[Doomed], mine: int) -> None:
         """Look once more, and drop; returns when all of that is on the disk."""
-        drops = _Drops()
+        drops = PendingDrops()
         for at in range(0, len(doomed), LOOKED_AT_ONCE):
             batch = doomed[at : at + LOOKED_AT_ONCE]
+            self._moved("dropping ledgers")
             before_look = self._storage.last_lsn
             gone = await self._store.look(batch, mine)
             for one, record_there in zip(batch, gone, strict=True):
@@ -371,7 +370,7 @@ class GarbageCollector:
             log.info("bookie %s dropped %d more ledgers in this pass", self._bookie_id, more)
         await drops.durable()
 
-    def _drop_one(self, ledger_id: int, proof: Proof, drops: _Drops) -> None:
+    def _drop_one(self, ledger_id: int, proof: Proof, drops: PendingDrops) -> None:
         until = self._clock.wall_ms() + int(self._config.tombstone_seconds * 1000)
         drops.begun += 1
         self._ledgers.delete(ledger_id, until, drops.one_durable)
@@ -406,15 +405,32 @@ class GarbageCollector:
                 path=str(self._file.path),
             ) from error
 
-    async def _clean_disk(self) -> None:
+    async def _clean_disk(self, *, compact: bool) -> None:
         for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
-        await _through(self._storage.reclaim_slices())
+        await self._give_back()
         disk = disk_facts(self._config.directory)
         free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
-        if await _through(self._storage.compact_slices(free_share)):
-            await _through(self._storage.reclaim_slices())
+        carried = await self._through(
+            self._storage.compact_slices(0.0 if compact else free_share), COMPACTING
+        )
+        if carried:
+            self.told.carried += carried
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        self.told.retired += await self._through(self._storage.reclaim_slices(), "giving back segments")
+
+    async def _through(self, slices: Generator[None, None, int], doing: str) -> int:
+        """Take all slices of some work, with a turn of the loop behind each; returns what it returns."""
+        while True:
+            self._moved(doing)
+            try:
+                next(slices)
+            except StopIteration as end:
+                return int(end.value)
+            await asyncio.sleep(0)
 
     async def _leap(self, above: int) -> None:
         await self._store.raise_ledger_ids(LedgerId(above))
@@ -455,9 +471,17 @@ class GarbageCollector:
             "unknown": len(self._machine.unknown),
             "extras_waiting": len(self.extras.waiting),
             "extras_dropped": self.extras.told.dropped,
+            "retired": told.retired,
+            "compacted": told.carried,
+            "doing": self.progress.doing or None,
+            "stuck_ms": self.progress.stuck_ms(self._clock.now_ms()),
             "failures": told.failures,
             "failure": told.failure or None,
         }
+
+    def without_record(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The ledgers here that have no record: those without a proof of deletion, and those that are held."""
+        return self._machine.unknown, self.told.due
 
     def orphans(self, after: int) -> dict[str, Any]:
         """What INFO says of what is kept without a record: a page of the ids above `after`, ascending.
@@ -472,13 +496,3 @@ class GarbageCollector:
         through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_TOLD_MAX), default=ID_MAX)
         unknown, due = (ids[: bisect_right(ids, through)] for ids in pages)
         return {"unknown": unknown, "due": due, "through": through}
-
-
-async def _through(slices: Generator[None, None, int]) -> int:
-    """Take all slices of some work, with a turn of the loop behind each; returns what it returns."""
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return int(end.value)
-        await asyncio.sleep(0)

@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,18 +37,14 @@ from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.lost_ledgers import LostLedgers
 from quire.bookie.record_reads import RecordReads
+from quire.bookie.space import SpaceReport
 from quire.bookie.unread import UnreadAnswers
 from quire.bookie.vigil import Vigil
 from quire.bookie.waiters import LateRefusalError
 from quire.core.answers import Answer
 from quire.core.boot import BootState
 from quire.core.descriptors import share_out
-from quire.core.errors import (
-    DiskFullError,
-    MisuseError,
-    QuireError,
-    StorageError,
-)
+from quire.core.errors import DiskFullError, MisuseError, QuireError, StorageError
 from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
@@ -117,6 +114,7 @@ class BookieServer:
         self.storage: LedgerStorage
         self.ledgers: Ledgers
         self.collector: GarbageCollector
+        self.space: SpaceReport
         self.attention: Attention
         self.record_reads: RecordReads
         self.first_words: FirstWords
@@ -259,6 +257,8 @@ class BookieServer:
             return
         if self._server is not None:
             self._server.close()
+        if hasattr(self, "space"):
+            self.space.close()
         if hasattr(self, "ledgers"):
             self.record_reads.close()
             if clean and self.storage.failure is None:
@@ -283,7 +283,9 @@ class BookieServer:
         asked = CollectorStore(self.store, self.bookie_id)
         machine: dict[str, Any] = {"clock": self.clock, "files": self._files, "worker": self._worker}
         machine |= {"chance": self._chance, "rules": self._rules}
-        return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
+        made = GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
+        self.space = SpaceReport(self.config, self.storage, made, self.clock)
+        return made
 
     def _make_search(self) -> LostLedgers:
         return LostLedgers(self.bookie_id, BothRecords(self.store), self.storage, self.ledgers)
@@ -477,13 +479,18 @@ class BookieServer:
             "damages": [str(damage) for damage in storage.damages.kept],
             "limbo": len(storage.limbo),
             "collector": self.collector.info(),
+            "space": self.space.last,
             "conditions": self.attention.info(),
             "version": program_version(),
             "uptime_ms": self.attention.uptime_ms,
             "disk": disk_facts(self.config.directory),
         }
 
-    def answer_info(self, body: Buffer) -> dict[str, Any]:
-        """What this bookie says of itself, or of the ledgers that it keeps without a record."""
-        after = native_info.decode_info_question(body)
-        return self.info() if after is None else {"orphans": self.collector.orphans(after)}
+    def answer_info(self, body: Buffer, then: Callable[[dict[str, Any]], None]) -> None:
+        """Hand over what this bookie says of itself, of the ledgers that it keeps without a record, or of its space."""
+        question = native_info.decode_info_question(body)
+        if question.space is not None:
+            self.space.ask(question.space, then)
+        else:
+            after = question.orphans_after
+            then(self.info() if after is None else {"orphans": self.collector.orphans(after)})

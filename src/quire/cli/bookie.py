@@ -1,4 +1,4 @@
-"""`quire bookie`: one bookie in the foreground."""
+"""`quire bookie`: one bookie in the foreground; and the commands about one bookie."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output
+from quire.cli.space import collect, compact, space
 from quire.core.errors import MisuseError
 
 DirOption = Annotated[
@@ -64,6 +65,9 @@ AdoptOption = Annotated[
 
 app = typer.Typer()
 app.command("forget")(forget)
+app.command("space")(space)
+app.command("collect")(collect)
+app.command("compact")(compact)
 
 
 @app.callback(invoke_without_command=True)

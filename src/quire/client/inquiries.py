@@ -16,6 +16,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
 from quire.wire.native_bodies import WHOLE_LIST
+from quire.wire.native_info import InfoQuestion, SpaceTask
 from quire.wire.requests import AskInfo, BookieRequest, ClearLimbo, ListEntries
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,9 @@ class Inquiries(ABC):
         self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, Orphans | None]:
         """A page of the ledgers that it keeps without a record, above an id; None if its version has no such page."""
-        answer, info = await self._request(bookie, AskInfo(orphans_after=after), timeout_ms)
+        answer, info = await self._request(
+            bookie, AskInfo(question=InfoQuestion(orphans_after=after)), timeout_ms
+        )
         try:
             told = info.get("orphans")
             if told is None:
@@ -93,6 +96,15 @@ class Inquiries(ABC):
             return answer, Orphans(unknown, due, int(told["through"]))
         except (AttributeError, KeyError, TypeError, ValueError):
             return Answer.ERROR, None
+
+    async def space(
+        self, bookie: BookieId, task: SpaceTask, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, dict[str, Any]]:
+        """What holds its space, after a task: `space`, `came_back` and `failure`; BAD_REQUEST where its version cannot say."""
+        question = InfoQuestion(space=task)
+        answer, info = await self._request(bookie, AskInfo(question=question), timeout_ms)
+        # A bookie of Java says what it says of its disk.
+        return (Answer.BAD_REQUEST, {}) if answer is Answer.OK and "came_back" not in info else (answer, info)
 
     async def clear_limbo(
         self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS

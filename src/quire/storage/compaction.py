@@ -13,25 +13,24 @@ from collections.abc import Callable, Generator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DirectoryEntry, RowFlag, read_directory
+from quire.storage.footer_format import DirectoryEntry, RowFlag
 from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
+from quire.storage.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
 from quire.storage.reading import RunReader
 from quire.storage.reclaim import BACKLOG_MAX
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.space import directory_of
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
 from quire.wire.run import RunView, count_ids
-from quire.wire.stored_record import place_seed
 
 ROOMY_SHARE: Final = 0.3
 """With more of the disk free than this nothing is compacted."""
@@ -48,7 +47,7 @@ class SealedSize(NamedTuple):
     """What a sealed segment holds.
 
     Attributes:
-        sequence: which.
+        sequence: which; segments that were begun later have higher ones.
         live: bytes of the runs of ledgers that have something living there: at least what would be copied.
         whole: bytes of its file, which come back.
     """
@@ -56,6 +55,14 @@ class SealedSize(NamedTuple):
     sequence: int
     live: int
     whole: int
+
+    def worth(self, newest: int) -> float:
+        """What compacting it brings for what it costs: bytes that come back, by age, for bytes that are read and put again.
+
+        What lives in an old segment has lived for long and will stay; in a new one more may die without being copied.
+        """
+        share = self.live / self.whole
+        return (1 - share) * (newest - self.sequence + 1) / (1 + share)
 
 
 def sparse_share(free_share: float) -> float:
@@ -71,10 +78,11 @@ def sparse_share(free_share: float) -> float:
 
 
 def plan(sealed: Sequence[SealedSize], free_share: float) -> list[int]:
-    """The segments that are worth compacting, those that cost least first; of equals the oldest."""
+    """The segments that are worth compacting, those that are worth most first; of equals the oldest."""
     most = sparse_share(free_share)
+    newest = max((one.sequence for one in sealed), default=0)
     worth = [one for one in sealed if 0 < one.live <= most * one.whole]
-    return [one.sequence for one in sorted(worth, key=lambda one: (one.live / one.whole, one.sequence))]
+    return [one.sequence for one in sorted(worth, key=lambda one: (-one.worth(newest), one.sequence))]
 
 
 class _StaysError(Exception):
@@ -96,6 +104,7 @@ class Compactor:
 
     Attributes:
         carried_bytes: of run bodies, by this process.
+        merged_runs: runs that were put again as part of a longer one, by this process.
         stays: segments with something that does not verify.
     """
 
@@ -121,7 +130,9 @@ class Compactor:
         self._damages_before = 0
         self._at_work = False
         self._in_slice = 0
+        self._merging = Merging(min(MERGED_BYTES_MAX, files.segment_bytes // SEGMENT_SHARE))
         self.carried_bytes = 0
+        self.merged_runs = 0
         self.stays: set[int] = set()
 
     def steps(self, free_share: float) -> Generator[None, None, int]:
@@ -145,7 +156,7 @@ class Compactor:
         sealed: list[SealedSize] = []
         for segment in list(self._segments.values()):
             if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
-                entries = self._directory(segment)
+                entries = directory_of(self._files, segment)
                 sealed.append(self._size(segment, entries))
             if part.over:
                 yield
@@ -154,6 +165,7 @@ class Compactor:
             source = self._segments.get(sequence)
             if source is None or source.trailer is None:
                 continue
+            self._merging.clear()
             try:
                 done += yield from self._carry_all(source, part)
             except _StaysError:
@@ -166,18 +178,6 @@ class Compactor:
                 return done
         return done
 
-    def _directory(self, segment: Segment) -> list[DirectoryEntry]:
-        """The directory of a sealed segment; empty where it does not verify, which a start or a read reports."""
-        trailer = segment.trailer
-        assert trailer is not None
-        size = trailer.directory_end - trailer.directory_offset
-        try:
-            data = self._files.read_at(segment.sequence, trailer.directory_offset, size)
-        except OSError:
-            return []
-        good = crc32c(data, place_seed(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
-        return list(read_directory(data)) if good else []
-
     def _size(self, segment: Segment, entries: Sequence[DirectoryEntry]) -> SealedSize:
         live = sum(
             one.data_bytes
@@ -189,7 +189,7 @@ class Compactor:
 
     def _carry_all(self, source: Segment, part: Slice) -> Generator[None, None, bool]:
         """Carry over what lives in a segment; whether that was all."""
-        for entry in self._directory(source):
+        for entry in directory_of(self._files, source):
             ledger = self._states.ledgers.get(entry.ledger_id)
             if ledger is None or not ledger.has_span(source.sequence):
                 continue
@@ -209,6 +209,7 @@ class Compactor:
             at = entry.first
             while at <= entry.last:
                 if entry.ledger_id in self._reader.condemned:
+                    self._merging.clear()
                     return False
                 found = self._reader.pieces(entry.ledger_id, ledger, at, entry.last, term)
                 some = list(islice(found, LOOKED_AT))
@@ -222,6 +223,7 @@ class Compactor:
                 if len(some) < LOOKED_AT:
                     break
                 at = max(at, some[-1].last) + 1
+            self._put_merged(entry.ledger_id, ledger)
         return True
 
     @property
@@ -229,8 +231,8 @@ class Compactor:
         return Space.COMPACTION if self._journal.full else Space.ADDS
 
     def _carry(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> None:
-        """Put a piece again, unless its ledger was deleted or emptied since it was found."""
-        if self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through:
+        """Put a piece again, unless its ledger was deleted or emptied since it was found; it may wait for the next one."""
+        if self._is_dead(ledger_id, ledger, piece):
             return
         if piece.row.flags & RowFlag.DAMAGED:
             raise _StaysError
@@ -250,9 +252,26 @@ class Compactor:
                 return
             offsets = run.offsets()
             run = RunView.parse(cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]))
-        self._put(run, piece, self._space)
+        term_lsn = ledger.facts.term_lsn if ledger.facts is not None else 0
+        if not self._merging.fits(piece, run, term_lsn):
+            self._put_merged(ledger_id, ledger)
+        self._merging.add(piece, run)
         self._in_slice += len(run.body)
-        self.carried_bytes += len(run.body)
+
+    def _is_dead(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> bool:
+        return self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through
+
+    def _put_merged(self, ledger_id: int, ledger: StoredLedger) -> None:
+        """Put what waits, as one run. What was put or dropped meanwhile does it no harm: it is younger than the source."""
+        merging = self._merging
+        if not merging.runs:
+            return
+        run, piece = merging.merged()
+        if not self._is_dead(ledger_id, ledger, piece):
+            self._put(run, piece, self._space)
+            self.carried_bytes += len(run.body)
+            self.merged_runs += len(merging.runs) if len(merging.runs) > 1 else 0
+        merging.clear()
 
     def _pause(self, part: Slice) -> Generator[None, None, None]:
         """Let others have their turn, and the disk catch up."""

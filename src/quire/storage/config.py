@@ -51,6 +51,8 @@ class StorageConfig:
         footer_cache_bytes_max: rows of sealed segments kept in memory.
         open_files_max: segments kept open for reading; a bookie keeps fewer open where its process may open few files.
         spares_max: recycled files kept for new segments, the reserve included; more give their space back.
+        recycled_rest_ms: a recycled file is left alone for so long if there is another one: a client on this machine that
+            was told a place in it may be reading it.
         reserve_segments: spares that new adds may not use: one for state and recovery, one for compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.
         full_retry_ms: how often a full disk is looked at again.
@@ -65,6 +67,7 @@ class StorageConfig:
     footer_cache_bytes_max: int = 32 * MIB
     open_files_max: int = 128
     spares_max: int = 6
+    recycled_rest_ms: int = 1000
     reserve_segments: int = 2
     direct: bool | None = None
     full_retry_ms: int = 1000
@@ -80,6 +83,7 @@ class StorageConfig:
             "footer_cache_bytes_max": (0, 1 << 40),
             "open_files_max": (1, 1 << 20),
             "spares_max": (3, 1024),
+            "recycled_rest_ms": (0, 3_600_000),
             "reserve_segments": (2, 64),
             "full_retry_ms": (1, 3_600_000),
             "damages_max": (1, 1 << 20),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
+from quire.core.space import Reason
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.compaction import Compactor
@@ -48,9 +49,10 @@ from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.slices import run_through
+from quire.storage.space import LedgerRange, SpaceMeter
 from quire.storage.start import Start, StartReport
 from quire.storage.state_format import encode_state
-from quire.storage.states import States, facts_of, stored_state
+from quire.storage.states import DUE_MS, States, facts_of, stored_state
 from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
@@ -157,6 +159,7 @@ class LedgerStorage:
             self.segments,
             self.unsealed,
             self._reclaimer.retiring,
+            self._reclaimer.pinned,
             self._states,
             self._journal,
             segment_files,
@@ -166,6 +169,15 @@ class LedgerStorage:
             lambda: self.on_sealed(),  # noqa: PLW0108 - the callback is set later
         )
         self._shrinker = TombstoneShrinker(self._states, self._journal, clock)
+        self._meter = SpaceMeter(
+            self.segments,
+            self._states,
+            self._reader,
+            segment_files,
+            clock,
+            reserve=config.reserve_segments,
+            segment_bytes=config.segment_bytes,
+        )
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -205,7 +217,13 @@ class LedgerStorage:
         """
         chance = chance or random.SystemRandom()
         segment_files = SegmentFiles(
-            Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
+            Path(directory),
+            config,
+            identity.cluster_instance,
+            identity.bookie_id,
+            files,
+            chance,
+            clock.now_ms,
         )
         start = Start(segment_files, rules)
         try:
@@ -711,6 +729,7 @@ class LedgerStorage:
             "full": journal.full,
             "damages": self.damages.count,
             "carried_bytes": self._compactor.carried_bytes,
+            "merged_runs": self._compactor.merged_runs,
         }
 
     def damaged(self, damage: Damage) -> None:
@@ -762,6 +781,33 @@ class LedgerStorage:
         """
         share = 0.0 if self._journal.full else free_share
         return (yield from self._while_open(self._compactor.steps(share)))
+
+    def space_slices(
+        self, among_live: Mapping[Reason, Iterable[LedgerRange]]
+    ) -> Generator[None, None, dict[Reason, int]]:
+        """What holds the bytes of the segments' files, in slices.
+
+        Args:
+            among_live: entries that live here and are to go, or may have to.
+
+        Returns:
+            Bytes by reason; nothing if the storage is closed meanwhile.
+        """
+        reclaimer = self._reclaimer
+        steps = self._meter.steps(among_live, self._compactor.stays, reclaimer.returning, reclaimer.pinned)
+        while not self._closed:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: dict[Reason, int] = end.value
+                return found
+            yield
+        return {}
+
+    @property
+    def first_tombstone_ms(self) -> int:
+        """When the first tombstone may shrink, by the wall clock; 0: there is none."""
+        return min(self._states.due, default=0) * DUE_MS
 
     def _while_open(self, steps: Generator[None, None, int]) -> Generator[None, None, int]:
         """Take steps until they end, or the storage is closed: then the result is 0."""

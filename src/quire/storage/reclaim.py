@@ -52,6 +52,7 @@ class Reclaimer:
 
     Attributes:
         retiring: retired, but that is not durable yet.
+        pinned: segments that somebody reads in another thread: they are not retired.
     """
 
     def __init__(
@@ -78,6 +79,13 @@ class Reclaimer:
         self._recycling = False
         self._recycled: deque[Segment] = deque()
         self.retiring: set[int] = set()
+        self.pinned: set[int] = set()
+
+    @property
+    def returning(self) -> list[int]:
+        """Segments that were retired and whose files are not back yet."""
+        waiting = [segment.sequence for segment in self._to_recycle]
+        return [*self.retiring, *waiting, *([-1] if self._recycling else [])]
 
     def steps(self, *, patient: bool) -> Generator[None, None, int]:
         """Retire what is wholly dead, in slices.
@@ -135,7 +143,7 @@ class Reclaimer:
         found: list[tuple[int, Segment]] = []
         for segment in list(self._segments.values()):
             trailer = segment.trailer
-            if trailer is None or segment.live or segment.sequence in self.retiring:
+            if trailer is None or segment.live or segment.sequence in self.retiring | self.pinned:
                 continue
             states = 0
             for some in self._states.newest_in(segment):
@@ -190,7 +198,7 @@ class Reclaimer:
 
     def _was_recycled(self, segment: Segment, spare: str) -> None:
         if spare:
-            self._files.add_spare(spare)
+            self._files.add_spare(spare, rests=True)
         self._recycled.append(segment)
         self._recycling = False
         self._recycle_next()

@@ -66,9 +66,11 @@ class SegmentFiles:
         bookie_id: the bookie's id, in every header.
         files: the file system.
         chance: where nonces come from.
+        now_ms: monotonic; who opens no new segments needs none.
 
     Attributes:
         spares: the names of the files that wait to become segments.
+        segment_bytes: the size of a new segment.
         short: the last attempt to make spares found no descriptor left, not a full disk.
     """
 
@@ -80,17 +82,21 @@ class SegmentFiles:
         bookie_id: str,
         files: Files,
         chance: Chance,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.directory = directory / SEGMENTS_FOLDER
         self._config = config
         self._identity = (cluster_instance, bookie_id)
         self._files = files
         self._chance = chance
+        self._now_ms = now_ms
         self.spares: list[str] = []
         self._spare_number = 1
         self._open: OrderedDict[int, File] = OrderedDict()
         self._sealed: set[int] = set()
+        self._rests_until: dict[str, int] = {}
         self.short = False
+        self.segment_bytes = config.segment_bytes
         files.make_directory(self.directory)
         direct, kind = files.writes_direct(self.directory)
         self.direct = direct if config.direct is None else config.direct
@@ -197,9 +203,22 @@ class SegmentFiles:
         self._files.rename(temporary, self.directory / name)
         self._files.sync_directory(self.directory)
 
-    def add_spare(self, name: str) -> None:
-        """A spare is ready."""
+    def add_spare(self, name: str, *, rests: bool = False) -> None:
+        """A spare is ready; `rests`: it was a segment just now."""
+        if rests:
+            self._rests_until[name] = self._now_ms() + self._config.recycled_rest_ms
         self.spares.append(name)
+
+    def _best_spare(self) -> str:
+        """A recycled file that has rested: its blocks are allocated and written, so writes to it are cheapest; or another."""
+        resting, now_ms = self._rests_until, self._now_ms()
+        for name in [one for one, end_ms in resting.items() if end_ms <= now_ms]:
+            del resting[name]
+        rested = [one for one in self.spares if one not in resting]
+        recycled = next((one for one in rested if one.endswith(USED)), "")
+        name = recycled or (rested or self.spares)[0]
+        resting.pop(name, None)
+        return name
 
     def make_spares(self, count: int) -> bool:
         """Make spares until there are `count`; False when the disk is full, or no descriptor is left (`short`)."""
@@ -227,8 +246,7 @@ class SegmentFiles:
         """
         if len(self.spares) <= self.kept_back(space):
             return None
-        # Recycled files first: their blocks are allocated and written, so writes to them are cheapest.
-        name = next((one for one in self.spares if one.endswith(USED)), self.spares[0])
+        name = self._best_spare()
         self.spares.remove(name)
         recycled = name.endswith(USED)
         nonce = self._chance.getrandbits(64)

@@ -39,6 +39,7 @@ class TakingUp:
 
     Args:
         segments, unsealed, retiring: those in use; of them those whose runs are in memory, and those about to be given back.
+        pinned: those that must not be given back.
         states: all ledgers.
         journal: does jobs on the worker, between those that write.
         files: the segments' files.
@@ -56,6 +57,7 @@ class TakingUp:
         segments: dict[int, Segment],
         unsealed: dict[int, Segment],
         retiring: set[int],
+        pinned: set[int],
         states: States,
         journal: Journal,
         files: SegmentFiles,
@@ -67,6 +69,7 @@ class TakingUp:
         self._segments = segments
         self._unsealed = unsealed
         self._retiring = retiring
+        self._pinned = pinned
         self._states = states
         self._journal = journal
         self._files = files
@@ -132,6 +135,7 @@ class TakingUp:
         sequence, trailer = segment.sequence, segment.trailer
         path = str(self._files.path(sequence))
         files = self._files.apart()
+        self._pinned.add(sequence)
         try:
             scan = yield from self._scan(files, segment)
             read = yield partial(segment_of, segment.header, scan)
@@ -143,6 +147,7 @@ class TakingUp:
             return
         finally:
             files.close()
+            self._pinned.discard(sequence)
         gone = self._segments.get(sequence) is not segment or sequence in self._retiring
         if gone or self.closed or not isinstance(read, Segment):
             self._again.discard(sequence)

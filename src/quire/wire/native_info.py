@@ -6,31 +6,62 @@ Source: `docs/formats/native-protocol.md`, INFO.
 from __future__ import annotations
 
 import json
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.wire.entry import Buffer
 
 
-def encode_info_question(orphans_after: int) -> bytes:
-    """The body of an INFO of a bookie that asks for ledgers without a record, those above an id."""
-    return encode_info({"orphans_after": orphans_after})
+class SpaceTask(StrEnum):
+    """What a bookie does before it says what holds its space: `measure` alone, or a pass of its collector first."""
+
+    MEASURE = "measure"
+    COLLECT = "collect"
+    COMPACT = "compact"
 
 
-def decode_info_question(body: Buffer) -> int | None:
-    """Above which id an INFO of a bookie asks for ledgers without a record; None: it asks for what there is to say.
+class InfoQuestion(NamedTuple):
+    """What an INFO of a bookie asks for besides what there is to say; one of these, or neither.
+
+    Attributes:
+        orphans_after: ledgers without a record, those above this id.
+        space: what holds its space, after this task.
+    """
+
+    orphans_after: int | None = None
+    space: SpaceTask | None = None
+
+
+NO_QUESTION = InfoQuestion()
+
+
+def encode_info_question(question: InfoQuestion) -> bytes:
+    """The body of an INFO of a bookie; without a question it is empty."""
+    asked = {name: value for name, value in question._asdict().items() if value is not None}
+    return encode_info(asked) if asked else b""
+
+
+def decode_info_question(body: Buffer) -> InfoQuestion:
+    """What an INFO of a bookie asks for.
 
     Raises:
         MalformedFrameError: it is neither empty nor such a question.
     """
     if not len(body):
-        return None
-    after = decode_info(body).get("orphans_after")
+        return NO_QUESTION
+    asked = decode_info(body)
+    after, space = asked.get("orphans_after"), asked.get("space")
+    if space is not None:
+        if after is not None or space not in list(SpaceTask):
+            msg = f"an INFO asks for the space after {space!r}"
+            raise MalformedFrameError(msg)
+        return InfoQuestion(space=SpaceTask(space))
     if not isinstance(after, int) or not NO_ENTRY <= after <= ID_MAX:
         msg = f"an INFO asks for ledgers after {after!r}"
         raise MalformedFrameError(msg)
-    return after
+    return InfoQuestion(after)
 
 
 def encode_info(info: dict[str, Any]) -> bytes:

@@ -181,8 +181,8 @@ def _laid(request: Any, version: int, features: int) -> _Laid | None:
         case ListEntries(_, first):
             body = native_bodies.encode_list(first, PAGE_INTERVALS, version=version)
             return _Laid(Kind.LIST_ENTRIES, body)
-        case AskInfo(_, after):
-            return _Laid(Kind.INFO, b"" if after is None else native_info.encode_info_question(after))
+        case AskInfo(_, question):
+            return _Laid(Kind.INFO, native_info.encode_info_question(question))
         case ClearLimbo(_, lsn):
             return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn, version=version))
         case Authenticate(token):

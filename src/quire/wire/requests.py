@@ -15,6 +15,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM
+from quire.wire.native_info import NO_QUESTION, InfoQuestion
 from quire.wire.responses import (
     AddReply,
     AuthReply,
@@ -193,11 +194,11 @@ class AskInfo(NamedTuple):
 
     Attributes:
         ledger: None asks about the bookie.
-        orphans_after: asks the bookie for ledgers without a record, those above this id.
+        question: asks the bookie for more than what there is to say.
     """
 
     ledger: RequestLedger | None = None
-    orphans_after: int | None = None
+    question: InfoQuestion = NO_QUESTION
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> InfoReply:  # noqa: ARG002 - none
         """The response that says no more than this answer."""

@@ -35,7 +35,9 @@ from quire_testing.kit.stepped import StepClock, StepWorker
 
 DIRECTORY = Path("/disk/bookie")
 NAME, CLUSTER = "b1", "cluster-1"
-SMALL = StorageConfig(segment_bytes=128 * KIB, group_bytes_max=16 * KIB, recent_bytes_max=0)
+SMALL = StorageConfig(
+    segment_bytes=128 * KIB, group_bytes_max=16 * KIB, recent_bytes_max=0, recycled_rest_ms=0
+)
 """The smallest segments, and no memory of recent runs: whatever is read comes from the disk."""
 LONG_AGO_MS = 1_000_000
 DELETED_UNTIL_MS = 1 << 50

@@ -224,3 +224,33 @@ def test_a_full_cluster_of_them_needs_several_passes(tmp_path: Path, monkeypatch
         assert len([one for one in at.server.storage.ledger_ids() if at.server.storage.held(one)]) == 3
 
     with_extras(tmp_path, scenario)
+
+
+def test_what_holds_space_names_them_until_they_are_dropped(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        async def held() -> dict[str, int]:
+            await at.server.space.measure()
+            assert at.server.space.last is not None
+            return {one["reason"]: one["bytes"] for one in at.server.space.last["reasons"]}
+
+        before = await held()
+        assert "grace" not in before
+        await at.passes(1)
+        waiting = await held()
+        assert waiting["grace"] == before["live"], "it has nothing else"
+        assert "live" not in waiting
+        at.server.collector.extras.lists = nobody
+        await at.passes(1)
+        kept = await held()
+        assert kept["extras"] == before["live"]
+        assert "grace" not in kept
+        at.server.collector.extras.lists = at.lister
+        await at.passes(1)
+        gone = await held()
+        assert not gone.keys() & {"extras", "grace", "live"}
+        assert gone["sparse"] == before["live"]
+
+    async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
+        return {}
+
+    with_extras(tmp_path, scenario)

@@ -1,0 +1,160 @@
+"""What holds a bookie's space, for people, and a pass that gives some back at once.
+
+`core/space.py` says which reasons there are; the disk measures itself, and here is added what only the collector knows:
+which of the entries that live are to go.
+
+Source: docs/operations.md, "What holds space"; `docs/formats/native-protocol.md`, INFO.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.bookie.about import disk_facts
+from quire.core.errors import QuireError
+from quire.core.ids import ID_MAX
+from quire.core.space import Reason, SpaceContext, explain
+from quire.storage.compaction import ROOMY_SHARE
+from quire.wire.native_info import SpaceTask
+
+if TYPE_CHECKING:
+    from quire.bookie.config import BookieConfig
+    from quire.bookie.garbage import GarbageCollector
+    from quire.env.interfaces import Clock
+    from quire.storage.ledger_storage import LedgerStorage
+    from quire.storage.space import LedgerRange
+
+log = logging.getLogger(__name__)
+
+_NEVER: Final = 1 << 64
+"""Above each LSN: whatever is there counts."""
+
+
+class SpaceReport:
+    """One bookie's.
+
+    Args:
+        config: its intervals and its directory.
+        storage: its disk.
+        collector: knows what is to go, and makes passes.
+        clock: for the times that are left.
+
+    Attributes:
+        last: what was measured last, and when; None before.
+    """
+
+    def __init__(
+        self, config: BookieConfig, storage: LedgerStorage, collector: GarbageCollector, clock: Clock
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._collector = collector
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._one_by_one = asyncio.Lock()
+        self.last: dict[str, Any] | None = None
+
+    def ask(self, task: SpaceTask, then: Callable[[dict[str, Any]], None]) -> None:
+        """Do a task, and hand over what there is to say of it; an error is told as `failure`."""
+        work = asyncio.get_running_loop().create_task(self._serve(task, then))
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """The bookie stops: what was asked is not answered."""
+        for work in self._tasks:
+            work.cancel()
+
+    async def _serve(self, task: SpaceTask, then: Callable[[dict[str, Any]], None]) -> None:
+        try:
+            async with self._one_by_one:
+                info = await self._work(task)
+        except Exception as error:
+            log.exception("measuring the space of %s failed", self._config.directory)
+            info = {"space": self.last, "came_back": {}, "failure": str(error) or repr(error)}
+        then(info)
+
+    async def _work(self, task: SpaceTask) -> dict[str, Any]:
+        told = self._collector.told
+        before = told.dropped, told.retired, told.carried
+        failure = ""
+        try:
+            if task is not SpaceTask.MEASURE:
+                await self._collector.collect(compact=task is SpaceTask.COMPACT)
+            await self.measure()
+        except QuireError as error:
+            failure = error.message
+        if self._storage.failure is not None:
+            failure = self._storage.failure.message
+        after = told.dropped, told.retired, told.carried
+        dropped, retired, carried = (now - then for now, then in zip(after, before, strict=True))
+        came_back = {"dropped": dropped, "retired": retired, "compacted": carried}
+        if task is SpaceTask.MEASURE:
+            came_back = {}
+        return {"space": self.last, "came_back": came_back, "failure": failure or None}
+
+    async def measure(self) -> None:
+        """Measure anew, with turns of the loop in between."""
+        steps = self._storage.space_slices(self._among_live())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: dict[Reason, int] = end.value
+                break
+            await asyncio.sleep(0)
+        disk = disk_facts(self._config.directory)
+        held = explain(found, self._context(disk))
+        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
+        self.last = {
+            "at": at,
+            "bytes": sum(found.values()),
+            "reasons": [
+                {
+                    "reason": str(one.reason),
+                    "bytes": one.size,
+                    "what": one.what,
+                    "returns": one.returns,
+                    "sooner": one.sooner or None,
+                }
+                for one in held
+            ],
+        }
+
+    def _among_live(self) -> dict[Reason, Iterable[LedgerRange]]:
+        """What the collector knows of entries that live, each ledger in one reason."""
+        unknown, due = self._collector.without_record()
+        extras = self._collector.extras
+        grace: list[LedgerRange] = []
+        kept: list[LedgerRange] = []
+        for ledger_id, looked in extras.waiting.items():
+            ranges = kept if ledger_id in extras.kept else grace
+            ranges += [(ledger_id, one.first, one.last, looked.look.through) for one in looked.look.ranges]
+        return {
+            Reason.ORPHANS: _whole(unknown),
+            Reason.HELD: _whole(due),
+            Reason.EXTRAS: kept,
+            Reason.GRACE: grace,
+        }
+
+    def _context(self, disk: dict[str, int] | None) -> SpaceContext:
+        waiting = self._collector.extras.waiting.values()
+        grace_ms = int(self._config.tombstone_seconds * 1000)
+        first_ms = min((one.at_ms for one in waiting), default=self._clock.now_ms()) + grace_ms
+        stone_ms = self._storage.first_tombstone_ms
+        return SpaceContext(
+            100 if not disk or not disk["bytes"] else disk["free_bytes"] * 100 // disk["bytes"],
+            int(ROOMY_SHARE * 100),
+            int(self._config.garbage_seconds),
+            max(0, first_ms - self._clock.now_ms()) // 1000,
+            max(0, stone_ms - self._clock.wall_ms()) // 1000,
+            self._collector.holding,
+        )
+
+
+def _whole(ledger_ids: Iterable[int]) -> Iterable[LedgerRange]:
+    return ((ledger_id, 0, ID_MAX, _NEVER) for ledger_id in ledger_ids)

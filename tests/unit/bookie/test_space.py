@@ -1,0 +1,148 @@
+"""What a bookie says of its space: what only its collector knows, a pass on request, and questions that make no sense."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError, NoClusterError
+from quire.metadata.accepting import accept_store
+from quire.storage.config import KIB, StorageConfig
+from quire.wire.native_info import InfoQuestion, SpaceTask, decode_info_question, encode_info_question
+from support.one_collector import At, with_bookie
+
+SMALL = StorageConfig(segment_bytes=256 * KIB, recent_bytes_max=0)
+
+
+async def asked(at: At, task: SpaceTask = SpaceTask.MEASURE) -> dict[str, Any]:
+    """What the bookie answers over its connection."""
+    answer, says = await at.client.bookies.space(at.server.bookie_id, task, timeout_ms=20_000)
+    assert answer is Answer.OK
+    return says
+
+
+def reasons(says: dict[str, Any]) -> dict[str, int]:
+    return {one["reason"]: one["bytes"] for one in says["space"]["reasons"]}
+
+
+@pytest.fixture(autouse=True)
+def a_roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine of the tests has left."""
+    monkeypatch.setattr("quire.bookie.garbage.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
+    monkeypatch.setattr("quire.bookie.space.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
+
+
+async def fill(at: At, segments: int = 1) -> int:
+    """A ledger that fills some segments."""
+    before = at.server.storage.statistics()["segments"]
+    async with await at.client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
+        while at.server.storage.statistics()["segments"] < before + segments:
+            await ledger.append(bytes(20_000))
+    return int(ledger.ledger_id)
+
+
+def test_a_pass_on_request_returns_what_was_deleted_and_says_so(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        assert at.server.info()["space"] is None, "nobody has asked yet"
+        ledger_id = await fill(at, 3)
+        (kept,) = await at.write(1)
+        says = await asked(at)
+        assert says["came_back"] == {}
+        assert says["failure"] is None
+        assert reasons(says)["live"] > 400_000
+        assert at.server.info()["space"] == says["space"]
+        assert says["space"]["bytes"] == sum(reasons(says).values())
+        await at.client.delete_ledger(ledger_id)
+        says = await asked(at, SpaceTask.COLLECT)
+        assert says["came_back"]["dropped"] == 1
+        assert says["came_back"]["retired"] >= 2
+        assert says["came_back"]["compacted"] == 0
+        assert "deleted" not in reasons(says)
+        assert at.holds(kept)
+
+    with_bookie(tmp_path, scenario, storage=SMALL)
+
+
+def test_compaction_on_request_needs_no_full_disk(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        (kept,) = await at.write(1)
+        ledger_id = await fill(at, 2)
+        assert reasons(await asked(at))["live"] > 256 * KIB
+        await at.client.delete_ledger(ledger_id)
+        assert (await asked(at, SpaceTask.COLLECT))["came_back"]["compacted"] == 0
+        says = await asked(at, SpaceTask.COMPACT)
+        assert says["came_back"]["compacted"] == 1
+        assert says["came_back"]["retired"] == 1
+        assert at.holds(kept)
+
+    with_bookie(tmp_path, scenario, storage=SMALL)
+
+
+def test_ledgers_without_a_record_are_named_until_a_person_deletes_them(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write(1)
+        await at.passes()
+        live = reasons(await asked(at))["live"]
+        await at.forget_record(ledger_id)
+        held = reasons(await asked(at, SpaceTask.COLLECT))
+        assert held["orphans"] == live
+        assert "live" not in held
+        await at.records.delete_orphan(ledger_id)
+        assert "orphans" not in reasons(await asked(at, SpaceTask.COLLECT))
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_what_a_held_collector_keeps_is_named_until_the_store_is_accepted(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write(1)
+        await at.passes(2)
+        live = reasons(await asked(at))["live"]
+        await at.store.delete(f"passes/{at.server.bookie_id}")
+        await at.client.delete_ledger(ledger_id)
+        says = await asked(at, SpaceTask.COLLECT)
+        assert reasons(says)["held"] == live
+        (told,) = [one for one in says["space"]["reasons"] if one["reason"] == "held"]
+        assert "the store has no counter" in told["returns"]
+        assert told["sooner"] == "quire cluster accept-store"
+        await accept_store(at.store)
+        assert "held" not in reasons(await asked(at, SpaceTask.COLLECT))
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_two_passes_do_not_meet(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        dead, _ = await at.write(2)
+        await at.client.delete_ledger(dead)
+        both = await asyncio.gather(asked(at, SpaceTask.COLLECT), asked(at, SpaceTask.COMPACT))
+        assert at.server.collector.told.passes == 2
+        assert sorted(one["came_back"]["dropped"] for one in both) == [0, 1]
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_pass_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away() -> None:
+        raise NoClusterError("the store is away")
+
+    async def scenario(at: At) -> None:
+        monkeypatch.setattr(at.server.collector._store, "passes", away)
+        says = await asked(at, SpaceTask.COLLECT)
+        assert says["failure"] == "the store is away"
+        assert says["came_back"] == {"dropped": 0, "retired": 0, "compacted": 0}
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_questions() -> None:
+    for question in (InfoQuestion(), InfoQuestion(7), *(InfoQuestion(space=task) for task in SpaceTask)):
+        assert decode_info_question(encode_info_question(question)) == question
+    for body in (b'{"space":"all"}', b'{"space":7}', b'{"space":["collect"]}', b"{}", b"[]",
+                 b'{"space":"collect","orphans_after":3}'):  # fmt: skip
+        with pytest.raises(MalformedFrameError):
+            decode_info_question(body)

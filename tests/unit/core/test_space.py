@@ -1,0 +1,77 @@
+"""Every byte of a bookie's segment files has one reason, and every reason says what ends it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.space import Reason, SegmentUse, SpaceContext, bytes_by_reason, explain
+
+WHOLE = 1000
+
+
+@st.composite
+def uses(draw: st.DrawFn) -> SegmentUse:
+    live = draw(st.integers(0, WHOLE))
+    dead = draw(st.integers(0, WHOLE - live))
+    unused = draw(st.integers(0, WHOLE - live - dead))
+    flags = {name: draw(st.booleans()) for name in ("sealed", "lives", "stays", "retired", "pinned")}
+    return SegmentUse(WHOLE, live, dead, unused, **flags)
+
+
+@given(
+    st.lists(uses()),
+    st.integers(0, 8),
+    st.integers(0, 3),
+    st.integers(0, 5 * WHOLE),
+    st.dictionaries(
+        st.sampled_from([Reason.GRACE, Reason.EXTRAS, Reason.ORPHANS]), st.integers(0, 3 * WHOLE)
+    ),
+)
+def test_the_reasons_are_all_bytes_and_no_more(
+    segments: list[SegmentUse], spares: int, reserve: int, tombstones: int, among_live: dict[Reason, int]
+) -> None:
+    found = bytes_by_reason(
+        segments,
+        spares=spares,
+        reserve=reserve,
+        segment_bytes=WHOLE,
+        tombstones=tombstones,
+        among_live=among_live,
+    )
+    assert sum(found.values()) == WHOLE * (len(segments) + spares)
+    assert min(found.values()) >= 0
+    assert list(found) == list(Reason)
+
+
+def test_what_a_segment_holds_goes_where_it_is_returned_from() -> None:
+    def one(**how: bool) -> dict[Reason, int]:
+        use = SegmentUse(WHOLE, 300, 500, **how)
+        found = bytes_by_reason(
+            [use], spares=0, reserve=2, segment_bytes=WHOLE, tombstones=50, among_live={Reason.GRACE: 100}
+        )
+        return {reason: size for reason, size in found.items() if size}
+
+    kept = {Reason.LIVE: 200, Reason.GRACE: 100, Reason.TOMBSTONES: 50, Reason.PADDING: 150}
+    assert one() == kept | {Reason.SPARSE: 500}
+    assert one(stays=True) == kept | {Reason.DAMAGE: 500}
+    assert one(lives=False) == {Reason.DELETED: WHOLE}
+    assert one(lives=False, pinned=True) == {Reason.PINNED: WHOLE}
+    assert one(lives=False, retired=True) == {Reason.RETIRED: WHOLE}
+
+
+def test_every_reason_has_words_and_the_largest_comes_first() -> None:
+    context = SpaceContext(71, 30, 60, 3000, 100, "the store went back")
+    told = explain({reason: number for number, reason in enumerate(Reason, 1)}, context)
+    assert [one.size for one in told] == sorted((one.size for one in told), reverse=True)
+    assert {one.reason for one in told} == set(Reason)
+    assert all(one.what and one.returns for one in told)
+    words = {one.reason: f"{one.returns}; {one.sooner}" for one in told}
+    assert "(71 % is now)" in words[Reason.SPARSE]
+    assert "compact --now" in words[Reason.SPARSE]
+    assert "every 60 s" in words[Reason.DELETED]
+    assert "in 3000 s" in words[Reason.GRACE]
+    assert "the store went back" in words[Reason.HELD]
+    assert explain(dict.fromkeys(Reason, 0), context) == []
+    never = explain({Reason.DELETED: 1}, context._replace(pass_seconds=0))
+    assert never[0].returns.startswith("not by itself")

@@ -1,0 +1,126 @@
+"""Which carried runs become one, what that one holds and bears; and that many short runs come back as few."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.storage.footer_format import Row, RowFlag
+from quire.storage.index import RunPiece
+from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.merging import Merging
+from quire.storage.slices import run_through
+from quire.wire.run import RunView
+from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
+
+FILLER = 99
+
+
+def piece_of(run: RunView, lsn: int, *, recovery: bool = False) -> RunPiece:
+    flags = RowFlag.RECOVERY if recovery else 0
+    row = Row(
+        1, run.origin_term, run.first, run.last, lsn, 8, len(run.body), run.count, run.period, flags, 3, 0x81,
+        run.residues,
+    )  # fmt: skip
+    return RunPiece(run.first, run.last, 1, row)
+
+
+def merged(*runs: tuple[RunView, int], term_lsn: int = 0, bytes_max: int = 1 << 20) -> list[list[int]]:
+    """The LSNs of the runs that become one, in groups."""
+    merging, groups = Merging(bytes_max), []
+    for run, lsn in runs:
+        piece = piece_of(run, lsn)
+        if not merging.fits(piece, run, term_lsn):
+            groups.append([one.row.lsn for one in merging.pieces])
+            merging.clear()
+        merging.add(piece, run)
+    return [*groups, [one.row.lsn for one in merging.pieces]]
+
+
+def test_runs_that_follow_one_another_become_one_with_the_highest_lsn() -> None:
+    merging = Merging(1 << 20)
+    runs = [make_run(1, first, last) for first, last in ((0, 4), (5, 5), (6, 30))]
+    for run, lsn in zip(runs, (50, 20, 30), strict=True):
+        assert merging.fits(piece_of(run, lsn), run, 0)
+        merging.add(piece_of(run, lsn), run)
+    run, piece = merging.merged()
+    assert (run.first, run.last, run.count, piece.row.lsn) == (0, 30, 31, 50)
+    run.check_identity()
+    entries = [(entry_id, bytes(entry)) for one in runs for entry_id, entry in one.entries()]
+    assert [(entry_id, bytes(entry)) for entry_id, entry in run.entries()] == entries
+
+
+def test_what_stands_between_them_keeps_runs_apart() -> None:
+    one = make_run(1, 0, 4)
+    assert merged((one, 1), (make_run(1, 5, 9), 2)) == [[1, 2]]
+    assert merged((one, 1), (make_run(1, 6, 9), 2)) == [[1], [2]], "an id is missing"
+    assert merged((one, 1), (make_run(1, 5, 9, origin_term=3), 2)) == [[1], [2]]
+    assert merged((one, 1), (make_run(1, 5, 9, period=3, residues=0b111), 2)) == [[1], [2]]
+    assert merged((one, 1), (make_run(1, 5, 9), 2), bytes_max=2 * len(one.body) - 1) == [[1], [2]]
+    merging = Merging(1 << 20)
+    merging.add(piece_of(one, 1, recovery=True), one)
+    follower = make_run(1, 5, 9)
+    assert not merging.fits(piece_of(follower, 2), follower, 0), (
+        "a recoverer's header tells nothing of the LAC"
+    )
+    assert merging.fits(piece_of(follower, 2, recovery=True), follower, 0)
+
+
+@pytest.mark.parametrize(("term_lsn", "groups"), [(0, [[3, 7, 5]]), (3, [[3], [7, 5]]), (5, [[3], [7], [5]])])
+def test_nothing_is_merged_across_the_lsn_of_a_term(term_lsn: int, groups: list[list[int]]) -> None:
+    runs = [(make_run(1, first, first + 1), lsn) for first, lsn in ((0, 3), (2, 7), (4, 5))]
+    assert merged(*runs, term_lsn=term_lsn) == groups
+
+
+def test_striped_runs_are_merged_where_their_residues_fill_the_range() -> None:
+    both = [make_run(1, first, last, period=3, residues=0b011) for first, last in ((0, 4), (6, 10))]
+    assert merged((both[0], 1), (both[1], 2)) == [[1, 2]]
+    classes = [make_run(1, 0, 6, period=3, residues=0b001), make_run(1, 7, 10, period=3, residues=0b010)]
+    assert merged((classes[0], 1), (classes[1], 2)) == [[1], [2]], "1 and 4 are missing"
+    single = [make_run(1, 3, 3, period=3, residues=0b001), make_run(1, 4, 4, period=3, residues=0b010)]
+    assert merged((single[0], 1), (single[1], 2)) == [[1, 2]]
+
+
+def a_chatty_segment(storage: LedgerStorage) -> None:
+    """A sealed segment with a hundred runs of an entry each, and much that is dead."""
+    sink = Answers()
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7), sink, None)
+    for number in range(100):
+        put(storage, make_run(1, number, number, payload=b"p" * 50), sink)
+    settle(storage)
+    first, number = min(storage.segments), 0
+    while storage.segments[first].trailer is None:
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        settle(storage)
+        number += 1
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+
+
+def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
+    files = FaultyFiles()
+    storage = open_storage(files)
+    a_chatty_segment(storage)
+    before = read_all(storage, 1, 0, 120)
+    newest = max(one.lsn for one in storage.scan() if one.ledger_id == 1 and one.kind == 0x81)
+    assert run_through(storage.compact_slices(0.0)) == 1
+    storage.reclaim()
+    settle(storage)
+    assert storage.statistics()["merged_runs"] == 100
+    runs = [one for one in storage.scan() if one.ledger_id == 1 and one.kind == 0x81]
+    assert len(runs) == 1
+    assert runs[0].lsn == newest
+    for _ in range(2):
+        assert read_all(storage, 1, 0, 120) == before
+        assert len(before) == 100
+        assert [each[:2] for each in storage.held_from(1, 0)] == [(0, 99)]
+        assert not storage.written_since(1, newest)
+        storage.close(clean=False)
+        storage = open_storage(files.crash())
+    sink = Answers()
+    storage.drop(1, 10, 19, newest, sink, "drop")
+    settle(storage)
+    assert sorted(read_all(storage, 1, 0, 120)) == [*range(10), *range(20, 100)]
+    assert all(one < other for one, other in pairwise(sorted(storage.segments)))
