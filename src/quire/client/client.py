@@ -22,7 +22,8 @@ from quire.client.context import ClientContext
 from quire.client.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
-from quire.client.recovery import check_ignored_lacs, recover_ledger
+from quire.client.recovery import recover_ledger
+from quire.client.recovery_failures import check_ignored_lacs
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
@@ -32,15 +33,9 @@ from quire.core.errors import (
     QuireError,
     WrongPasswordError,
 )
+from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import (
-    GUARANTEE_KEY,
-    TOKEN_KEY,
-    DigestType,
-    LedgerMetadata,
-    LedgerState,
-    new_ledger,
-)
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo

@@ -14,8 +14,8 @@ from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.conditions import READ_ONLY
 from quire.core.errors import MisuseError, NotEnoughBookiesError
+from quire.core.guarantee import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.quorum import check_min_present, check_quorums
 from quire.core.rules import RULES, Rules

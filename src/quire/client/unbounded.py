@@ -19,8 +19,8 @@ from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.creating import check_custom
 from quire.client.reader import LedgerReader
-from quire.client.recovery import AGAIN_PAUSE_S, check_ignored_lacs
-from quire.client.recovery_failures import is_final
+from quire.client.recovery import AGAIN_PAUSE_S
+from quire.client.recovery_failures import check_ignored_lacs, is_final
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
@@ -38,9 +38,9 @@ from quire.core.errors import (
     StreamClosedError,
     WrongPasswordError,
 )
+from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import (
-    GUARANTEE_KEY,
     TOKEN_KEY,
     DigestType,
     LedgerMetadata,

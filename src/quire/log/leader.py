@@ -25,8 +25,8 @@ from quire.core.errors import (
     NotWritingError,
     QuireError,
 )
+from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import ACK_QUORUM, WRITE_QUORUM
 from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
 from quire.core.log_handle import LogStatus

@@ -18,8 +18,9 @@ from quire.client.ledger_repair import LedgerRepair
 from quire.client.reader import LedgerReader
 from quire.client.writer import LedgerWriter
 from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import FORMAT_KEY, WRITE_QUORUM, DigestType, LedgerMetadata
+from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
 from quire.core.repair_effects import RepairOutcome
 from quire.log.config import LogGuarantee

@@ -120,6 +120,7 @@ def test_a_log_whose_ledgers_guarantee_their_write_quorum(quire: Quire) -> None:
         quire("log", "append", "guaranteed", "--guarantee", "all", "--json", given=b"c\n", code=2)
     )
     assert said["message"] == "--guarantee takes write-quorum, not 'all'."
+    quire("log", "delete", "guaranteed", "--yes")
 
 
 def test_an_empty_ledger(quire: Quire) -> None:

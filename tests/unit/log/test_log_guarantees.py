@@ -13,7 +13,8 @@ import pytest
 
 from quire.bookie.server import BookieServer
 from quire.core.errors import MisuseError, NotEnoughBookiesError
-from quire.core.ledger_metadata import GIVEN_UP, GUARANTEE_KEY, LedgerMetadata, LedgerState
+from quire.core.guarantee import GIVEN_UP, GUARANTEE_KEY
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.log.config import LogConfig, LogGuarantee
 from quire.log.log import Log
 from support.log_cluster import FAST, World, in_world, numbers, values
