@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire_testing.explorer.calibration import ClassicWorld
+from quire_testing.explorer.calibration_quorum import GuaranteedWorld
 from quire_testing.explorer.check import setting_of
 from quire_testing.explorer.continuous import (
     BOUNDED,
@@ -152,6 +153,22 @@ def test_explorer_calibration():
     assert result.complete
     kept(
         "explorer_calibration",
+        (result.states, result.transitions, result.depth + 1),
+        time.process_time() - begun,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_explorer_calibration_of_write_quorums():
+    """The public specification of guaranteed write quorums, two bookies, Qw 2, Qa 1: the states and the depth of TLC."""
+    world = GuaranteedWorld()
+    begun = time.process_time()
+    result = explore(world, world.violation)
+    assert (result.states, result.depth + 1, result.violation) == (284_861, 28, None)
+    assert result.complete
+    kept(
+        "explorer_calibration_write_quorum",
         (result.states, result.transitions, result.depth + 1),
         time.process_time() - begun,
     )

@@ -14,15 +14,9 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.effects import EnsembleChanged
 from quire.core.errors import QuireError
+from quire.core.guarantee import GUARANTEED
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import (
-    GUARANTEED,
-    DigestType,
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-    new_ledger,
-)
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.core.transcript import block
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits

@@ -79,3 +79,10 @@ REGRESSIONS = {
 @pytest.mark.parametrize(("mix", "seed"), sorted(REGRESSIONS))
 def test_what_once_failed_holds(mix: str, seed: int) -> None:
     assert not simulate(seed, mix).violations
+
+
+def test_an_end_that_too_few_bookies_can_tell_is_no_failure() -> None:
+    """Qa = 1 of two bookies, and one lost power with a torn tail: it alone may have acknowledged the next entry."""
+    outcome = simulate(1345, "write-quorum")
+    assert not outcome.violations
+    assert outcome.seen["recovery: recovery_inconclusive"] > 10

@@ -2,7 +2,7 @@
 
 S1 and S8 are in the documents; S2, S5 and S6 in the public classic specification, whose transcription keeps them and can
 be told to mend them; S3 and S4 in the one of unbounded ledgers and guaranteed write quorums: their arithmetic is shown, and
-S3 in the writer's window. S7 and S10 are what no specification looks at.
+S3 in that of guaranteed write quorums and in the writer's window. S7 and S10 are what no specification looks at.
 
 Source: docs/testing-coverage.md, "The slips of the sources".
 """
@@ -23,6 +23,7 @@ from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.run_window import RunWindow
 from quire_testing.explorer.calibration import LOST, ClassicWorld
+from quire_testing.explorer.calibration_quorum import GuaranteedWorld
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.continuous import CONTINUOUS
@@ -231,6 +232,16 @@ def test_s3_what_is_confirmed_is_taken_for_fully_replicated() -> None:
     assert replicated_as_written(holders, 0, lac, 2) == 1
     assert replicated_as_meant(holders, 0, 2) == 0
     assert replicated_as_meant({1: 2, 2: 1, 3: 2}, 0, 2) == 1, "not past an entry that one bookie lacks"
+
+
+@pytest.mark.parametrize("slips", [("S3",), ()])
+def test_s3_in_the_specification_of_guaranteed_write_quorums(slips) -> None:
+    """With it a writer of two entries closes over one that a bookie lacks, in eleven states; without, nothing is found."""
+    world = GuaranteedWorld(entries=2, slips=slips)
+    result = explore(world, world.violation, states_max=15_000)
+    found = result.violation
+    assert (found and found.invariant) == ("G2" if slips else None)
+    assert not slips or len(result.path) == 11
 
 
 @pytest.mark.parametrize(

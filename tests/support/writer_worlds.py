@@ -10,7 +10,8 @@ from collections import deque
 from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import NotWritingError
-from quire.core.ledger_metadata import GUARANTEED, DigestType, LedgerState, new_ledger
+from quire.core.guarantee import GUARANTEED
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.placement import slots_for_absent
 from quire.core.quorum import residues_of_slot, write_set, write_set_masks
 from quire.core.rules import Rules

@@ -14,6 +14,7 @@ from quire.cli.asking import YesOption, can_ask, confirm
 from quire.cli.options import (
     ClusterOption,
     FrameOption,
+    GuaranteeOption,
     JsonOption,
     MinPresentOption,
     PasswordOption,
@@ -47,14 +48,6 @@ EnsembleOption = Annotated[
 ]
 WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
 AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
-GuaranteeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--guarantee",
-        metavar="write-quorum",
-        help="Every entry of the closed ledger, and of every fragment but the last, is on its whole write quorum.",
-    ),
-]
 DigestOption = Annotated[str, typer.Option(help="crc32c, crc32, mac or dummy.")]
 DelimitedOption = Annotated[
     bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")

@@ -197,8 +197,10 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
 
 def guarantee_text(record: LedgerMetadata) -> str:
     """What became of the guarantee of a ledger's write quorum, if it has or had one."""
-    from quire.core.ledger_metadata import GIVEN_UP
+    from quire.core.guarantee import GIVEN_UP
 
+    if record.guaranteed and record.owes_copies:
+        return ", its write quorum is guaranteed, and who closed it did not know that: `quire ledger repair` sees to it"
     if record.guaranteed:
         return ", its write quorum is guaranteed"
     return ", its guaranteed write quorum was given up" if GIVEN_UP in record.custom else ""

@@ -20,7 +20,15 @@ from quire.cli.log_options import (
 from quire.cli.log_ranges import parse_time
 from quire.cli.log_records import Added, Form, LogAppender, form_of, read_log_records
 from quire.cli.log_writers import Agreement, EndsWriterOption, agree, check_agreed, standing_of
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
+from quire.cli.options import (
+    GUARANTEE,
+    ClusterOption,
+    FrameOption,
+    GuaranteeOption,
+    JsonOption,
+    cluster_uri,
+    run,
+)
 from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
 
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from quire.cli.output import ProgressLine
     from quire.cli.records import GivenRecord
     from quire.log.client import QuireClient
+    from quire.log.config import LogConfig
     from quire.log.writer import LogWriter
 
 WaitOption = Annotated[
@@ -102,6 +111,7 @@ def append(
     form: InFormOption = None,
     delimited: DelimitedOption = False,
     wait: WaitOption = False,
+    guarantee: GuaranteeOption = None,
     yes: EndsWriterOption = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
@@ -124,6 +134,7 @@ def append(
         wanted, key, key_delimiter, headers or [], timestamp, empty_is_tombstone=empty_is_tombstone
     )
     records = read_log_records(files or [], wanted, frame_bytes_max=frame_bytes_max, added=added)
+    config = config_of(guarantee)
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
     agreed = Agreement() if wait else agree(uri, name, f"Appending to log {name}", yes=yes)
@@ -137,12 +148,34 @@ def append(
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             await client.log(name).identify()  # without the log nothing is read
             await append_records(
-                client, name, password, records, tally, progress, agreed=agreed, wait=wait, out=out
+                client,
+                name,
+                password,
+                records,
+                tally,
+                progress,
+                agreed=agreed,
+                wait=wait,
+                out=out,
+                config=config,
             )
 
     with telling_how_far(tally, out, "records", "offset", log=name):
         run(work())
     say_result(out, name, tally, progress.seconds)
+
+
+def config_of(guarantee: str | None) -> LogConfig:
+    """The writer's, with what `--guarantee` names.
+
+    Raises:
+        MisuseError: there is no such guarantee.
+    """
+    from quire.log.config import LogConfig, LogGuarantee
+
+    if guarantee is not None and guarantee != GUARANTEE:
+        raise MisuseError(f"--guarantee takes {GUARANTEE}, not {guarantee!r}.")
+    return LogConfig(guarantee=LogGuarantee() if guarantee else None)
 
 
 def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> None:
@@ -172,6 +205,7 @@ async def append_records(
     agreed: Agreement,
     wait: bool,
     out: Output,
+    config: LogConfig | None = None,
 ) -> None:
     """Append records to a log, as its writer from the first one on.
 
@@ -185,6 +219,7 @@ async def append_records(
         agreed: which writers may be ended.
         wait: wait for the writer that is there.
         out: says what is waited for.
+        config: of the writer.
 
     Raises:
         LogLedError: a writer is there that may not be ended.
@@ -198,7 +233,7 @@ async def append_records(
                 await check_agreed(client, name, does, agreed, out, or_wait=True)
             elif (standing := await standing_of(client, name)).candidate and not out.as_json:
                 out.note(f"{does} waits until the writer at {standing.living} is gone.")
-            log = client.log(name, password.encode())
+            log = client.log(name, password.encode(), config)
             writer: LogWriter = await stack.enter_async_context(
                 await log.open_writer(wait_for_leadership=wait)
             )

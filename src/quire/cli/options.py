@@ -91,6 +91,15 @@ MinPresentOption = Annotated[
         show_default=False,
     ),
 ]
+GUARANTEE = "write-quorum"
+GuaranteeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--guarantee",
+        metavar=GUARANTEE,
+        help="Every entry of a closed ledger, and of every fragment but the last, is on its whole write quorum.",
+    ),
+]
 
 
 def password_of(file: str) -> str:

@@ -19,10 +19,11 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.creating import gives_guarantee_up, guarantee_of, place, shape_of
+from quire.client.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
-from quire.client.recovery import check_ignored_lacs, recover_ledger
+from quire.client.recovery import recover_ledger
+from quire.client.recovery_failures import check_ignored_lacs
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
@@ -32,15 +33,9 @@ from quire.core.errors import (
     QuireError,
     WrongPasswordError,
 )
+from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import (
-    GUARANTEE_KEY,
-    TOKEN_KEY,
-    DigestType,
-    LedgerMetadata,
-    LedgerState,
-    new_ledger,
-)
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
@@ -158,8 +153,7 @@ class Client:
         promised = {GUARANTEE_KEY: kept.encode()} if kept else {}
         digest_type = digest_type_of(digest)
         _check_bytes("password", password)
-        for key, value in (custom or {}).items():
-            _check_bytes(f"custom metadata {key!r}", value)
+        check_custom(custom or {})
         for _ in range(_IDS_TRIED_MAX):
             quarantined = self.context.quarantine.bookies(self.clock.now_ms())
             placed = await place(shape, self.bookies, self.chance, quarantined)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.conditions import READ_ONLY
 from quire.core.errors import MisuseError, NotEnoughBookiesError
+from quire.core.guarantee import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.quorum import check_min_present, check_quorums
 from quire.core.rules import RULES, Rules
@@ -86,6 +86,18 @@ def guarantee_of(
         )
         return None
     return guarantee
+
+
+def check_custom(custom: Mapping[str, object]) -> None:
+    """Refuse metadata of a creator's own that a record cannot hold.
+
+    Raises:
+        MisuseError: a value is not bytes.
+    """
+    for key, value in custom.items():
+        if not isinstance(value, bytes):
+            msg = f"the custom metadata {key!r} must be bytes, not {type(value).__name__}"
+            raise MisuseError(msg)
 
 
 def gives_guarantee_up(at: str, what: str) -> bool:

@@ -22,6 +22,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
+from quire.client.owed_copies import mark_closed
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.recovery_failures import is_final, not_recovered
 from quire.client.reused import reused_id
@@ -42,7 +43,8 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.errors import MetadataUnknownError, MisuseError, NoSuchLedgerError, NoSuchStreamError
+from quire.core.errors import MetadataUnknownError, NoSuchLedgerError, NoSuchStreamError
+from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.holes import joined
 from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
@@ -423,27 +425,6 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
         return self._machine
 
 
-def check_ignored_lacs(where: str, what: str, record: LedgerMetadata, ignored_lacs: Collection[str]) -> None:
-    """Whether all bookies whose LAC is to be ignored are asked.
-
-    Args:
-        where: the ledger or stream, as the error names it.
-        what: what reads from them.
-        record: of it.
-        ignored_lacs: the bookies.
-
-    Raises:
-        MisuseError: one of them is not in the last fragment.
-    """
-    ensemble = record.last_fragment.ensemble
-    if strange := [bookie for bookie in ignored_lacs if bookie not in ensemble]:
-        msg = (
-            f"{where}: {', '.join(strange)} is not in the ensemble of the last fragment, which {what} reads from "
-            f"({', '.join(ensemble)})"
-        )
-        raise MisuseError(msg, ledger_id=record.ledger_id)
-
-
 async def recover_ledger(
     record: LedgerMetadata,
     version: int,
@@ -480,6 +461,8 @@ async def recover_ledger(
                     "`quire ledger repair` fills them",
                     record.ledger_id, hole.bookie, hole.first, hole.last,
                 )  # fmt: skip
+            if any(key == GUARANTEE_KEY for key, _ in result.record.custom):
+                await mark_closed(context.records, context.clock, result.record, result.version)
             return result, recovery
         if (
             isinstance(result, RecoveryInconclusive)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from quire.core.answers import Answer
 from quire.core.effects import RecoveryFailed, RecoveryInconclusive
 from quire.core.errors import (
     CorruptMetadataError,
+    MisuseError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     QuireError,
@@ -19,6 +22,27 @@ from quire.core.ledger_metadata import LedgerMetadata
 def is_final(result: object) -> bool:
     """Whether bookies that come back would not change how a recovery or a take-over ended."""
     return not isinstance(result, RecoveryInconclusive) or bool(result.contradicting and not result.silent)
+
+
+def check_ignored_lacs(where: str, what: str, record: LedgerMetadata, ignored_lacs: Collection[str]) -> None:
+    """Whether all bookies whose LAC is to be ignored are asked.
+
+    Args:
+        where: the ledger or stream, as the error names it.
+        what: what reads from them.
+        record: of it.
+        ignored_lacs: the bookies.
+
+    Raises:
+        MisuseError: one of them is not in the last fragment.
+    """
+    ensemble = record.last_fragment.ensemble
+    if strange := [bookie for bookie in ignored_lacs if bookie not in ensemble]:
+        msg = (
+            f"{where}: {', '.join(strange)} is not in the ensemble of the last fragment, which {what} reads from "
+            f"({', '.join(ensemble)})"
+        )
+        raise MisuseError(msg, ledger_id=record.ledger_id)
 
 
 def not_recovered(

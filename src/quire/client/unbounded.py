@@ -17,9 +17,10 @@ from typing import Final, Protocol
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
+from quire.client.creating import check_custom
 from quire.client.reader import LedgerReader
-from quire.client.recovery import AGAIN_PAUSE_S, check_ignored_lacs
-from quire.client.recovery_failures import is_final
+from quire.client.recovery import AGAIN_PAUSE_S
+from quire.client.recovery_failures import check_ignored_lacs, is_final
 from quire.client.repair import LedgerReport, LedgerVerifier
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
@@ -38,6 +39,7 @@ from quire.core.errors import (
     StreamClosedError,
     WrongPasswordError,
 )
+from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import (
     TOKEN_KEY,
@@ -122,9 +124,13 @@ class UnboundedLedger:
             AlreadyExistsError: another stream has the name.
             InvalidQuorumError: unless E >= Qw >= Qa >= 1.
             NotEnoughBookiesError: fewer than E bookies that know terms take entries.
-            MisuseError: the name cannot be one.
+            MisuseError: the name cannot be one, or custom metadata is not bytes or guarantees the write quorum.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
+        if GUARANTEE_KEY in (custom or {}):
+            msg = f"the custom metadata {GUARANTEE_KEY!r} is for ledgers: a stream cannot guarantee its write quorum"
+            raise MisuseError(msg)
+        check_custom(custom or {})
         context, digest_type = self._context, digest_type_of(digest)
         for _ in range(_IDS_TRIED_MAX):
             token = context.chance.getrandbits(64) | 1

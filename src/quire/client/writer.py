@@ -20,6 +20,7 @@ from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.creating import gives_guarantee_up
 from quire.client.outgoing import HeldRun
+from quire.client.owed_copies import mark_closed
 from quire.client.run_sealer import sealer_of
 from quire.client.writer_end import WriterEnd
 from quire.core import effects as e
@@ -436,6 +437,8 @@ class LedgerWriter(WriterEnd):
         elif machine.status is not Status.CLOSED:
             self._closing()
         await asyncio.shield(self._finished)
+        if gives_up:
+            await mark_closed(self._records, self._clock, self.metadata, self._machine.swap.version)
         return self.holes
 
     def _stopped(self, problem: e.Problem) -> None:

@@ -19,6 +19,7 @@ from typing import Final, overload
 
 from quire.core import quorum
 from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.guarantee import GUARANTEED, given_up, is_unkept, kept
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
 from quire.core.terms import NO_TERM, StreamMode, TermRange, Terms, origin_of
 
@@ -29,10 +30,6 @@ TOKEN_KEY = "quire.token"  # noqa: S105 - the name of a field, not a secret
 """Custom metadata: 8 random bytes given at creation. The same id used again for another ledger has another token."""
 FORMAT_KEY = "quire.format"
 """Custom metadata: what the entries are; absent = opaque bytes, b"batch1" = batch entries of a log."""
-GUARANTEE_KEY, WRITE_QUORUM, ACK_QUORUM = "quire.guarantee", "write_quorum", "ack_quorum"
-"""Custom metadata: which quorum every entry of a closed ledger is on, and the two that there are. Absent: the ack quorum."""
-GUARANTEED, GIVEN_UP = (GUARANTEE_KEY, WRITE_QUORUM.encode()), (GUARANTEE_KEY, ACK_QUORUM.encode())
-"""The write quorum is guaranteed (docs/protocol/write-quorum.md); it was, and who closed the ledger gave that up."""
 
 
 class LedgerState(IntEnum):
@@ -227,12 +224,16 @@ class LedgerMetadata:
         """Whether the write quorum is guaranteed: every entry of the closed ledger is on its whole write set."""
         return GUARANTEED in self.custom
 
+    @property
+    def owes_copies(self) -> bool:
+        """Whether entries of this closed ledger may be below a write quorum that is guaranteed, or was."""
+        return self.last_entry != NO_ENTRY and is_unkept(self.custom)
+
     # --- transitions -------------------------------------------------------------------------------------------
 
     def without_guarantee(self) -> LedgerMetadata:
         """The record once a client has given up the guaranteed write quorum; any other record is as it was."""
-        custom = tuple(GIVEN_UP if item == GUARANTEED else item for item in self.custom)
-        return self if custom == self.custom else replace(self, custom=custom, creation_token=0)
+        return replace(self, custom=given_up(self.custom), creation_token=0)
 
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId]) -> LedgerMetadata:
         """The record after an ensemble change that starts at `first_entry`.
@@ -372,9 +373,9 @@ class LedgerMetadata:
         record = self
         for first in sorted(changes or {}):
             record = record.with_ensemble(first, (changes or {})[first])
-        return replace(
-            record, state=LedgerState.CLOSED, last_entry=EntryId(last_entry), length=length, creation_token=0
-        ).checked()
+        custom = kept(self.custom) if GUARANTEED in self.custom else self.custom
+        closed = replace(record, custom=custom, state=LedgerState.CLOSED, creation_token=0)
+        return replace(closed, last_entry=EntryId(last_entry), length=length).checked()
 
     def checked(self) -> LedgerMetadata:
         """This record, if it is a possible one. `StoredFragments` are checked when they are looked at.

@@ -1,4 +1,4 @@
-"""What a repair writes: the record with other bookies in decided fragments, and the losses that a person accepted.
+"""What a repair writes: other bookies in decided fragments, accepted losses, and that a write quorum is kept.
 
 Source: docs/protocol/repair.md, "Publishing".
 """
@@ -6,10 +6,11 @@ Source: docs/protocol/repair.md, "Publishing".
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from quire.core.guarantee import kept
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import AcceptedLoss, EntryRange, LedgerNotes
@@ -32,6 +33,17 @@ def with_replacements(record: LedgerMetadata, ready: Iterable[SlotReplacement]) 
     for index, changes in by_fragment.items():
         record = record.with_replaced(index, int(record.fragments[index].first_entry), changes)
     return record
+
+
+def with_guarantee_kept(record: LedgerMetadata, whole: Collection[BookieId]) -> LedgerMetadata:
+    """The record, which says so if it owed copies and all bookies that it gives entries to are whole now."""
+    if not record.owes_copies:
+        return record
+    for index, fragment in enumerate(record.fragments):
+        last = record.last_entry_of_fragment(index)
+        if last is not None and last >= fragment.first_entry and not {*fragment.ensemble} <= {*whole}:
+            return record
+    return replace(record, custom=kept(record.custom), creation_token=0)
 
 
 def with_accepted(

@@ -41,7 +41,7 @@ from quire.core.repair_effects import (
     WriteRepaired,
 )
 from quire.core.repair_plan import RepairPlan
-from quire.core.repair_record import SlotReplacement, with_accepted, with_replacements
+from quire.core.repair_record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
 from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
 
@@ -402,6 +402,8 @@ class RepairMachine:
         plan, found = self.plan, self.found
         whole = {bookie for bookie in plan.lists if self.plan.heard(bookie) and found.is_whole(bookie)}
         record = with_replacements(plan.record, ready)
+        if not (found.lost or found.gone_only or found.unheard):
+            record = with_guarantee_kept(record, whole)
         notes = without_holes(plan.notes, whole, record)
         if self._accepted is not None:
             notes = with_accepted(notes, plan.record, ready, found.gone_only, self._accepted)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from quire.core import boot, quorum
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.boot import BootState
+from quire.core.guarantee import GUARANTEED
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import GUARANTEED, LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.terms import reach_of
 
 

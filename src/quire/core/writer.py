@@ -546,7 +546,7 @@ class WriterMachine:
                 self._send(number, run, slots)
 
     def _look_later(self, now_ms: int) -> None:
-        if self.waits.look_later(now_ms):
+        if self.waits.look_later(now_ms, guaranteed=bool(self.window.kept)):
             self._arm()
 
     def _quorum_is_back(self) -> None:

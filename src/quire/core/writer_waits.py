@@ -14,6 +14,8 @@ from quire.core.writer_state import WriterLimits
 
 LOOKS_IN_A_WAIT: Final = 10
 """Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
+GUARANTEED_PAUSE_MS: Final = 500
+"""The longest pause between two looks while entries wait for a write quorum that is guaranteed: appends may wait with them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,14 +66,21 @@ class WriterWaits:
         """The look that was under way is over."""
         self.looking = False
 
-    def look_later(self, now_ms: int) -> bool:
-        """Look for bookies after the next pause; False if a look is due, or under way, already."""
+    def look_later(self, now_ms: int, *, guaranteed: bool = False) -> bool:
+        """Look for bookies after the next pause; False if a look is due, or under way, already.
+
+        Args:
+            now_ms: the time.
+            guaranteed: entries wait for a guaranteed write quorum: the pauses stay short.
+        """
         if self.look_at_ms is not None or self.looking:
             return False
         limits, longest = self.limits, self.limits.retry_ms_max
         if self.quorum_until_ms is not None:  # several looks before that wait is over
             longest = min(longest, max(limits.retry_ms_min, limits.quorum_wait_ms // LOOKS_IN_A_WAIT))
-        self.look_at_ms = now_ms + self.retry_ms
+        if guaranteed:
+            longest = min(longest, max(limits.retry_ms_min, GUARANTEED_PAUSE_MS))
+        self.look_at_ms = now_ms + min(self.retry_ms, longest)
         self.retry_ms = min(2 * self.retry_ms, longest)
         return True
 

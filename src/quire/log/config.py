@@ -32,6 +32,33 @@ _LIMITS: dict[str, tuple[int, int]] = {
 }
 CODECS = ("rows", "arrow")
 COMPRESSIONS = (None, "lz4", "zstd")
+_WAIT_MS_MAX = 366 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogGuarantee:
+    """A guaranteed write quorum of the ledgers that a log's writer makes, as `Client.create_ledger` gives it.
+
+    All their bookies must be there when they are made, whatever the log's `min_present`.
+
+    Attributes:
+        wait_ms: how long `open_writer` tries to close ledgers with the guarantee, and to make one, while a bookie is gone
+            and no other is there; then it goes on without: what it closes gives the guarantee up, what it makes has
+            none. None: it does not, and opening the log fails.
+    """
+
+    wait_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a time that cannot be.
+
+        Raises:
+            MisuseError: naming it.
+        """
+        wait_ms: object = self.wait_ms
+        if wait_ms is not None and (not isinstance(wait_ms, int) or not 0 <= wait_ms <= _WAIT_MS_MAX):
+            msg = f"LogGuarantee.wait_ms must be an integer from 0 to {_WAIT_MS_MAX} or None, got {self.wait_ms!r}"
+            raise MisuseError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +84,7 @@ class LogConfig:
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.
         adopts: whether a writer gives offsets to ledgers that others commit to the log while it leads (a Spark sink).
+        guarantee: what the ledgers that a writer makes guarantee; None: nothing beyond their ack quorum.
         host: what the list calls the place where a writer runs; empty: the machine's name and the process's number.
     """
 
@@ -78,6 +106,7 @@ class LogConfig:
     codec: str = "rows"
     compression: str | None = None
     adopts: bool = True
+    guarantee: LogGuarantee | None = None
     host: str = ""
 
     def __post_init__(self) -> None:
@@ -99,6 +128,10 @@ class LogConfig:
             raise MisuseError(msg)
         if self.compression not in COMPRESSIONS or (self.compression and self.codec != "arrow"):
             msg = f"LogConfig.compression is lz4 or zstd with codec 'arrow', got {self.compression!r}"
+            raise MisuseError(msg)
+        guarantee: object = self.guarantee
+        if not isinstance(guarantee, LogGuarantee | None):
+            msg = f"LogConfig.guarantee is a LogGuarantee or None, got {self.guarantee!r}"
             raise MisuseError(msg)
         if self.back_off_ms_min > self.back_off_ms_max:
             msg = f"back_off_ms_min ({self.back_off_ms_min}) is above its maximum"

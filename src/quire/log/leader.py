@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quire.client.writer import LedgerWriter
 from quire.core import log_effects as e
@@ -25,6 +25,7 @@ from quire.core.errors import (
     NotWritingError,
     QuireError,
 )
+from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import LedgerId
 from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
@@ -33,6 +34,7 @@ from quire.core.log_list import LedgerSummary, LogHead, PageLayout
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
 from quire.log.filling import fill_holes
+from quire.log.guaranteeing import GuaranteeWait
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.patience import Patience
@@ -40,6 +42,7 @@ from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ADOPT_RETRY_MS: Final = 10_000
 
 LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
@@ -114,6 +117,7 @@ class LogLeader:
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
+        self._guarantee: GuaranteeWait | None = None
         self._patience = Patience(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -161,6 +165,7 @@ class LogLeader:
     def start(self, sender: LogSender) -> None:
         """Take the five steps; `sender.serve` or `sender.ended` follows."""
         self._sender = sender
+        self._guarantee = self._ledgers.guarantee_wait()
         self._machine.open()
         self._perform()
 
@@ -276,9 +281,13 @@ class LogLeader:
         )
 
     async def _recover(self, effect: e.RecoverLedger) -> None:
-        ledger_id = effect.item.ledger_id
+        item, ledger_id = effect.item, effect.item.ledger_id
+
+        async def recover(gives_up: bool) -> LedgerSummary:
+            return await self._ledgers.recover(item, at=ACK_QUORUM if gives_up else WRITE_QUORUM)
+
         try:
-            summary = await self._ledgers.recover(effect.item)
+            summary = await self._guaranteed(f"ledger {ledger_id}", recover)
         except QuireError as error:
             self._cause = error
             gone = isinstance(error, NoSuchLedgerError)
@@ -287,14 +296,26 @@ class LogLeader:
             self._machine.recovered(ledger_id, summary)
 
     async def _create(self) -> None:
+        async def create(gives_up: bool) -> LedgerWriter:
+            return await self._ledgers.create(self._head, self._owner, guaranteed=not gives_up)
+
         try:
-            writer = await self._ledgers.create(self._head, self._owner)
+            writer = await self._guaranteed("a new ledger", create)
         except QuireError as error:
             self._cause = error
             self._machine.create_failed(error.message)
             return
         self._writers[writer.ledger_id] = writer
         self._machine.created(writer.ledger_id, writer.metadata.token)
+
+    async def _guaranteed(self, what: str, work: Callable[[bool], Awaitable[T]]) -> T:
+        """Do some work with the guarantee of the log's ledgers; an opening gives it up when its patience is over.
+
+        A roll that finds too few bookies is given up instead: the current ledger goes on, with its guarantee.
+        """
+        if self._guarantee is None or self.serving:
+            return await work(False)
+        return await self._guarantee.over(f"log {self._name!r}, {what}", work)
 
     async def _delete(self, ledger_id: LedgerId) -> None:
         """An unlisted ledger is garbage: if it cannot be deleted now, the collector finds it by its metadata."""

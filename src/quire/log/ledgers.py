@@ -18,10 +18,13 @@ from quire.client.ledger_repair import LedgerRepair
 from quire.client.reader import LedgerReader
 from quire.client.writer import LedgerWriter
 from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
 from quire.core.repair_effects import RepairOutcome
+from quire.log.config import LogGuarantee
+from quire.log.guaranteeing import GuaranteeWait
 from quire.wire.batch import (
     FORMAT_BATCH1,
     BatchFlags,
@@ -47,20 +50,29 @@ class LogLedgers:
     Args:
         client: the cluster.
         password: of all ledgers of the log.
+        guarantee: of new ones; None: they have none.
     """
 
-    def __init__(self, client: Client, password: bytes = b"") -> None:
+    def __init__(self, client: Client, password: bytes = b"", guarantee: LogGuarantee | None = None) -> None:
         self._client = client
+        self._guarantee = guarantee
         self.password = password
 
-    async def create(self, head: LogHead, owner: str) -> LedgerWriter:
-        """A new ledger for a log, in no log's list yet."""
+    def guarantee_wait(self) -> GuaranteeWait | None:
+        """An opening's patience with bookies that the guarantee needs; None: it is not given up."""
+        wait_ms = self._guarantee.wait_ms if self._guarantee else None
+        return None if wait_ms is None else GuaranteeWait(self._client.clock, wait_ms)
+
+    async def create(self, head: LogHead, owner: str, *, guaranteed: bool = True) -> LedgerWriter:
+        """A new ledger for a log, in no log's list yet; `guaranteed`: with the guarantee of the log's ledgers, if any."""
         settings = head.settings
+        guarantee = WRITE_QUORUM if self._guarantee and guaranteed else None
         return await self._client.create_ledger(
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
             ack_quorum=settings.ack_quorum,
-            min_present=settings.min_present or None,
+            min_present=None if guarantee else settings.min_present or None,
+            guarantee=guarantee,
             password=self.password,
             digest=DigestType(settings.digest),
             custom={
@@ -94,8 +106,16 @@ class LogLedgers:
             raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
         return reader
 
-    async def recover(self, item: LogItem) -> LedgerSummary:
-        """Close an item's ledger and say what it holds: one read of its last entry."""
+    async def recover(self, item: LogItem, *, at: str = WRITE_QUORUM) -> LedgerSummary:
+        """Close an item's ledger and say what it holds: one read of its last entry.
+
+        Args:
+            item: the ledger.
+            at: "ack_quorum" gives its guaranteed write quorum up, as `Client.recover_ledger` does.
+        """
+        if at != WRITE_QUORUM:
+            await self.open(item)  # it is the one that is meant
+            await self._client.recover_ledger(item.ledger_id, self.password, at=at)
         return await summary(await self.open(item, recover=True))
 
     async def delete(self, ledger_id: int) -> None:

@@ -79,7 +79,7 @@ class Log:
         self._client = client
         self._config = config or LogConfig()
         self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
-        self._ledgers = LogLedgers(client, password)
+        self._ledgers = LogLedgers(client, password, self._config.guarantee)
         self._cursors = LogCursors(client.store, client.clock.wall_ms)
 
     # --- the log itself ----------------------------------------------------------------------------------------
@@ -182,7 +182,8 @@ class Log:
             NotLeaderError: another took it over meanwhile and the elector names that one, or others did so again
                 and again.
             RecoveryInconclusiveError: too few bookies respond to recover what is open.
-            NotEnoughBookiesError: no new ledger can be made.
+            NotEnoughBookiesError: no new ledger can be made, or one with a guaranteed write quorum not be closed
+                (`LogGuarantee.wait_ms`).
 
         Source: BookKeeper ledgers to logs, "Opening a log".
         """

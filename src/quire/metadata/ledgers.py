@@ -25,6 +25,7 @@ from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import ledger_notes_key, stream_key, tombstone_key
+from quire.metadata.repairs import RepairStore
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -88,6 +89,10 @@ class LedgerStore:
     def __init__(self, store: MetadataStore, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or RealClock()
+
+    def repairs(self, name: str) -> RepairStore:
+        """Marks of repair in the same store; `name` is how people know who marks."""
+        return RepairStore(self._store, self._clock, name)
 
     async def next_id(self) -> LedgerId:
         """An id that no ledger had or will have."""

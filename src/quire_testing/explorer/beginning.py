@@ -15,8 +15,9 @@ from itertools import combinations, product
 
 from quire.core import quorum
 from quire.core.answers import Answer
+from quire.core.guarantee import GUARANTEED
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import GUARANTEED, DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.placement import Shape, slots_for_absent
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER

@@ -42,6 +42,7 @@ class ClassicClient(NamedTuple):
     responses: frozenset[tuple[int, bool]] = frozenset()
     phase: int = 0
     last: int | None = None
+    lafr: int = 0
 
 
 class Classic(NamedTuple):
@@ -55,6 +56,7 @@ class Classic(NamedTuple):
     lacs: tuple[int, ...]
     clients: tuple[ClassicClient, ...]
     messages: frozenset[tuple[Message, int]]
+    lafrs: tuple[int, ...] = ()
 
 
 class ClassicWorld:
@@ -129,24 +131,31 @@ class ClassicWorld:
                 continue
             kind, bookie, client = message[:3]
             if kind == "add" and self._earliest(sent, message):
-                _, _, _, entry, lac, recovery = message
+                entry, recovery = message[3], message[5]
                 refused = state.fenced >> bookie & 1 and not recovery
-                after = state
-                if not refused:
-                    entries, lacs = [*state.entries], [*state.lacs]
-                    entries[bookie] |= 1 << entry
-                    lacs[bookie] = max(lac, lacs[bookie]) if "S6" in self.mended else lac
-                    after = state._replace(entries=tuple(entries), lacs=tuple(lacs))
+                after = state if refused else self._stored(state, bookie, message)
                 answer: Message = ("added", bookie, client, entry, recovery, not refused)
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
             elif kind == "fence":
                 after = state._replace(fenced=state.fenced | 1 << bookie)
-                answer = ("fenced", bookie, client, state.lacs[bookie])
+                answer = ("fenced", bookie, client, self._told(state, bookie))
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
             elif kind == "read":
                 after = state._replace(fenced=state.fenced | 1 << bookie)
                 answer = ("answer", bookie, client, message[3], bool(state.entries[bookie] >> message[3] & 1))
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
+
+    def _stored(self, state: Classic, bookie: int, message: Message) -> Classic:
+        """A bookie takes an add."""
+        entries, lacs = [*state.entries], [*state.lacs]
+        entry, lac = message[3:5]
+        entries[bookie] |= 1 << entry
+        lacs[bookie] = max(lac, lacs[bookie]) if "S6" in self.mended else lac
+        return state._replace(entries=tuple(entries), lacs=tuple(lacs))
+
+    def _told(self, state: Classic, bookie: int) -> int:
+        """What a bookie says of the ledger when it is fenced."""
+        return state.lacs[bookie]
 
     # --- the writer ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +174,7 @@ class ClassicWorld:
         if client.lap == client.lac and client.lap < self.entries:
             entry = client.lap + 1
             after = self._with(state, who, client._replace(lap=entry, pending=(*client.pending, entry)))
-            adds = [("add", bookie, who, entry, client.lac, False) for bookie in range(self.bookies)]
+            adds = [self._add(client, bookie, who, entry, recovery=False) for bookie in range(self.bookies)]
             yield from (("send", each) for each in self._send(after, sent, adds))
         yield from self._added(state, sent, who, client, recovery=False)
         withdrawn = client._replace(status="withdrawn")
@@ -174,7 +183,7 @@ class ClassicWorld:
                 continue
             if not message[4] and not message[5] and self._earliest(sent, message):
                 yield "fenced", self._processed(self._with(state, who, withdrawn), message)
-        if state.status == "open" and client.version == state.version:
+        if state.status == "open" and client.version == state.version and self._may_close(client):
             closed = client._replace(version=client.version + 1, status="closed")
             record = state._replace(status="closed", end=client.lac, version=state.version + 1)
             yield "close", self._with(record, who, closed)
@@ -192,16 +201,25 @@ class ClassicWorld:
                 continue
             confirmed = [*client.confirmed]
             confirmed[entry - 1] |= 1 << bookie
-            lac = client.lac if "S2" in self.mended else 0
-            while lac < self.entries and confirmed[lac].bit_count() >= self.ack_quorum:
-                lac += 1
-            pending = tuple(
-                each
-                for each in client.pending
-                if confirmed[each - 1].bit_count() < self.ack_quorum or each > lac
-            )
-            after = client._replace(confirmed=tuple(confirmed), lac=max(lac, client.lac), pending=pending)
+            after = self._counted(client, tuple(confirmed))
             yield "added", self._processed(self._with(state, who, after), message)
+
+    def _add(self, client: ClassicClient, bookie: int, who: int, entry: int, *, recovery: bool) -> Message:
+        return ("add", bookie, who, entry, client.lac, recovery)
+
+    def _may_close(self, _: ClassicClient) -> bool:
+        """Whether the writer may close its ledger."""
+        return True
+
+    def _counted(self, client: ClassicClient, confirmed: tuple[int, ...]) -> ClassicClient:
+        """What one more response means to a client."""
+        lac = client.lac if "S2" in self.mended else 0
+        while lac < self.entries and confirmed[lac].bit_count() >= self.ack_quorum:
+            lac += 1
+        pending = tuple(
+            each for each in client.pending if confirmed[each - 1].bit_count() < self.ack_quorum or each > lac
+        )
+        return client._replace(confirmed=confirmed, lac=max(lac, client.lac), pending=pending)
 
     # --- recoverers ------------------------------------------------------------------------------------------------------
 
@@ -240,11 +258,12 @@ class ClassicWorld:
     ) -> Iterator[tuple[str, Classic]]:
         for message, count in sent.items():
             if count == DELIVERED and message[0] == "fenced" and message[2] == who:
-                lac = message[3]
-                after = client._replace(
-                    fenced=client.fenced | 1 << message[1], lac=max(lac, client.lac), lap=max(lac, client.lap)
-                )
+                after = self._begins_at(client._replace(fenced=client.fenced | 1 << message[1]), message[3])
                 yield "fenced", self._processed(self._with(state, who, after), message)
+
+    def _begins_at(self, client: ClassicClient, told: int) -> ClassicClient:
+        """What a bookie told of the ledger means to a recoverer."""
+        return client._replace(lac=max(told, client.lac), lap=max(told, client.lap))
 
     def _answers(
         self, state: Classic, sent: dict[Message, int], who: int, client: ClassicClient
@@ -307,7 +326,9 @@ class ClassicWorld:
         written = {message[3] for message in sent if message[0] == "add" and message[2] == who and message[5]}
         waiting = [entry for entry in client.pending if entry not in written]
         if waiting:
-            adds = [("add", bookie, who, min(waiting), client.lac, True) for bookie in range(self.bookies)]
+            adds = [
+                self._add(client, bookie, who, min(waiting), recovery=True) for bookie in range(self.bookies)
+            ]
             yield from (("write back", each) for each in self._send(state, sent, adds))
 
     # --- pieces ------------------------------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ MIXES: Final = {
             "write-quorum",
             "as takeover, with ledgers that guarantee their write quorum: after healing every entry is on all of it",
             "takeover",
-            ((3, 3, 3, 2), (4, 3, 3, 2), (4, 4, 3, 2), (5, 4, 3, 2)),
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (4, 4, 3, 2), (5, 4, 3, 2)),
             16,
             ("writer", "rec1", "rec2", "reader"),
             {**_NETWORK, **_CRASHES},

@@ -274,11 +274,12 @@ class _End:
             self._stuck(wrong)
 
     async def _is_undecidable(self, ledger_id: int) -> bool:
-        """Whether a bookie is lost and others are in doubt, so that too few can say what became of an open ledger's end."""
+        """Whether too few bookies can say what became of an open ledger's end: others are in doubt, or lost.
+
+        With Qa = 1 one in doubt is enough: it may have been the only one that acknowledged an entry.
+        """
         assert self.process.client is not None
-        record = await self.process.client.ledger_metadata(ledger_id)
-        there = [one.server.bookie_id for one in self.world.bookies.values() if one.server and not one.lost]
-        return not set(record.last_fragment.ensemble) <= {*there} and self._too_few_know(record)
+        return self._too_few_know(await self.process.client.ledger_metadata(ledger_id))
 
     def _too_few_know(self, record: LedgerMetadata) -> bool:
         """Whether too few bookies of the last fragment can say that they do not have an entry: others are in doubt."""

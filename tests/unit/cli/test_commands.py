@@ -110,6 +110,19 @@ def test_a_ledger_guarantees_its_write_quorum_as_long_as_nobody_gives_that_up(qu
     assert said["message"] == "the guarantee of a ledger is 'write_quorum' or None, not 'all'"
 
 
+def test_a_log_whose_ledgers_guarantee_their_write_quorum(quire: Quire) -> None:
+    before = {each["ledger_id"] for each in objects(quire("ledger", "list", "--json"))}
+    quire("log", "create", "guaranteed")
+    quire("log", "append", "guaranteed", "--guarantee", "write-quorum", given=b"a\nb\n")
+    (made,) = {each["ledger_id"] for each in objects(quire("ledger", "list", "--json"))} - before
+    assert "its write quorum is guaranteed" in quire("ledger", "show", str(made)).stdout
+    said = error_of(
+        quire("log", "append", "guaranteed", "--guarantee", "all", "--json", given=b"c\n", code=2)
+    )
+    assert said["message"] == "--guarantee takes write-quorum, not 'all'."
+    quire("log", "delete", "guaranteed", "--yes")
+
+
 def test_an_empty_ledger(quire: Quire) -> None:
     made = objects(quire("ledger", "create", "--json"))[0]
     assert (made["entries"], made["last_entry"], made["state"]) == (0, -1, "closed")

@@ -60,6 +60,21 @@ def ranges(record: Any) -> list[tuple[int, int]]:
     return [(each.term, each.first_entry) for each in record.ranges]
 
 
+@run
+async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        stream = client.unbounded_ledger("s")
+        for custom, words in (
+            ({"a": "text"}, "custom metadata 'a' must be bytes, not str"),
+            ({"quire.guarantee": b"write_quorum"}, "a stream cannot guarantee its write quorum"),
+        ):
+            with pytest.raises(MisuseError, match=words):
+                await stream.create(custom=custom)
+        assert [name async for name in client.unbounded_ledgers()] == []
+        assert (await stream.create(custom={"a": b"bytes"})).custom_value("a") == b"bytes"
+
+
 @pytest.mark.parametrize("digest", DIGESTS)
 @run
 async def test_clients_write_a_stream_in_turn(tmp_path, digest) -> None:

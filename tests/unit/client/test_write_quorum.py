@@ -20,7 +20,8 @@ from quire.core.errors import (
     NotWritingError,
     WindowFullError,
 )
-from quire.core.ledger_metadata import GIVEN_UP, GUARANTEED, LedgerState
+from quire.core.guarantee import GIVEN_UP, GUARANTEED
+from quire.core.ledger_metadata import LedgerState
 from support.small_cluster import SOON, small_cluster
 from support.waiting import until_async
 
