@@ -423,11 +423,10 @@ class Connection(ClientConnection):
             self._write_lac(request)
         elif kind is Kind.CLEAR_LIMBO:
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
-            then = self.unless_held(lambda answer: self.answer(request, answer))
-            ledgers.clear_limbo(request, lsn, then)
+            ledgers.clear_limbo(request, lsn, self.unless_held(partial(self.answer, request)))
         elif kind is Kind.TRUNCATE:
-            truncate = partial(ledgers.truncate, native_bodies.decode_truncate(request.body))
-            truncate(request, self.unless_held(lambda answer: self.answer(request, answer)), self)
+            first = native_bodies.decode_truncate(request.body)
+            ledgers.truncate(first, request, self.unless_held(partial(self.answer, request)), self)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)

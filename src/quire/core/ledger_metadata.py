@@ -373,9 +373,9 @@ class LedgerMetadata:
         record = self
         for first in sorted(changes or {}):
             record = record.with_ensemble(first, (changes or {})[first])
-        custom = kept(self.custom) if GUARANTEED in self.custom else self.custom
-        closed = replace(record, custom=custom, state=LedgerState.CLOSED, creation_token=0)
-        return replace(closed, last_entry=EntryId(last_entry), length=length).checked()
+        custom = kept(self.custom) if self.guaranteed else self.custom
+        done = replace(record, custom=custom, last_entry=EntryId(last_entry), length=length, creation_token=0)
+        return replace(done, state=LedgerState.CLOSED).checked()
 
     def checked(self) -> LedgerMetadata:
         """This record, if it is a possible one. `StoredFragments` are checked when they are looked at.

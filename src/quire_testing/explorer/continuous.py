@@ -169,6 +169,7 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 2, 2, 2, timeouts=1),
     StreamConfiguration(3, entries=0, losses=1, repairers=1, changed=True),
     StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=2, changed=True),
+    StreamConfiguration(3, 3, 3, 2, entries=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, breaks=1, fencing=True),
     StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, lost_swaps=1, fencing=True),
@@ -183,6 +184,7 @@ BOUNDED: Final = (
     (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True), 5_000_000),
+    (StreamConfiguration(entries=2, clients=2, take_overs=2, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 
