@@ -413,8 +413,7 @@ class Connection(ClientConnection):
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
             items = native_bodies.decode_lacs(request.body)
             if not self.terms and any(term for _, _, _, term, *_ in items):
-                msg = "a WRITE_LACS names terms, which its client has not announced"
-                raise MalformedFrameError(msg)
+                raise MalformedFrameError("a WRITE_LACS names terms, which its client has not announced")
             refused = ledgers.told_lacs.take(items)
             self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:

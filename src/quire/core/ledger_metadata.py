@@ -365,10 +365,7 @@ class LedgerMetadata:
             MisuseError: it is closed already, or a change starts before the last fragment.
         """
         if self.state is LedgerState.CLOSED:
-            msg = (
-                f"ledger {self.ledger_id} is closed at entry {self.last_entry}; the last entry of a "
-                "closed ledger never changes"
-            )
+            msg = f"ledger {self.ledger_id} is closed at entry {self.last_entry}, and a closed ledger's end never changes"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         record = self
         for first in sorted(changes or {}):
