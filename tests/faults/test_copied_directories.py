@@ -223,10 +223,10 @@ async def paused(scene: Scene) -> None:
     assert b"identity_replaced" in original.stdout.read()
 
 
-IN_FULL = [pytest.param(way, marks=pytest.mark.slow) for way in (cold, blocks, twin)]
+IN_FULL = [pytest.param(way, marks=pytest.mark.slow) for way in (paused, cold, blocks, twin)]
 
 
-@pytest.mark.parametrize("way", [hot, paused, *IN_FULL], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [hot, *IN_FULL], ids=lambda way: way.__name__)
 def test_a_copied_directory_denies_nothing(
     way: Callable[[Scene], Any], tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
