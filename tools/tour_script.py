@@ -131,6 +131,8 @@ STEPS: list[Heading | Step] = [
         "quire stream append click < /dev/null",
         "quire stream close clicks --yes",
         "quire stream tail clicks",
+        "quire stream verify clicks",
+        "quire stream repair clicks",
         "printf 'five\\n' | quire stream append clicks",
         "quire stream delete clicks --yes",
     ),

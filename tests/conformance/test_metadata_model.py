@@ -68,10 +68,12 @@ class StoreMachine(RuleBasedStateMachine):
             for store in self.stores:
                 await store.close()
 
-        if hasattr(self, "stores"):
-            self.run(end())
-        self.runner.close()
-        self.folder.cleanup()
+        try:
+            if hasattr(self, "stores"):
+                self.run(end())
+        finally:
+            self.runner.close()
+            self.folder.cleanup()
 
     def version_of(self, key, choice):
         """Mostly the right version, else one that the key had, or none that it can have."""
