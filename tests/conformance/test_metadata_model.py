@@ -41,7 +41,6 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.runner = asyncio.Runner()
-        self.folder = tempfile.TemporaryDirectory()
         self.model = {}
         self.versions = {}
         self.owners = {}
@@ -73,7 +72,6 @@ class StoreMachine(RuleBasedStateMachine):
                 self.run(end())
         finally:
             self.runner.close()
-            self.folder.cleanup()
 
     def version_of(self, key, choice):
         """Mostly the right version, else one that the key had, or none that it can have."""
@@ -232,6 +230,14 @@ class MemoryMachine(StoreMachine):
 
 
 class SqliteMachine(StoreMachine):
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+
+    def teardown(self):
+        super().teardown()
+        self.folder.cleanup()
+
     async def open(self):
         # No registration may end by time here, and deletions are trimmed often.
         options = SqliteOptions(session_timeout_ms=600_000, tombstones_kept=1000)
