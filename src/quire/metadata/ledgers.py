@@ -19,12 +19,13 @@ from quire.core.errors import (
 )
 from quire.core.holes import with_holes
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, LedgerNotes
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import ledger_notes_key, stream_key, tombstone_key
+from quire.metadata.records import ATTEMPTS_MAX, add_holes_to
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -59,7 +60,6 @@ from quire.wire.ledger_notes import (
 from quire.wire.store_records import Tombstone, decode_tombstone
 
 PREFIX: Final = "ledgers/"
-ATTEMPTS_MAX: Final = 5
 
 
 def ledger_key(ledger_id: int) -> str:
@@ -279,20 +279,7 @@ class LedgerStore:
             StoreBusyError: the record was changed again and again.
             MetadataUnknownError: the outcome is unknown.
         """
-        for _ in range(ATTEMPTS_MAX):
-            record, notes, version = await self.read_with_notes(ledger_id)
-            after = with_holes(notes, record, holes)
-            if after == notes or record.state is LedgerState.IN_RECOVERY:
-                return
-            try:
-                await self.write_with_notes(record, after, version)
-            except VersionConflictError:
-                continue
-            return
-        raise StoreBusyError(
-            f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while holes were put into it; try again",
-            ledger_id=ledger_id,
-        )
+        await add_holes_to(self, "ledger", ledger_id, holes)
 
     async def _change_of_notes(self, ledger_id: int, notes: LedgerNotes | None) -> list[Op]:
         """What makes the record of notes say this; nothing if it does, or if `notes` is None: whatever it says."""

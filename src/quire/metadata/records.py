@@ -6,12 +6,16 @@ Source: docs/formats/stream.md, "Where it stands".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.holes import with_holes
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import LedgerNotes
 from quire.core.writer_state import Hole
-from quire.metadata.store import Watch
+from quire.metadata.store import StoreBusyError, VersionConflictError, Watch
+
+ATTEMPTS_MAX: Final = 5
+"""So often a record is read again that others change meanwhile."""
 
 
 class RecordStore(Protocol):
@@ -44,3 +48,32 @@ class NotedRecords(Protocol):
 
     async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int, /) -> int:
         """Replace the record that has a version, and its notes with it; returns the new version."""
+
+
+async def add_holes_to(records: NotedRecords, what: str, ledger_id: int, holes: Sequence[Hole]) -> None:
+    """Put holes among the notes of a record, whatever else becomes of it meanwhile.
+
+    A record that another client is recovering or taking over is left alone: its fragments may change until the end of that.
+
+    Args:
+        records: where it is.
+        what: "ledger" or "stream", for the error.
+        ledger_id: which.
+        holes: what bookies that it names may lack.
+
+    Raises:
+        StoreBusyError: the record was changed again and again.
+        QuireError: as reading and writing it.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        record, notes, version = await records.read_with_notes(ledger_id)
+        after = with_holes(notes, record, holes)
+        if after == notes or record.state is LedgerState.IN_RECOVERY:
+            return
+        try:
+            await records.write_with_notes(record, after, version)
+        except VersionConflictError:
+            continue
+        return
+    msg = f"the record of {what} {ledger_id} was changed {ATTEMPTS_MAX} times while holes were put into it; try again"
+    raise StoreBusyError(msg, ledger_id=ledger_id)

@@ -19,13 +19,14 @@ from quire.core.errors import (
 )
 from quire.core.holes import with_holes
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import LedgerNotes
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key
-from quire.metadata.ledgers import ATTEMPTS_MAX, ledger_key
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.records import ATTEMPTS_MAX, add_holes_to
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -34,7 +35,6 @@ from quire.metadata.store import (
     MetadataStore,
     Op,
     Require,
-    StoreBusyError,
     VersionConflictError,
     Versioned,
     Watch,
@@ -182,22 +182,7 @@ class StreamStore:
             StoreBusyError: the record was changed again and again.
             MetadataUnknownError: the outcome is unknown.
         """
-        for _ in range(ATTEMPTS_MAX):
-            record, version = await self.read(stream_id)
-            notes = notes_of_record(record)
-            after = with_holes(notes, record, holes)
-            if after == notes or record.state is LedgerState.IN_RECOVERY:
-                return
-            try:
-                await self.write(record_with_notes(record, after), version)
-            except VersionConflictError:
-                continue
-            return
-        msg = (
-            f"the record of stream {stream_id} was changed {ATTEMPTS_MAX} times while holes were put into it; "
-            "try again"
-        )
-        raise StoreBusyError(msg, ledger_id=stream_id)
+        await add_holes_to(self, "stream", stream_id, holes)
 
     async def delete(self, name: str) -> None:
         """Delete a stream: in one transaction its record and its name go, and a tombstone is made.

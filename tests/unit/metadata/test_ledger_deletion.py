@@ -10,8 +10,9 @@ import pytest
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
 from quire.metadata.keys import TOMBSTONES, tombstone_key
-from quire.metadata.ledgers import ATTEMPTS_MAX, LedgerStore, ledger_key
+from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import ATTEMPTS_MAX
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import Delete, Put, StoreBusyError, VersionConflictError
 from quire.wire.store_records import Tombstone, encode_tombstone

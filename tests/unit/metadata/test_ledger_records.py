@@ -17,8 +17,9 @@ from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.core.writer_state import Hole
 from quire.metadata.keys import ledger_notes_key
-from quire.metadata.ledgers import ATTEMPTS_MAX, LedgerStore, ledger_key
+from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import ATTEMPTS_MAX
 from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictError
 from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import encode_notes
