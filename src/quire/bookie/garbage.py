@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +29,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
+from quire.bookie.slices import take_slices
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
 from quire.core.garbage import (
@@ -412,25 +413,15 @@ class GarbageCollector:
         await self._give_back()
         disk = disk_facts(self._config.directory)
         free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
-        carried = await self._through(
-            self._storage.compact_slices(0.0 if compact else free_share), COMPACTING
-        )
+        slices = self._storage.compact_slices(0.0 if compact else free_share)
+        carried = await take_slices(slices, partial(self._moved, COMPACTING))
         if carried:
             self.told.carried += carried
             await self._give_back()
 
     async def _give_back(self) -> None:
-        self.told.retired += await self._through(self._storage.reclaim_slices(), "giving back segments")
-
-    async def _through(self, slices: Generator[None, None, int], doing: str) -> int:
-        """Take all slices of some work, with a turn of the loop behind each; returns what it returns."""
-        while True:
-            self._moved(doing)
-            try:
-                next(slices)
-            except StopIteration as end:
-                return int(end.value)
-            await asyncio.sleep(0)
+        giving_back = partial(self._moved, "giving back segments")
+        self.told.retired += await take_slices(self._storage.reclaim_slices(), giving_back)
 
     async def _leap(self, above: int) -> None:
         await self._store.raise_ledger_ids(LedgerId(above))

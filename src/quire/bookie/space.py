@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.bookie.about import disk_facts
+from quire.bookie.slices import take_slices
 from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX
 from quire.core.space import Reason, SpaceContext, explain
@@ -99,14 +100,7 @@ class SpaceReport:
 
     async def measure(self) -> None:
         """Measure anew, with turns of the loop in between."""
-        steps = self._storage.space_slices(self._among_live())
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: dict[Reason, int] = end.value
-                break
-            await asyncio.sleep(0)
+        found = await take_slices(self._storage.space_slices(self._among_live()))
         disk = disk_facts(self._config.directory)
         held = explain(found, self._context(disk))
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")

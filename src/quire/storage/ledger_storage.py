@@ -48,7 +48,7 @@ from quire.storage.record_bodies import Suspicion
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
-from quire.storage.slices import run_through
+from quire.storage.slices import Result, run_through
 from quire.storage.space import LedgerRange, SpaceMeter
 from quire.storage.start import Start, StartReport
 from quire.storage.state_format import encode_state
@@ -176,7 +176,6 @@ class LedgerStorage:
             segment_files,
             clock,
             reserve=config.reserve_segments,
-            segment_bytes=config.segment_bytes,
         )
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -768,7 +767,7 @@ class LedgerStorage:
 
     def reclaim_slices(self) -> Generator[None, None, int]:
         """What `reclaim` does, in slices: the caller pauses at each `yield`, and may put anything meanwhile."""
-        return (yield from self._while_open(self._reclaimer.steps(patient=True)))
+        return (yield from self._while_open(self._reclaimer.steps(patient=True), 0))
 
     def compact_slices(self, free_share: float) -> Generator[None, None, int]:
         """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
@@ -780,7 +779,7 @@ class LedgerStorage:
             Of how many segments all was carried over.
         """
         share = 0.0 if self._journal.full else free_share
-        return (yield from self._while_open(self._compactor.steps(share)))
+        return (yield from self._while_open(self._compactor.steps(share), 0))
 
     def space_slices(
         self, among_live: Mapping[Reason, Iterable[LedgerRange]]
@@ -795,29 +794,26 @@ class LedgerStorage:
         """
         reclaimer = self._reclaimer
         steps = self._meter.steps(among_live, self._compactor.stays, reclaimer.returning, reclaimer.pinned)
-        while not self._closed:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: dict[Reason, int] = end.value
-                return found
-            yield
-        return {}
+        nothing: dict[Reason, int] = {}
+        return (yield from self._while_open(steps, nothing))
 
     @property
     def first_tombstone_ms(self) -> int:
         """When the first tombstone may shrink, by the wall clock; 0: there is none."""
         return min(self._states.due, default=0) * DUE_MS
 
-    def _while_open(self, steps: Generator[None, None, int]) -> Generator[None, None, int]:
-        """Take steps until they end, or the storage is closed: then the result is 0."""
+    def _while_open(
+        self, steps: Generator[None, None, Result], otherwise: Result
+    ) -> Generator[None, None, Result]:
+        """Take steps until they end, or the storage is closed; returns what they do, or what is said for that case."""
         while not self._closed:
             try:
                 next(steps)
             except StopIteration as end:
-                return int(end.value)
+                result: Result = end.value
+                return result
             yield
-        return 0
+        return otherwise
 
     def _put_carried(self, run: RunView, piece: RunPiece, space: Space) -> None:
         """Put a run, or what is left of one, that keeps its LSN. Raises StorageError when it cannot be taken."""

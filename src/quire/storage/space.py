@@ -45,7 +45,6 @@ class SpaceMeter:
         files: the segments' files.
         clock: for the length of a slice.
         reserve: spares that new adds may not use.
-        segment_bytes: the size of a spare.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class SpaceMeter:
         clock: Clock,
         *,
         reserve: int,
-        segment_bytes: int,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -65,7 +63,6 @@ class SpaceMeter:
         self._files = files
         self._clock = clock
         self._reserve = reserve
-        self._segment_bytes = segment_bytes
 
     def steps(
         self,
@@ -102,7 +99,7 @@ class SpaceMeter:
                     pinned=segment.sequence in pinned,
                 )
             )
-        uses += [SegmentUse(self._segment_bytes, 0, 0, retired=True)] * gone
+        uses += [SegmentUse(self._files.segment_bytes, 0, 0, retired=True)] * gone
         sizes: dict[Reason, int] = {}
         for reason, ranges in among_live.items():
             sizes[reason] = 0
@@ -116,7 +113,7 @@ class SpaceMeter:
             uses,
             spares=len(self._files.spares),
             reserve=self._reserve,
-            segment_bytes=self._segment_bytes,
+            segment_bytes=self._files.segment_bytes,
             tombstones=tombstones,
             among_live=sizes,
         )
