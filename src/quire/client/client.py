@@ -24,7 +24,7 @@ from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import recover_ledger
 from quire.client.recovery_failures import check_ignored_lacs
-from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
+from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport, recorded_holes
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
@@ -298,9 +298,7 @@ class Client:
         access = LedgerAccess.of(reader.metadata)
         report = await LedgerVerifier(reader, access, self.context).verify()
         _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
-        report.recorded = [
-            (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
-        ]
+        report.recorded = recorded_holes(notes)
         return report
 
     # --- unbounded ledgers -------------------------------------------------------------------------------------------

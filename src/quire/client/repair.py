@@ -18,6 +18,7 @@ from quire.client.reader import LedgerReader
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger_notes import LedgerNotes
 from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.core.terms import by_origin
 from quire.wire.entry import Entry
@@ -86,6 +87,11 @@ class LedgerReport:
     def complete(self) -> bool:
         """Nothing is missing either."""
         return self.good and not self.holes
+
+
+def recorded_holes(notes: LedgerNotes) -> list[tuple[BookieId, int, int]]:
+    """The holes of a record's notes, for `LedgerReport.recorded`."""
+    return [(hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges]
 
 
 class _Told(NamedTuple):

@@ -21,7 +21,7 @@ from quire.client.creating import check_custom
 from quire.client.reader import LedgerReader
 from quire.client.recovery import AGAIN_PAUSE_S
 from quire.client.recovery_failures import check_ignored_lacs, is_final
-from quire.client.repair import LedgerReport, LedgerVerifier
+from quire.client.repair import LedgerReport, LedgerVerifier, recorded_holes
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
@@ -411,8 +411,7 @@ class UnboundedLedger:
         reader = await self.open_reader()
         record = reader.metadata
         report = await LedgerVerifier(reader, LedgerAccess.of(record), self._context).verify()
-        holes = notes_of_record(record).holes
-        report.recorded = [(hole.bookie, part.first, part.last) for hole in holes for part in hole.ranges]
+        report.recorded = recorded_holes(notes_of_record(record))
         return report
 
     async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
