@@ -179,6 +179,20 @@ def settle(storage: LedgerStorage) -> None:
     storage.flush()
 
 
+FILLER = 99
+"""A ledger that fills segments."""
+
+
+def fill_oldest(storage: LedgerStorage, sink: Any) -> int:
+    """Put entries of `FILLER` until the oldest segment is sealed; returns its number."""
+    first, number = min(storage.segments), 0
+    while storage.segments[first].trailer is None:
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        settle(storage)
+        number += 1
+    return first
+
+
 def payload_of(entry: memoryview, ledger_id: int, entry_id: int, origin_term: int) -> bytes:
     """The payload of an entry that must be of an origin term."""
     if not origin_term:

@@ -5,7 +5,10 @@ Source: docs/protocol/write-quorum.md, "Closed below the guarantee".
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from quire.autorecovery.owed_copies import OwedCopies
 from quire.client.client import Client
@@ -39,6 +42,18 @@ async def closed_as_java_does(client: Client, writer: LedgerWriter) -> LedgerMet
     return closed
 
 
+@asynccontextmanager
+async def below_its_guarantee(
+    tmp_path: Path,
+) -> AsyncIterator[tuple[SmallCluster, Client, LedgerWriter, str]]:
+    """A writer with an entry on two of three bookies, since the third has stopped, and that one's name."""
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        writer = await client.create_ledger(**SHAPE)
+        _, away = await without_one(cluster, writer)
+        yield cluster, client, writer, away
+
+
 async def is_marked_until_it_is_repaired(
     cluster: SmallCluster, client: Client, ledger_id: int, away: str
 ) -> None:
@@ -59,10 +74,7 @@ async def is_marked_until_it_is_repaired(
 
 @run
 async def test_whoever_gives_a_guarantee_up_marks_the_ledger(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(CONFIG)
-        writer = await client.create_ledger(**SHAPE)
-        _, away = await without_one(cluster, writer)
+    async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await writer.close(at="ack_quorum")
         assert GIVEN_UP in (await client.ledger_metadata(writer.ledger_id)).custom
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
@@ -70,10 +82,7 @@ async def test_whoever_gives_a_guarantee_up_marks_the_ledger(tmp_path) -> None:
 
 @run
 async def test_a_recovery_that_gives_it_up_marks_the_ledger(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(CONFIG)
-        writer = await client.create_ledger(**SHAPE)
-        _, away = await without_one(cluster, writer)
+    async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await writer.abandon()
         await client.recover_ledger(writer.ledger_id, at="ack_quorum")
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
@@ -81,10 +90,7 @@ async def test_a_recovery_that_gives_it_up_marks_the_ledger(tmp_path) -> None:
 
 @run
 async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_auditor(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(CONFIG)
-        writer = await client.create_ledger(**SHAPE)
-        _, away = await without_one(cluster, writer)
+    async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await closed_as_java_does(client, writer)
         report = await client.verify_ledger(writer.ledger_id)
         assert not report.complete
@@ -94,10 +100,7 @@ async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_audit
 
 @run
 async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(CONFIG)
-        writer = await client.create_ledger(**SHAPE)
-        await without_one(cluster, writer)
+    async with below_its_guarantee(tmp_path) as (_, client, writer, _):
         read = client.ledger_store.read
 
         async def closed_meanwhile(ledger_id: int) -> tuple[LedgerMetadata, int]:

@@ -14,17 +14,17 @@ from quire.storage.index import RowTable
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from support.storage_disk import (
+    FILLER,
     Answers,
     FaultyFiles,
     HurriedClock,
+    fill_oldest,
     make_run,
     open_storage,
     put,
     read_all,
     settle,
 )
-
-FILLER = 99
 
 
 def payloads(storage: LedgerStorage, ledger_id: int, last: int) -> dict[int, Any]:
@@ -41,12 +41,7 @@ def a_sparse_segment(files: FaultyFiles, *, kept: int = 1) -> tuple[LedgerStorag
         storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), sink, None)
         put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 50), sink, lac=4)
         settle(storage)
-    first = min(storage.segments)
-    number = 0
-    while storage.segments[first].trailer is None:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
-        settle(storage)
-        number += 1
+    first = fill_oldest(storage, sink)
     storage.delete(FILLER, 1 << 50, sink, None)
     settle(storage)
     return storage, sink, first

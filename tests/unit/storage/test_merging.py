@@ -13,9 +13,17 @@ from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.merging import Merging
 from quire.storage.slices import run_through
 from quire.wire.run import RunView
-from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
-
-FILLER = 99
+from support.storage_disk import (
+    FILLER,
+    Answers,
+    FaultyFiles,
+    fill_oldest,
+    make_run,
+    open_storage,
+    put,
+    read_all,
+    settle,
+)
 
 
 def piece_of(run: RunView, lsn: int, *, recovery: bool = False) -> RunPiece:
@@ -90,11 +98,7 @@ def a_chatty_segment(storage: LedgerStorage) -> None:
     for number in range(100):
         put(storage, make_run(1, number, number, payload=b"p" * 50), sink)
     settle(storage)
-    first, number = min(storage.segments), 0
-    while storage.segments[first].trailer is None:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
-        settle(storage)
-        number += 1
+    fill_oldest(storage, sink)
     storage.delete(FILLER, 1 << 50, sink, None)
     settle(storage)
 

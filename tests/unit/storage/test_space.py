@@ -12,9 +12,18 @@ from quire.core.space import Reason
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from quire_testing.kit.stepped import StepClock, StepWorker
-from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, settle
+from support.storage_disk import (
+    FILLER,
+    SMALL,
+    Answers,
+    FaultyFiles,
+    fill_oldest,
+    make_run,
+    open_storage,
+    put,
+    settle,
+)
 
-FILLER = 99
 SEGMENT = 128 * 1024
 
 
@@ -35,13 +44,7 @@ def a_sealed_segment(files: FaultyFiles) -> tuple[LedgerStorage, Answers, int]:
         storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), sink, None)
         put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 500), sink)
         settle(storage)
-    first = min(storage.segments)
-    number = 0
-    while storage.segments[first].trailer is None:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
-        settle(storage)
-        number += 1
-    return storage, sink, first
+    return storage, sink, fill_oldest(storage, sink)
 
 
 def delete(storage: LedgerStorage, ledger_id: int) -> None:
@@ -177,10 +180,7 @@ def test_whoever_reads_records_again_pins_their_segment() -> None:
     sink = Answers()
     put(storage, make_run(1, 0, 9), sink)
     settle(storage)
-    first = min(storage.segments)
-    while storage.segments[first].trailer is None:
-        put(storage, make_run(FILLER, len(sink.told), len(sink.told), payload=bytes(12_000)), sink)
-        settle(storage)
+    first = fill_oldest(storage, sink)
     storage.read_again(storage.segments[first])
     assert storage._reclaimer.pinned == {first}
     until(worker, lambda: not storage._reclaimer.pinned)
