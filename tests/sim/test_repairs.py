@@ -5,20 +5,19 @@ Source: docs/protocol/repair.md; docs/simulation.md, "The world".
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from quire.core.rules import RULES, Rules
 from quire_testing.explorer.mutants import MUTANTS
-from quire_testing.sim.campaign import campaign
 from quire_testing.sim.programs import Parts
 from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.run import simulate
 from quire_testing.sim.walk_campaign import some_walks
 from quire_testing.sim.walks import walks_of
-from support.rounds import FULL, keep_figures, rounds
+from support.rounds import FULL
+from support.seeds import run_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """A process that is killed, or a world that ends, drops its coroutines in the middle of whatever they wait for."""
@@ -45,27 +44,9 @@ WALKED = (
 )
 
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
-KEPT_RUNS, KEPT_WALKS = BUILD / "repair-runs.jsonl", BUILD / "repair-walks.jsonl"
-"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
-
-
 @pytest.mark.timeout(36_000)
 def test_after_a_loss_every_decided_entry_is_on_its_whole_write_set() -> None:
-    seeds = rounds(20, 10_000)
-    tally = campaign(0, seeds, mixes=("repair",), jobs=2, keep=KEPT_RUNS if FULL else None)
-    assert not tally.failures, tally.failures[:5]
-    assert not [situation for situation in SEEN if not tally.seen[situation]]
-    keep_figures(
-        "simulated_repairs",
-        {
-            "runs": tally.schedules,
-            "violations": 0,
-            "seen": {name: tally.seen[name] for name in sorted(tally.seen) if "repair" in name},
-            "cpu_seconds": round(tally.cpu_seconds),
-        },
-        seed=f"0 to {seeds - 1}",
-    )
+    run_seeds("simulated_repairs", 20, 10_000, mixes=("repair",), seen=SEEN, words=("repair",))
 
 
 BY_ITSELF = (
@@ -82,22 +63,13 @@ BY_ITSELF = (
 def test_daemons_put_back_what_is_lost_by_themselves() -> None:
     """AR1: no open ledger is recovered while no bookie could take a slot. AR2: a marked hole is filled, or has a mark. F5: what
     is marked because a bookie is gone is repaired in the end."""
-    seeds = rounds(30, 10_000)
-    tally = campaign(0, seeds, mixes=("autorecovery",), jobs=2)
-    assert not tally.failures, tally.failures[:5]
-    if FULL:
-        assert not [situation for situation in BY_ITSELF if not tally.seen[situation]]
-    keep_figures(
+    run_seeds(
         "simulated_autorecovery",
-        {
-            "runs": tally.schedules,
-            "violations": 0,
-            "seen": {
-                name: tally.seen[name] for name in sorted(tally.seen) if "auto" in name or "marked" in name
-            },
-            "cpu_seconds": round(tally.cpu_seconds),
-        },
-        seed=f"0 to {seeds - 1}",
+        30,
+        10_000,
+        mixes=("autorecovery",),
+        seen=BY_ITSELF if FULL else (),
+        words=("auto", "marked"),
     )
 
 
@@ -130,21 +102,15 @@ def test_without_a_repair_copies_are_missing(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.timeout(36_000)
 def test_no_walk_of_repairers_breaks_an_invariant() -> None:
     """The machines alone, a hundred times as many: a loss, crashes, time-outs, two repairers, a recoverer, a writer."""
-    walks = rounds(150, 1_000_000)
-    tally = campaign(0, walks, mixes=("repair",), jobs=2, runs=some_walks, keep=KEPT_WALKS if FULL else None)
-    assert tally.schedules == walks
-    assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]
-    assert not [step for step in WALKED if not tally.seen[step]]
-    keep_figures(
+    run_seeds(
         "walks_of_repairs",
-        {
-            "walks": walks,
-            "steps": tally.events,
-            "violations": 0,
-            "seen": {step: tally.seen[step] for step in WALKED},
-            "cpu_seconds": round(tally.cpu_seconds),
-        },
-        seed=f"0 to {walks - 1}",
+        150,
+        1_000_000,
+        mixes=("repair",),
+        seen=WALKED,
+        runs=some_walks,
+        unit="walks",
+        steps="steps",
     )
 
 

@@ -5,26 +5,18 @@ Source: docs/protocol/streams.md; docs/simulation.md, "The world".
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
 
 from quire_testing.explorer.mutants import MUTANTS
-from quire_testing.sim.campaign import campaign
 from quire_testing.sim.mutants import parts_of
 from quire_testing.sim.run import simulate
 from quire_testing.sim.walk_campaign import some_walks
 from quire_testing.sim.walk_mixes import STREAM_MIXES
 from quire_testing.sim.walks import walks_of
-from support.rounds import FULL, keep_figures, rounds
+from support.seeds import run_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """A process that is killed, or a world that ends, drops its coroutines in the middle of whatever they wait for."""
-
-BUILD = Path(__file__).resolve().parents[2] / "build"
-KEPT_WALKS = BUILD / "stream-walks.jsonl"
-"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
 
 WALKED = (
     "client append",
@@ -45,22 +37,15 @@ WALKED = (
 @pytest.mark.timeout(36_000)
 def test_no_walk_of_a_stream_breaks_an_invariant() -> None:
     """Worlds that are too large to be explored; each walk ends where nothing more can happen."""
-    walks = rounds(60, 1_000_000)
-    keep = KEPT_WALKS if FULL else None
-    tally = campaign(0, walks, mixes=STREAM_MIXES, jobs=2, runs=some_walks, keep=keep)
-    assert tally.schedules == walks
-    assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]
-    assert not [step for step in WALKED if not tally.seen[step]]
-    keep_figures(
+    run_seeds(
         "walks_of_streams",
-        {
-            "walks": walks,
-            "steps": tally.events,
-            "violations": 0,
-            "seen": {step: tally.seen[step] for step in WALKED},
-            "cpu_seconds": round(tally.cpu_seconds),
-        },
-        seed=f"0 to {walks - 1}",
+        60,
+        1_000_000,
+        mixes=STREAM_MIXES,
+        seen=WALKED,
+        runs=some_walks,
+        unit="walks",
+        steps="steps",
     )
 
 
@@ -86,8 +71,6 @@ def test_a_walk_finds_a_fix_of_streams_that_is_taken_out(name: str) -> None:
     assert walks_of(mix).walk(seed).violation is None
 
 
-KEPT_RUNS = BUILD / "stream-runs.jsonl"
-"""The same for whole programs."""
 SEEN = (
     "a leader serves a stream",
     "a tail follows a stream",
@@ -107,20 +90,7 @@ SEEN = (
 @pytest.mark.timeout(36_000)
 def test_no_simulated_take_over_breaks_an_invariant() -> None:
     """Two leaders at a time; what `resolve` says of each append is held against what readers saw."""
-    seeds = rounds(16, 100_000)
-    tally = campaign(0, seeds, mixes=("streams",), jobs=2, keep=KEPT_RUNS if FULL else None)
-    assert not tally.failures, tally.failures[:5]
-    assert not [situation for situation in SEEN if not tally.seen[situation]]
-    keep_figures(
-        "simulated_take_overs",
-        {
-            "runs": tally.schedules,
-            "violations": 0,
-            "seen": {name: tally.seen[name] for name in SEEN},
-            "cpu_seconds": round(tally.cpu_seconds),
-        },
-        seed=f"0 to {seeds - 1}",
-    )
+    run_seeds("simulated_take_overs", 16, 100_000, mixes=("streams",), seen=SEEN)
 
 
 FOUND_BY_RUNS = {"X23": 2, "X24": 19, "X33": 0, "own-term": 36, "X49": 7}

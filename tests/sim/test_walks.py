@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,11 +13,10 @@ from typer.testing import CliRunner
 from quire.cli.main import app
 from quire_testing.explorer.story import exchanges, replayed
 from quire_testing.explorer.switches import SHIPPED
-from quire_testing.sim.campaign import campaign
 from quire_testing.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
 from quire_testing.sim.walk_mixes import STREAM_MIXES, WALK_MIXES
 from quire_testing.sim.walks import LedgerWalks, walks_of
-from support.rounds import FULL, keep_figures, rounds
+from support.seeds import run_seeds
 
 SOMETIMES = {
     "b0 crash", "b0 damage", "b0 sync", "handle closes", "handle open", "handle recover", "handle retries", "ledger refused",
@@ -41,31 +38,20 @@ for mix in WALK_MIXES:
 """
 
 
-KEPT = Path(__file__).resolve().parents[2] / "build" / "walks.jsonl"
-"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
-
-
 @pytest.mark.timeout(36_000)
 def test_no_walk_breaks_an_invariant_and_everything_is_seen() -> None:
     """Few in `make test`, a million in `make full`."""
-    walks = rounds(4_000, 1_000_000)
-    keep = KEPT if FULL else None
-    mixes = tuple(mix for mix in WALK_MIXES if mix not in STREAM_MIXES)  # they have tests/sim/test_streams.py
-    tally = campaign(0, walks, mixes=mixes, jobs=2, runs=some_walks, keep=keep)
-    assert tally.schedules == walks
-    assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]
-    assert not [situation for situation in sorted(SOMETIMES) if not tally.seen[situation]]
-    keep_figures(
+    run_seeds(
         "walks_of_the_machines",
-        {
-            "walks": tally.schedules,
-            "steps": tally.events,
-            "mixes": dict(tally.runs),
-            "violations": len(tally.failures),
-            "cpu_seconds": round(tally.cpu_seconds),
-            "walks_per_cpu_second": round(tally.schedules / tally.cpu_seconds),
-        },
-        seed=f"0 to {walks - 1}",
+        4_000,
+        1_000_000,
+        mixes=tuple(
+            mix for mix in WALK_MIXES if mix not in STREAM_MIXES
+        ),  # they have tests/sim/test_streams.py
+        seen=tuple(sorted(SOMETIMES)),
+        runs=some_walks,
+        unit="walks",
+        steps="steps",
     )
 
 
