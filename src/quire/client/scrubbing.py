@@ -123,13 +123,19 @@ class ReplicaCheck:
         self._silent: dict[BookieId, Answer] = {}
 
     async def audit(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
-        """Compare a bookie's own list of its entries with what it should hold; no entry is read.
+        """Compare a bookie's own list of its entries with what it should hold.
+
+        No entry is read, unless the bookie answers reads and no list, as Java's DbLedgerStorage: that is remembered.
 
         Args:
             bookie: who is asked.
             mine: all its shares of the ledger.
         """
-        answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
+        answer, held = Answer.TIMED_OUT, list[HeldInterval]()
+        if bookie not in self._bookies.without_lists:
+            answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
+        if answer is Answer.TIMED_OUT and not self._bookies.speaks_native(bookie):
+            return await self._audit_by_reading(bookie, mine)
         if answer in NEGATIVES:
             return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
         if answer is Answer.OK and (doubt := await self._doubt(bookie)):
@@ -145,6 +151,16 @@ class ReplicaCheck:
             end = self._record.last_fragment.first_entry  # what follows its writer may have put there
             held = [each._replace(last=min(each.last, end - 1)) for each in held if each.first < end]
         return found + _too_much(mine, held)
+
+    async def _audit_by_reading(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
+        """The audit of a bookie that has not answered a list."""
+        found: list[Finding] = []
+        for share in mine:
+            for window in windows(self._record, share):
+                found += (await self.scrub(window)).findings
+        if bookie not in self._silent:
+            self._bookies.without_lists.add(bookie)
+        return found
 
     async def scrub(self, window: BookieShare) -> WindowCheck:
         """Read one window of a share and check every entry's digest."""

@@ -58,6 +58,28 @@ def test_without_a_record_there_is_no_such_ledger(protocol: str, before: str, tm
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("store", ["has no record", "has a record", "is away"])
+def test_a_read_that_fences_nothing_says_no_such_ledger(protocol: str, store: str, tmp_path: Path) -> None:
+    """It reports only what this bookie has: nothing is concluded of a fence."""
+
+    async def work(at: World) -> None:
+        away: AwayStore = await over(at, AwayStore(at.store._space))
+        at.server.ledgers.delete(NEW, LATER)
+        if store == "has a record":
+            await create(at)
+        away.away = store == "is away"
+        client = BookieClient(BookieRegistry(at.store), at.store.instance_id, protocol=protocol)
+        await client.start()
+        try:
+            reply = await client.read(at.bookie, access(NEW, token=0), 0, 0, 1 << 20)
+            assert reply.answer is Answer.NO_LEDGER
+        finally:
+            await client.close()
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("store", ["has a record", "is away"])
 def test_with_a_record_or_without_an_answer_it_is_unknown(protocol: str, store: str, tmp_path: Path) -> None:
     async def work(at: World) -> None:

@@ -113,7 +113,9 @@ def test_all_is_read_and_recovered_whatever_a_batch_read_meets(
     asyncio.run(work())
 
 
-def test_a_bookie_that_ends_batches_later_is_asked_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fences", [False, True])
+def test_a_bookie_that_ends_batches_later_is_asked_anew(tmp_path: Path, fences: bool) -> None:
+    """What was asked by the batch that ended the connection is asked entry by entry, a recovery's reads too."""
     values = [b"%d" % number for number in range(300)]
 
     async def work() -> None:
@@ -126,9 +128,17 @@ def test_a_bookie_that_ends_batches_later_is_asked_anew(tmp_path: Path) -> None:
             reader = await client.open_ledger(writer.ledger_id)
             while old.asked[v2.Op.BATCH_READ] < 2:
                 assert [bytes(entry.payload) async for entry in reader.read()] == values
+            left = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await left.append_many(values)
+            await left.abandon()
             old.takes_batches = False
+            old.asked.clear()
             async with asyncio.timeout(60):
+                if fences:
+                    reader = await client.open_ledger(left.ledger_id)
                 assert [bytes(entry.payload) async for entry in reader.read()] == values
+            assert old.asked[v2.Op.BATCH_READ] >= 1
+            assert old.asked[v2.Op.READ] >= len(values)
 
     asyncio.run(work())
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from quire.client.config import ClientConfig
-from quire.core.errors import NotEnoughBookiesError, QuireError, QuorumLostError
+from quire.core.errors import (
+    NotEnoughBookiesError,
+    QuireError,
+    QuorumLostError,
+    ReadUnavailableError,
+    RecoveryInconclusiveError,
+)
 from quire.core.pacing import IN_FLIGHT_MAX
 from support.busy_bookie import ADDS, READS, URGENT, BusyBookie, busy_cluster
 from support.waiting import until_async
@@ -81,7 +87,7 @@ def test_everything_is_acknowledged_read_and_recovered_below_a_limit(
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_so_many_are_in_flight_and_no_more(tmp_path: Path, protocol: str) -> None:
-    """Without any limit at the bookie: fences and other ledgers' reads do not wait for what does."""
+    """Without any limit at the bookie."""
 
     async def work() -> None:
         async with busy_cluster(tmp_path) as (cluster, busy):
@@ -92,6 +98,33 @@ def test_so_many_are_in_flight_and_no_more(tmp_path: Path, protocol: str) -> Non
             assert not ledger.holes
             assert max(one.most[ADDS] for one in busy) <= IN_FLIGHT_MAX
             assert not any(one.refused for one in busy)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", [pytest.param("v2", marks=pytest.mark.slow), "v3"])
+def test_a_recovery_does_not_wait_behind_ordinary_adds(tmp_path: Path, protocol: str) -> None:
+    """As many adds as are allowed are in flight and stay so: the same client fences, reads, and writes back."""
+    values = values_of(1, 50)
+
+    async def work() -> None:
+        async with busy_cluster(tmp_path) as (cluster, busy):
+            client = await cluster.client(replace(PATIENT, protocol=protocol))
+            left = await client.create_ledger(**SHAPE)
+            await left.append_many(values)
+            await left.abandon()
+            writer = await client.create_ledger(**SHAPE)
+            for one in busy:
+                one.sync_seconds = 3_600.0
+            going = asyncio.ensure_future(writer.append_many([b"%d" % n for n in range(IN_FLIGHT_MAX + 100)]))
+            await until_async(lambda: all(one.most[ADDS] >= IN_FLIGHT_MAX for one in busy))
+            async with asyncio.timeout(60):
+                reader = await client.open_ledger(left.ledger_id)
+                assert [bytes(entry.payload) async for entry in reader.read()] == values
+            assert all(one.most[ADDS] == IN_FLIGHT_MAX and one.most[URGENT] for one in busy)
+            assert not going.done()
+            going.cancel()
+            await writer.abandon()
 
     asyncio.run(work())
 
@@ -184,6 +217,39 @@ def test_busy_is_no_negative_and_no_fence(tmp_path: Path, protocol: str) -> None
             reader = await third.open_ledger(ledger.ledger_id)
             assert [entry.entry_id async for entry in reader.read()] == list(range(50))
             await ledger.abandon()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("how", ["too busy for ever", "closes every connection"])
+def test_a_read_ends_after_a_bounded_time_with_an_error_that_names_the_bookies(
+    tmp_path: Path, protocol: str, how: str
+) -> None:
+    async def work() -> None:
+        async with busy_cluster(tmp_path) as (cluster, busy):
+            config = replace(HASTY, protocol=protocol, read_timeout_ms=400, recovery_timeout_ms=400)
+            client = await cluster.client(replace(config, recovery_patience_ms=400))
+            closed, left = await client.create_ledger(**SHAPE), await client.create_ledger(**SHAPE)
+            await closed.append_many([b"%d" % number for number in range(50)])
+            await closed.close()
+            await left.append(b"entry")
+            await left.abandon()
+            limit(busy, 0, READS, URGENT)
+            for one in busy:
+                one.closes = how == "closes every connection"
+            reader = await client.open_ledger(closed.ledger_id)
+            async with asyncio.timeout(60):
+                with pytest.raises(ReadUnavailableError) as caught:
+                    [entry async for entry in reader.read(0, 0)]
+                assert any(bookie in str(caught.value) for bookie in cluster.servers), caught.value
+                said = "TOO_BUSY" if how == "too busy for ever" else "UNREACHABLE"
+                assert said in str(caught.value)
+                with pytest.raises(RecoveryInconclusiveError) as inconclusive:
+                    await client.open_ledger(left.ledger_id)
+                assert any(bookie in str(inconclusive.value) for bookie in cluster.servers), (
+                    inconclusive.value
+                )
 
     asyncio.run(work())
 
