@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import quire
 from support.java_peers import PATIENT, PATIENT_CLIENT, JavaPeers, own_peers
-from support.rounds import keep_figures, rounds
+from support.rounds import COMMIT, RESULTS, keep_figures, rounds
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
 
@@ -25,13 +26,17 @@ SETTINGS = {
     "default": "",
     "dbledgerstorage": "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
     "dbStorage_writeCacheMaxSizeMb=32\ndbStorage_readAheadCacheMaxSizeMb=32\n",
-    "dbledgerstorage_direct_io": "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
+    "direct_io": "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
     "dbStorage_writeCacheMaxSizeMb=32\ndbStorage_readAheadCacheMaxSizeMb=32\ndbStorage_directIOEntryLogger=true\n",
     "journal_unsynced": "journalSyncData=false\n",
     "limit_1000": "maxPendingAddRequestsPerThread=1000\nmaxPendingReadRequestsPerThread=1000\n",
     "limit_8": "maxPendingAddRequestsPerThread=8\nmaxPendingReadRequestsPerThread=8\n",
 }
-SIZES = {"60,000 of 100 B": (60_000, 100), "300,000 of 20 B": (300_000, 20), "400 of 64 KB": (400, 64 * 1024)}
+SIZES = {
+    "60,000 of 100 B": (60_000, 100),
+    "300,000 of 20 B": (300_000, 20),
+    "400 of 64 KB": (400, 64 * 1024),
+}
 CLIENTS = (1, 3)
 PROTOCOLS = ("v2", "v3")
 
@@ -58,12 +63,18 @@ async def one(uri: str, protocol: str, number: int, count: int, size: int) -> tu
 async def all_at_once(
     uri: str, protocol: str, clients: int, count: int, size: int, *, is_first: bool = True
 ) -> float:
-    """The seconds of the slowest of these clients. All copies are verified; of a first round all is read as well."""
+    """The seconds of the slowest of these clients.
+
+    Every copy is verified, over V2 in batches; of a first round all is read as well, over the writers' own protocol.
+    """
     each = count // clients
     done = await asyncio.gather(*(one(uri, protocol, number, each, size) for number in range(clients)))
-    async with quire.connect(uri + PATIENT, replace(PATIENT_CLIENT, protocol=protocol)) as client:
+    async with (
+        quire.connect(uri + PATIENT, replace(PATIENT_CLIENT, protocol="v2")) as verifier,
+        quire.connect(uri + PATIENT, replace(PATIENT_CLIENT, protocol=protocol)) as client,
+    ):
         for number, (ledger_id, _) in enumerate(done):
-            report = await client.verify_ledger(ledger_id, password=b"secret")
+            report = await verifier.verify_ledger(ledger_id, password=b"secret")
             assert report.complete, report
             assert report.entries == each
             assert report.payload_bytes == sum(map(len, payloads(number, each, size)))
@@ -81,16 +92,35 @@ def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protoco
     print(json.dumps({protocol: round(seconds, 2)}))
 
 
+@pytest.fixture(scope="module")
+def set_up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaPeers]:
+    """Bookies of one setting, for all loads."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with own_peers(folder, 3, SETTINGS[request.param]) as peers:
+        yield peers
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep(settings: str, protocol: str, load: str, seconds: list[float]) -> None:
+    """Keep the seconds of a load's rounds beside those of the other loads, and at which commit they were."""
+    name = f"java_busy_{settings}_{protocol}"
+    path = RESULTS / f"{name}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"figures": {}}
+    commits = kept.get("rows") or dict.fromkeys(kept["figures"], kept.get("commit"))
+    test = f"tests/interop/test_java_busy.py -k '{settings} and {protocol}'"
+    keep_figures(name, kept["figures"] | {load: seconds}, seed=None, rows=commits | {load: COMMIT}, test=test)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("settings", list(SETTINGS))
-def test_every_size_with_every_setting(settings: str, protocol: str, tmp_path: Path) -> None:
-    figures: dict[str, list[float]] = {}
-    with own_peers(tmp_path / "java", 3, SETTINGS[settings]) as peers:
-        for name, (count, size) in SIZES.items():
-            for clients in CLIENTS:
-                row = figures[f"{name}, {clients} client{'s' * (clients > 1)}"] = []
-                for number in range(rounds(1, 5)):
-                    at_once = all_at_once(peers.uri, protocol, clients, count, size, is_first=not number)
-                    row.append(round(asyncio.run(at_once), 1))
-    keep_figures(f"java_busy_{settings}_{protocol}", figures, seed=None)
+@pytest.mark.parametrize(("set_up", "settings"), [(name, name) for name in SETTINGS], indirect=["set_up"])
+def test_every_size_with_every_setting(
+    set_up: JavaPeers, settings: str, protocol: str, size: str, clients: int
+) -> None:
+    row: list[float] = []
+    for number in range(rounds(1, 5)):
+        at_once = all_at_once(set_up.uri, protocol, clients, *SIZES[size], is_first=not number)
+        row.append(round(asyncio.run(at_once), 1))
+    keep(settings, protocol, f"{size}, {clients} client{'s' * (clients > 1)}", row)
