@@ -32,6 +32,8 @@ SETTINGS = {
     "limit_1000": "maxPendingAddRequestsPerThread=1000\nmaxPendingReadRequestsPerThread=1000\n",
     "limit_8": "maxPendingAddRequestsPerThread=8\nmaxPendingReadRequestsPerThread=8\n",
 }
+DIRECT_MB = {"direct_io": 512}
+"""Each reading thread of a bookie with direct I/O has buffers of its own; where there is no room for them it ends."""
 SIZES = {
     "60,000 of 100 B": (60_000, 100),
     "300,000 of 20 B": (300_000, 20),
@@ -96,7 +98,7 @@ def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protoco
 def set_up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaPeers]:
     """Bookies of one setting, for all loads."""
     folder = tmp_path_factory.mktemp(request.param)
-    with own_peers(folder, 3, SETTINGS[request.param]) as peers:
+    with own_peers(folder, 3, SETTINGS[request.param], direct_mb=DIRECT_MB.get(request.param, 96)) as peers:
         yield peers
     shutil.rmtree(folder, ignore_errors=True)
 

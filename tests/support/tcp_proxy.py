@@ -116,9 +116,9 @@ class TcpProxy:
 
 
 @asynccontextmanager
-async def tcp_proxy(host, port):
+async def tcp_proxy(host, port, kind=TcpProxy):
     """`async with tcp_proxy(host, port) as proxy`: it listens on 127.0.0.1, port `proxy.port`."""
-    proxy = TcpProxy(host, port)
+    proxy = kind(host, port)
     server = await asyncio.start_server(proxy._connected, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
