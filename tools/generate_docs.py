@@ -20,6 +20,7 @@ import checked_where
 import exhibits
 import field_tables
 import gallery
+import java_results
 import plots
 import sentences
 
@@ -301,42 +302,6 @@ def mutation_score() -> str:
     return "\n".join(rows) + "\n"
 
 
-def java_versions() -> str:
-    """What passed between us and each version of BookKeeper, from the last full round."""
-    found = {
-        path.stem.removeprefix("java_version_"): json.loads(path.read_text())["figures"]
-        for path in (ROOT / "docs" / "proof").glob("java_version_*.json")
-    }
-    columns = ("java bookies, v2", "java bookies, v3", "our bookies, v2", "our bookies, v3")
-    lines = [
-        "| BookKeeper | Java bookies, V2 | Java bookies, V3 | our bookies, V2 | our bookies, V3 |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for name in sorted(found, key=lambda name: [int(part) for part in name.split(".")]):
-        lines.append(f"| {name} | " + " | ".join(found[name][column] for column in columns) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def java_classes() -> str:
-    """Which of BookKeeper's own tests passed on our bookies, and why some cannot, from the last full round."""
-    found = {
-        path.stem.removeprefix("java_class_"): json.loads(path.read_text())
-        for path in sorted((ROOT / "docs" / "proof").glob("java_class_*.json"))
-    }
-    lines = [
-        "| class | passed | different on purpose | not meant for these keys |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, result in found.items():
-        figures = result["figures"]
-        lines.append(f"| {name} | {figures['passed']} | {figures['different']} | {figures['not meant']} |")
-    reasons = {method: why for result in found.values() for method, why in result["rows"].items()}
-    if reasons:
-        lines += ["", "| test | why it cannot pass |", "| --- | --- |"]
-        lines += [f"| `{method}` | {why} |" for method, why in sorted(reasons.items())]
-    return "\n".join(lines) + "\n"
-
-
 def sink_kills() -> str:
     """How often each process was killed at each step of the sink, and what Kafka's sink did beside it."""
     folder = ROOT / "docs" / "proof"
@@ -416,8 +381,9 @@ KINDS: dict[str, Callable[..., str]] = {
     "proof": proof,
     "mutation_score": mutation_score,
     "sink_kills": sink_kills,
-    "java_versions": java_versions,
-    "java_classes": java_classes,
+    "java_versions": java_results.versions,
+    "java_classes": java_results.classes,
+    "java_busy": java_results.busy,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,
