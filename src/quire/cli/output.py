@@ -9,12 +9,13 @@ import base64
 import json
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 PLAIN_INTERVAL_S: Final = 2.0
@@ -164,6 +165,19 @@ class ProgressLine:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+@contextmanager
+def running_clock(what: str) -> Iterator[None]:
+    """How long something has been going, on a terminal; nothing stays of it."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+    console, both = Console(stderr=True), sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=both) as clock:
+        clock.add_task(what, total=None)
+        yield
 
 
 def cell(value: object) -> str:

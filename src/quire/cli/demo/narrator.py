@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quire.cli.output import PLAIN_INTERVAL_S
+from quire.cli.output import PLAIN_INTERVAL_S, running_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,12 +85,21 @@ class Narrator:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Something that does not count: how long it has been going, on stderr, every two seconds."""
+        """Something that does not count: how long it has been going, on stderr.
+
+        A terminal shows a clock that runs; elsewhere a line comes after 2 seconds, after 4, 8 and so on.
+        """
+        if sys.stderr.isatty() and not self.out.as_json:
+            with running_clock(f"   {what}"):
+                yield
+            return
         began, over = time.monotonic(), threading.Event()
 
         def show() -> None:
-            while not over.wait(PLAIN_INTERVAL_S):
-                self.out.note(f"   {what}: {time.monotonic() - began:.0f} s")
+            interval = PLAIN_INTERVAL_S
+            while not over.wait(interval):
+                seconds = interval = time.monotonic() - began
+                self.out.note(f"   {what}: {seconds:.0f} s")
 
         shown = threading.Thread(target=show, name="demo progress", daemon=True)
         shown.start()
