@@ -167,6 +167,9 @@ def test_a_bookie_that_is_busy_for_ever_is_replaced_after_the_add_timeout(
             async with asyncio.timeout(60):
                 while gone in ledger.metadata.last_fragment.ensemble:
                     await ledger.append(b"after")
+            peer = client.bookies._peers[gone]
+            assert peer.channel is not None
+            assert not peer.channel.codec.waiting_bytes, "what waited for it is dropped"
             last = ledger.last_add_confirmed
             await ledger.close()
             reader = await client.open_ledger(ledger.ledger_id)
