@@ -94,12 +94,14 @@ def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protoco
     print(json.dumps({protocol: round(seconds, 2)}))
 
 
-@pytest.fixture(scope="module")
-def set_up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaPeers]:
-    """Bookies of one setting, for all loads."""
+@pytest.fixture(scope="module", params=list(SETTINGS))
+def set_up(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, JavaPeers]]:
+    """A setting and bookies that have it, for all loads."""
     folder = tmp_path_factory.mktemp(request.param)
     with own_peers(folder, 3, SETTINGS[request.param], direct_mb=DIRECT_MB.get(request.param, 96)) as peers:
-        yield peers
+        yield request.param, peers
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,12 +119,12 @@ def keep(settings: str, protocol: str, load: str, seconds: list[float]) -> None:
 @pytest.mark.parametrize("clients", CLIENTS)
 @pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(("set_up", "settings"), [(name, name) for name in SETTINGS], indirect=["set_up"])
 def test_every_size_with_every_setting(
-    set_up: JavaPeers, settings: str, protocol: str, size: str, clients: int
+    set_up: tuple[str, JavaPeers], protocol: str, size: str, clients: int
 ) -> None:
+    settings, peers = set_up
     row: list[float] = []
     for number in range(rounds(1, 5)):
-        at_once = all_at_once(set_up.uri, protocol, clients, *SIZES[size], is_first=not number)
+        at_once = all_at_once(peers.uri, protocol, clients, *SIZES[size], is_first=not number)
         row.append(round(asyncio.run(at_once), 1))
     keep(settings, protocol, f"{size}, {clients} client{'s' * (clients > 1)}", row)
