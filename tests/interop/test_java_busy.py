@@ -111,7 +111,7 @@ def keep(settings: str, protocol: str, load: str, seconds: list[float]) -> None:
     path = RESULTS / f"{name}.json"
     kept = json.loads(path.read_text()) if path.exists() else {"figures": {}}
     commits = kept.get("rows") or dict.fromkeys(kept["figures"], kept.get("commit"))
-    test = f"tests/interop/test_java_busy.py -k '{settings} and {protocol}'"
+    test = f'tests/interop/test_java_busy.py -k "{settings} and {protocol}"'
     keep_figures(name, kept["figures"] | {load: seconds}, seed=None, rows=commits | {load: COMMIT}, test=test)
 
 
