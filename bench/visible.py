@@ -24,7 +24,7 @@ from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
 from quire.client.lac_frames import LacFrames
-from quire.client.outgoing import Place
+from quire.client.outgoing import SlotConnection
 from quire.client.writer import LedgerWriter
 
 PASSWORD = b"bench"
@@ -98,7 +98,7 @@ class Rising:
         self.access = ledger.access
         self._lac, self._slots, self._places = ledger.lac_places()
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
         """As a writer says it."""
         self._lac += 1
         return self._lac, self._slots, self._places

@@ -30,7 +30,7 @@ from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.fingerprints import explore_by_fingerprints
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from support.rounds import FULL, keep_figures
 
 STATES_IN_TEST = 60_000
@@ -120,7 +120,7 @@ def test_explorer_bounded(configuration, states):
         world,
         setting.violation_in,
         setting.deadlock_in,
-        canonical=Symmetry(world) if isinstance(world, World) else lambda state: state,
+        canonical=Symmetry(world) if isinstance(world, LedgerWorld) else lambda state: state,
         states_max=states,
         seconds_max=SECONDS_MAX,
     )

@@ -33,7 +33,7 @@ from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
 from quire_testing.explorer.explorer import explore
-from quire_testing.explorer.invariants import Watch
+from quire_testing.explorer.invariants import InvariantWatch
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
@@ -41,7 +41,7 @@ from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.reach import log_is_settled, recovery_is_done, stranded
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
 from support.exercised_worlds import COLLECTORS, LOGS, WORLDS
 
@@ -186,7 +186,7 @@ class Seen:
                     self.ends |= {
                         effect.reason
                         for effect in machine.out[count:]
-                        if isinstance(effect, log_effects.Ended)
+                        if isinstance(effect, log_effects.LeadershipEnded)
                     }
 
             return told
@@ -263,7 +263,7 @@ def explored():
         trim=seen.machine(TrimMachine, TRIM_INPUTS),
     )
 
-    class WatchedWorld(World):
+    class WatchedWorld(LedgerWorld):
         def swapped(self, store, ask, *, by_writer):
             after, answer = super().swapped(store, ask, by_writer=by_writer)
             if answer == "written":
@@ -272,7 +272,7 @@ def explored():
 
     for configuration in WORLDS:
         world = WatchedWorld(configuration, switches)
-        watch = Watch(world)
+        watch = InvariantWatch(world)
         result = explore(world, watch, watch.deadlock, canonical=Symmetry(world), count_kinds=True)
         assert result.complete
         seen.kinds += result.kinds
@@ -424,7 +424,7 @@ def test_a_leader_ends_in_every_way_that_these_worlds_have(seen):
     ids=lambda each: each.name,
 )
 def test_a_recovery_can_always_still_be_done(configuration):
-    world = World(configuration)
+    world = LedgerWorld(configuration)
     assert stranded(world, recovery_is_done(world), Symmetry(world)) == []
 
 
@@ -449,7 +449,7 @@ def below_its_quorum(world, state):
     ids=lambda each: each.name,
 )
 def test_a_writer_that_waits_for_its_quorum_can_still_confirm_everything(configuration):
-    world = World(configuration)
+    world = LedgerWorld(configuration)
     symmetry = Symmetry(world)
     waiting = [state for state in visited(world, symmetry) if below_its_quorum(world, state)]
     assert len(waiting) > 100
@@ -467,7 +467,7 @@ def visited(world, canonical):
 
 def test_a_recovery_whose_adds_are_refused_is_stranded():
     rules = replace(RULES, add_allowed=lambda *, fenced, recovery: not fenced)
-    world = World(Configuration(2, 2, 2, 2), replace(SHIPPED, rules=rules))
+    world = LedgerWorld(Configuration(2, 2, 2, 2), replace(SHIPPED, rules=rules))
     assert stranded(world, recovery_is_done(world), Symmetry(world))
 
 

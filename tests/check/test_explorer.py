@@ -12,13 +12,13 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.diagram import arrows, page, svg
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.fingerprints import explore_by_fingerprints
-from quire_testing.explorer.invariants import Violation, Watch
+from quire_testing.explorer.invariants import InvariantWatch, Violation
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.repairers import NOT_SEEN, SEEN
 from quire_testing.explorer.snapshot import slots_of
 from quire_testing.explorer.story import CannotReplayError, exchanges, replayed
 from quire_testing.explorer.symmetry import FIELDS, Symmetry, renamings
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 
 class Counter:
@@ -74,7 +74,7 @@ def test_the_state_of_a_repair_has_every_field(kind):
     ],
 )
 def test_how_many_renamings_there_are(configuration, count):
-    assert len(renamings(World(configuration))) == count
+    assert len(renamings(LedgerWorld(configuration))) == count
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_how_many_renamings_there_are(configuration, count):
 )
 def test_renamed_states_have_renamed_steps(configuration):
     """A representative has the steps of the state that it stands for, up to names."""
-    world = World(configuration)
+    world = LedgerWorld(configuration)
     canonical = Symmetry(world)
-    watch = Watch(world)
+    watch = InvariantWatch(world)
     chance = random.Random(5)
     state = world.initial()
     for _ in range(400):
@@ -112,8 +112,8 @@ def test_renamed_states_have_renamed_steps(configuration):
 
 @pytest.mark.parametrize("configuration", [Configuration(), Configuration(readers=1)], ids=str)
 def test_fingerprints_see_the_same_states(configuration):
-    world = World(configuration)
-    watch = Watch(world)
+    world = LedgerWorld(configuration)
+    watch = InvariantWatch(world)
     result = explore_by_fingerprints(world, watch, watch.deadlock, canonical=Symmetry(world))
     full = check(configuration).result
     assert (result.states, result.transitions, result.depth) == (full.states, full.transitions, full.depth)
@@ -128,7 +128,7 @@ def test_fingerprints_find_that_something_is_wrong():
 
 def test_renaming_hides_no_state():
     """Every state of a plain search has its representative in the search by representatives, and nothing else."""
-    world = World(Configuration(2, 2, 2, 2))
+    world = LedgerWorld(Configuration(2, 2, 2, 2))
     canonical = Symmetry(world)
     plain, level = {world.initial()}, [world.initial()]
     while level:
@@ -143,7 +143,7 @@ def test_a_counterexample_replays_only_where_the_fix_is_out():
     steps = exchanges(done.text)
     assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
     with pytest.raises(CannotReplayError, match="is not possible"):
-        replayed(World(Configuration(timeouts=1)), steps)
+        replayed(LedgerWorld(Configuration(timeouts=1)), steps)
 
 
 def test_a_diagram_shows_lateness():
@@ -175,4 +175,4 @@ def test_names_of_configurations_say_the_budgets():
 
 def test_an_unknown_invariant_is_refused():
     with pytest.raises(ValueError, match="I99"):
-        Watch(World(Configuration()), ["I99"])
+        InvariantWatch(LedgerWorld(Configuration()), ["I99"])

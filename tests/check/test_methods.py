@@ -43,7 +43,7 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.story import NOTHING, replayed
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 PARTS = {
     "ledger": (
@@ -224,7 +224,7 @@ def put(place, name, what, instead):
 
 
 def form_of(world):
-    if isinstance(world, World):
+    if isinstance(world, LedgerWorld):
         return Symmetry(world)
     return CollectorForm(world) if isinstance(world, CollectorWorld) else None
 

@@ -14,7 +14,7 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.reach import is_repaired, stranded
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ from quire_testing.explorer.world import World
 )
 def test_what_lacks_copies_can_always_still_be_repaired(configuration):
     """F5, as far as "possible" goes."""
-    world = World(configuration)
+    world = LedgerWorld(configuration)
     assert stranded(world, is_repaired(world), Symmetry(world)) == []
 
 
 def test_what_nobody_may_publish_is_stranded():
     rules = replace(RULES, may_publish=lambda *, missing: False)
     configuration = Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1, closed=True)
-    world = World(configuration, replace(SHIPPED, rules=rules))
+    world = LedgerWorld(configuration, replace(SHIPPED, rules=rules))
     assert stranded(world, is_repaired(world), Symmetry(world))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 
 class Way:
@@ -38,7 +38,7 @@ class Way:
 
 def test_a_swap_lands_in_one_step_and_is_heard_of_in_another():
     """Between the two everybody else goes on, and another swap finds the new version."""
-    way = Way(World(Configuration(recoverers=2)))
+    way = Way(LedgerWorld(Configuration(recoverers=2)))
     way.goes("recoverer 1: starts", "recoverer 2: starts")
     assert way.goes("store: takes v0: IN_RECOVERY 0:[b0 b1] from recoverer 1") == ("written",)
     assert way.can("writer: append")
@@ -49,14 +49,14 @@ def test_a_swap_lands_in_one_step_and_is_heard_of_in_another():
 
 
 def test_a_swap_of_which_nobody_heard_may_still_land():
-    way = Way(World(Configuration(lost_swaps=1)))
+    way = Way(LedgerWorld(Configuration(lost_swaps=1)))
     way.goes("recoverer: starts", "recoverer: hears nothing")
     assert way.goes("store: takes v0: IN_RECOVERY") == ("written",)
     assert not way.can("recoverer: hears written")
 
 
 def test_an_entry_is_answered_for_after_its_sync_and_a_crash_between_takes_it():
-    way = Way(World(Configuration(crashes=1)))
+    way = Way(LedgerWorld(Configuration(crashes=1)))
     assert way.goes("writer: append", "b0: takes add") == ("stores 0",)
     held = way.state
     assert "-> writer OK to add 0..0 lac=-1" in way.goes("b0: syncs", "b0: syncs")
@@ -68,7 +68,7 @@ def test_an_entry_is_answered_for_after_its_sync_and_a_crash_between_takes_it():
 
 def test_a_later_request_overtakes_one_of_a_broken_connection():
     """The fence was sent before the read, on a connection that broke; the read arrives first, then the fence."""
-    way = Way(World(Configuration(breaks=1)))
+    way = Way(LedgerWorld(Configuration(breaks=1)))
     way.goes("recoverer: starts", "store: takes v0", "recoverer: hears written")
     way.goes(
         "recoverer: its connection to b1 breaks", "b0: takes fence", "recoverer: hears OK to fence, read lac"
@@ -79,7 +79,7 @@ def test_a_later_request_overtakes_one_of_a_broken_connection():
 
 def test_a_request_that_was_given_up_still_arrives():
     """Erratum S7: a time-out is a client's impatience, whatever becomes of the message."""
-    way = Way(World(Configuration(3, 2, 2, 2, timeouts=1)))
+    way = Way(LedgerWorld(Configuration(3, 2, 2, 2, timeouts=1)))
     way.goes("writer: append", "writer: lost b0")
     assert "stores 0" in way.goes("b0: takes add 0..0")
 

@@ -15,7 +15,7 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.reach import stranded
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 LOST = Configuration(
     3, 2, 2, 1, entries=2, recoverers=0, losses=1, waits=True, guarantee=True, transit_damages=1
@@ -47,11 +47,11 @@ def is_replicated(world):
     ids=lambda each: each.name,
 )
 def test_every_entry_can_always_still_come_to_its_write_quorum(configuration):
-    world = World(configuration)
+    world = LedgerWorld(configuration)
     assert stranded(world, is_replicated(world), Symmetry(world)) == []
 
 
 def test_with_the_published_pin_some_cannot():
     rules = replace(RULES, may_replace=lambda acked, replaced, mask, ack_quorum: not acked & replaced & mask)
-    world = World(LOST, replace(SHIPPED, rules=rules))
+    world = LedgerWorld(LOST, replace(SHIPPED, rules=rules))
     assert stranded(world, is_replicated(world), Symmetry(world))

@@ -14,7 +14,7 @@ import pytest
 from quire_testing.explorer.check import check, check_mutant, replay_mutant
 from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.story import CannotReplayError, exchanges, replayed, verdict
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 HERE = Path(__file__).parent / "counterexamples"
 REWRITE = os.environ.get("QUIRE_GOLDEN_REWRITE") == "1"
@@ -69,5 +69,5 @@ def test_what_ships_cannot_take_the_steps():
     mutant = MUTANTS["D2"]
     steps = exchanges((HERE / "D2.txt").read_text())
     with pytest.raises(CannotReplayError, match="is not possible"):
-        replayed(World(mutant.configuration), steps)
+        replayed(LedgerWorld(mutant.configuration), steps)
     assert check(mutant.configuration, states_max=1000).result.violation is None

@@ -73,7 +73,7 @@ def effect_text(effect: object) -> str:
             return f"-> close {ledger_id}"
         case e.Rolled(done):
             return "=> rolled" if done else "=> not rolled"
-        case e.Ended(reason, detail):
+        case e.LeadershipEnded(reason, detail):
             return f"=> ended: {reason.value}: {detail}"
         case t.TrimReadPage(page):
             return f"-> read {page.name}"

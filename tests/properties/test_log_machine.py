@@ -207,7 +207,7 @@ class World:
                             client.target = None
                         client.draining = ledger_id
                         self.drained(client)
-                    case effects.Ended():
+                    case effects.LeadershipEnded():
                         client.target = None
                     case effects.Rolled():
                         pass

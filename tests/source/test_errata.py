@@ -32,7 +32,7 @@ from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.reach import recovery_is_done
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from support.rounds import keep_figures
 
 QUORUMS = [(E, Qw, Qa) for E in range(1, 7) for Qw in range(1, E + 1) for Qa in range(1, Qw + 1)]
@@ -118,7 +118,7 @@ def test_s2_our_recoverer_does() -> None:
 
     That it can from every state: `tests/check/test_exercised.py`.
     """
-    world = World(Configuration(entries=2))
+    world = LedgerWorld(Configuration(entries=2))
     done = recovery_is_done(world)
 
     def behind_entry_1(state):

@@ -5,38 +5,6 @@ from collections import defaultdict
 from pathlib import Path
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-TWICE = {
-    # of rooms of proof only, or shared with them; renamed when these rooms move
-    *(
-        "Add",
-        "Bookie",
-        "Client",
-        "Create",
-        "Disk",
-        "Ended",
-        "Event",
-        "Kind",
-        "Line",
-        "Link",
-        "Log",
-        "Mark",
-        "MemoryFile",
-    ),
-    *(
-        "MemoryFiles",
-        "Network",
-        "Outcome",
-        "Place",
-        "Request",
-        "Result",
-        "Told",
-        "Violation",
-        "Watch",
-        "Workload",
-    ),
-    *("World", "WriterDriver"),
-}
-"""Names that stand in more than one module still."""
 
 
 def test_a_class_name_stands_once():
@@ -46,5 +14,4 @@ def test_a_class_name_stands_once():
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].append(str(path.relative_to(SRC)))
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    assert {name: where for name, where in twice.items() if name not in TWICE} == {}
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.outgoing import Outgoing, Place
+from quire.client.outgoing import Outgoing, SlotConnection
 from quire.core.answers import Answer
 from quire.core.effects import SetTimer
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
@@ -96,7 +96,7 @@ class LedgerFlush:
         """Call this too when no bookie is waited for any more; only while one is."""
         self._when_done += (call,)
 
-    def answered(self, place: Place, run: int, answer: Answer) -> None:
+    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
         if answer is Answer.OK:
             self._machine.acked(place.slot, run, self._clock.now_ms())

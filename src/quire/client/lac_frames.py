@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.outgoing import Place
+from quire.client.outgoing import SlotConnection
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType
 from quire.core.untold_lacs import UntoldLacs
@@ -29,7 +29,7 @@ PAUSE_SHARE: Final = 0.5
 class Teller(Protocol):
     """A writer, as the frames see it."""
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
         """The LAC, the slots of the bookies to send it to, and the bookies at all slots."""
 
     @property

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.outgoing import Outgoing, Place
+from quire.client.outgoing import Outgoing, SlotConnection
 from quire.core.effects import SendExplicitLac
 
 
@@ -71,7 +71,7 @@ class LacNews:
         for slot in effect.slots:
             self.answered(self._outgoing.place_at(slot))
 
-    def answered(self, place: Place) -> None:
+    def answered(self, place: SlotConnection) -> None:
         """A bookie acknowledged an add while a LAC is `untold`: a reader may be waiting there."""
         if not self._hop_due and self._bookies.is_followed(place):
             # One loop turn, in which the caller may append again: then the next header carries the LAC.
@@ -110,7 +110,7 @@ class LacNews:
             if self._bookies.is_followed(place):
                 self._tell(place, self.untold.lac)
 
-    def _tell(self, place: Place, lac: int) -> None:
+    def _tell(self, place: SlotConnection, lac: int) -> None:
         if not place.retired and place.told_lac != lac:
             place.told_lac = lac
             access, timeout_ms = self._access, self._timeout_ms

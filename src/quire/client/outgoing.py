@@ -36,11 +36,11 @@ RUN_BYTES = 1024
 class RunOwner(Protocol):
     """Whose runs they are."""
 
-    def answered(self, place: Place, run: int, answer: Answer) -> None:
+    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
 
 
-class Place(AddSink):
+class SlotConnection(AddSink):
     """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
 
     __slots__ = (
@@ -109,7 +109,7 @@ class HeldRun:
         for share in shares:
             if share is not None:
                 self.cost += len(share[0])
-        self.marks: list[tuple[Place, int]] = []
+        self.marks: list[tuple[SlotConnection, int]] = []
         self.settled = False
 
     def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
@@ -163,7 +163,7 @@ class Outgoing:
         self._ensemble = ensemble
         self._writer = writer
         self._clock = clock
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[SlotConnection, ...] = ()
         self._unsettled = _NO_RUNS
         self._kept = _NO_RUNS  # confirmed, and may be sent again
         self._held = _NOTHING
@@ -273,7 +273,7 @@ class Outgoing:
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
-    def _was_sent(self, place: Place, mark: int) -> bool:
+    def _was_sent(self, place: SlotConnection, mark: int) -> bool:
         if place.retired:
             return True
         place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
@@ -282,11 +282,11 @@ class Outgoing:
     # --- places ------------------------------------------------------------------------------------------------------
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[SlotConnection, ...]:
         """The bookies at all slots."""
         return self._places or self._make_places()
 
-    def place_at(self, slot: int) -> Place:
+    def place_at(self, slot: int) -> SlotConnection:
         """The bookie at a slot."""
         return self.places[slot]
 
@@ -323,7 +323,7 @@ class Outgoing:
             if place.unacked and not place.retired
         ]
 
-    def moves(self, place: Place, now_ms: int) -> bool:
+    def moves(self, place: SlotConnection, now_ms: int) -> bool:
         """Whether a bookie that takes entries one by one has answered some since the last call."""
         before = place.entries_answered
         place.entries_answered = self._bookies.entries_answered(place.bookie)
@@ -339,10 +339,10 @@ class Outgoing:
         ):
             self._places = ()
 
-    def _make_places(self) -> tuple[Place, ...]:
+    def _make_places(self) -> tuple[SlotConnection, ...]:
         now_ms = self._clock.now_ms()
         self._places = tuple(
-            Place(self._writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
+            SlotConnection(self._writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
         )
         return self._places
 
@@ -364,18 +364,18 @@ class Outgoing:
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""
         self.retire(slot)
-        fresh = Place(self._writer, slot, bookie, self._clock.now_ms())
+        fresh = SlotConnection(self._writer, slot, bookie, self._clock.now_ms())
         self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
         self._ensemble = tuple(place.bookie for place in self._places)
 
-    def slow_places(self) -> list[Place]:
+    def slow_places(self) -> list[SlotConnection]:
         """Places whose unsent bytes fill their part without a sign of life, while another moves.
 
         Without this a stopped bookie would fill the window and stall the writer until its add timeout. When no bookie
         makes progress, none is at fault: then it is this side.
         """
         config, window, now_ms = self._config, self._window, self._clock.now_ms()
-        slow: list[Place] = []
+        slow: list[SlotConnection] = []
         moving = False
         for place in self._places:
             if place.retired:

@@ -21,7 +21,7 @@ from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
 from quire.client.lac_news import LacNews
-from quire.client.outgoing import Outgoing, Place
+from quire.client.outgoing import Outgoing, SlotConnection
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -180,7 +180,7 @@ class WriterDriver(ABC):
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def answered(self, place: Place, run: int, answer: Answer) -> None:
+    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
         if answer is Answer.OK:
             self._machine.adds_acked(place.slot, place.bookie, run)
@@ -206,7 +206,7 @@ class WriterDriver(ABC):
         """Id, master key, token and digest, sent with every request for this ledger."""
         return self._access
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
         """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
         return self._machine.window.lac, self._machine.change.live, self._outgoing.places
 

@@ -95,7 +95,7 @@ class LogMachine(HandleState):
             detail: for people.
 
         Effects:
-            ReadHead when it is gone and that may be why; else Ended: nothing was confirmed to callers.
+            ReadHead when it is gone and that may be why; else LeadershipEnded: nothing was confirmed to callers.
         """
         if not self._is_fencing("recovery_failed", ledger_id):
             return
@@ -139,7 +139,7 @@ class LogMachine(HandleState):
 
         Effects:
             While opening: step 2, RecoverLedger for what the rules name. After a lost compare-and-swap: as if it had
-            been written, if it is in; else WriteHead again, BackOff while opening, or Ended if another client leads.
+            been written, if it is in; else WriteHead again, BackOff while opening, or LeadershipEnded if another client leads.
 
         Source: docs/decisions/017-leader-epoch.md: another epoch stops the handle, the same one makes it merge and
         retry.
@@ -270,7 +270,7 @@ class LogMachine(HandleState):
         """A ledger of this handle ended otherwise: fenced, no quorum, closed at another end.
 
         Effects:
-            Ended. A next ledger that is listed stays, empty; one that comes later is deleted.
+            LeadershipEnded. A next ledger that is listed stays, empty; one that comes later is deleted.
         """
         if LOG.acts["ledger_failed"][self.status]:
             if self.rolls.adopting and self.rolls.step in {RollStep.DRAINING, RollStep.SEALING}:
@@ -281,7 +281,7 @@ class LogMachine(HandleState):
         """Close the current ledger and give the lead back; a roll under way is finished first.
 
         Effects:
-            CloseLedger, then WriteHead, then Ended.
+            CloseLedger, then WriteHead, then LeadershipEnded.
 
         Raises:
             NotWritingError: this handle does not lead.

@@ -112,7 +112,7 @@ class Rolled:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LeadershipEnded:
     """The handle has ended; it sends nothing any more."""
 
     reason: EndReason
@@ -131,7 +131,7 @@ Effect: TypeAlias = (
     | SwitchLedger
     | CloseLedger
     | Rolled
-    | Ended
+    | LeadershipEnded
 )
 
 

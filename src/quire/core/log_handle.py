@@ -13,7 +13,15 @@ from typing import Final
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
-from quire.core.log_effects import Change, DeleteLedger, Effect, Ended, EndReason, ReadHead, WriteHead
+from quire.core.log_effects import (
+    Change,
+    DeleteLedger,
+    Effect,
+    EndReason,
+    LeadershipEnded,
+    ReadHead,
+    WriteHead,
+)
 from quire.core.log_fencing import Fencing
 from quire.core.log_list import (
     DEFAULT_LAYOUT,
@@ -129,7 +137,7 @@ class HandleState:
         self.rules = rules
         self.status = LogStatus.IDLE
         self.out: list[Effect] = []
-        self.ended: Ended | None = None
+        self.ended: LeadershipEnded | None = None
         self.epoch = 0
         self.current: LedgerId | None = None
         self.current_offset: int | None = None
@@ -199,7 +207,7 @@ class HandleState:
     def end(self, reason: EndReason, detail: str) -> None:
         """The handle does nothing any more."""
         self.to(LogStatus.ENDED)
-        self.ended = Ended(reason, detail)
+        self.ended = LeadershipEnded(reason, detail)
         self.new = None
         self.changes.clear()
         self.out.append(self.ended)

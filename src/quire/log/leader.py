@@ -132,7 +132,7 @@ class LogLeader:
             e.SwitchLedger: self._switch,
             e.CloseLedger: lambda effect: self._start(self._close_ledger(effect.ledger_id)),
             e.Rolled: self._rolled,
-            e.Ended: lambda _: self._ended(),
+            e.LeadershipEnded: lambda _: self._ended(),
         }
 
     # --- for the sender ----------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def _refuse_other_pictures(diagram: Path | None) -> None:
 def _refuse_away(configuration: Configuration) -> None:
     """Refuse more absent slots than there are, a minimum that is not Qa to E, and what is never created."""
     from quire.core.quorum import check_min_present
-    from quire_testing.explorer.world import World
+    from quire_testing.explorer.world import LedgerWorld
 
     c = configuration
     if c.away > c.ensemble:
@@ -237,7 +237,7 @@ def _refuse_away(configuration: Configuration) -> None:
         raise MisuseError(msg)
     if c.min_present:
         check_min_present(c.min_present, c.ensemble, c.ack_quorum)
-    world = World(c)
+    world = LedgerWorld(c)
     if c.away and not world.successors(world.initial()):
         msg = f"{c.name}: no ledger is created with so few bookies there, nothing is to be explored; lower --away"
         raise MisuseError(msg)

@@ -16,7 +16,7 @@ from quire_testing.crash.images import Image, ImageBuilder
 from quire_testing.crash.operations import Recording
 from quire_testing.crash.promises import BrokenPromiseError, Promises, all_entries_of
 from quire_testing.crash.recorder import RecordingFiles
-from quire_testing.crash.workloads import Workload
+from quire_testing.crash.workloads import DiskWorkload
 from quire_testing.kit.memory import MemoryFiles
 
 DEEPER = 3
@@ -169,7 +169,7 @@ def summary(
     return held
 
 
-def record(workload: Workload, *, direct: bool) -> BookieRun:
+def record(workload: DiskWorkload, *, direct: bool) -> BookieRun:
     """Let a workload happen."""
     run = BookieRun(workload.config, direct=direct, capacity=workload.capacity)
     workload.work(run)
@@ -177,7 +177,7 @@ def record(workload: Workload, *, direct: bool) -> BookieRun:
 
 
 def go_through(
-    workload: Workload,
+    workload: DiskWorkload,
     *,
     direct: bool,
     every: int,

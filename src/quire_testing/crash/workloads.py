@@ -22,7 +22,7 @@ ROLL_BYTES = 12_000
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class DiskWorkload:
     """A run by its name.
 
     Attributes:
@@ -388,24 +388,24 @@ NARROW = replace(SMALL, group_bytes_max=4 * KIB, inline_bytes_max=0)
 """Everything goes over the worker, in groups of a block."""
 
 WORKLOADS = (
-    Workload("sizes", sizes),
-    Workload("groups", groups),
-    Workload("groups on the worker", groups, NARROW),
-    Workload("many ledgers", many_ledgers),
-    Workload("fences", fences),
-    Workload("take-overs", take_overs),
-    Workload("lacs", lacs),
-    Workload("rolls", rolls),
-    Workload("deletes and reclaim", deletes),
-    Workload("tombstones", tombstones),
-    Workload("shrunk tombstones", shrunk),
-    Workload("recycled files", recycled),
-    Workload("kills", kills),
-    Workload("clean stops", clean_stops),
-    Workload("full disk", full_disk, capacity=6 * 128 * KIB, depth=1),
-    Workload("rebuild", rebuilt),
-    Workload("killed anywhere", killed_anywhere),
-    Workload("killed while starting", killed_while_starting),
-    Workload("killed while recycling", killed_while_recycling),
-    Workload("compaction", compacted),
+    DiskWorkload("sizes", sizes),
+    DiskWorkload("groups", groups),
+    DiskWorkload("groups on the worker", groups, NARROW),
+    DiskWorkload("many ledgers", many_ledgers),
+    DiskWorkload("fences", fences),
+    DiskWorkload("take-overs", take_overs),
+    DiskWorkload("lacs", lacs),
+    DiskWorkload("rolls", rolls),
+    DiskWorkload("deletes and reclaim", deletes),
+    DiskWorkload("tombstones", tombstones),
+    DiskWorkload("shrunk tombstones", shrunk),
+    DiskWorkload("recycled files", recycled),
+    DiskWorkload("kills", kills),
+    DiskWorkload("clean stops", clean_stops),
+    DiskWorkload("full disk", full_disk, capacity=6 * 128 * KIB, depth=1),
+    DiskWorkload("rebuild", rebuilt),
+    DiskWorkload("killed anywhere", killed_anywhere),
+    DiskWorkload("killed while starting", killed_while_starting),
+    DiskWorkload("killed while recycling", killed_while_recycling),
+    DiskWorkload("compaction", compacted),
 )

@@ -21,7 +21,7 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.placement import Shape, slots_for_absent
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import Client, bookie_name, patience
+from quire_testing.explorer.clients import ClientState, bookie_name, patience
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Request
 from quire_testing.explorer.parts import Label, Move, State, Store, WorldParts
@@ -134,13 +134,13 @@ class Beginning(WorldParts):
             new = self._stopped((*new,), slot, left, left._replace(gone=True))
         return Label("writer", f"has changed the ensemble: {record_text(record)}", kind="changed"), tuple(new)
 
-    def _created_writer(self) -> Client:
+    def _created_writer(self) -> ClientState:
         rules, limits = self.switches.rules, patience(self.configuration)
         return self.writer_driver.new(
             self.switches.writer(record_of(self.configuration), 0, rules=rules, limits=limits)
         )
 
-    def _appended(self, writer: Client, entries: int) -> tuple[Client, list[tuple[int, Request]]]:
+    def _appended(self, writer: ClientState, entries: int) -> tuple[ClientState, list[tuple[int, Request]]]:
         """A writer whose entries are acknowledged by all slots; and (slot, request) of each add."""
         c, requests = self.configuration, []
         for _ in range(entries):

@@ -21,8 +21,8 @@ from quire_testing.explorer.invariants import (
     INVARIANTS,
     LOG_INVARIANTS,
     NAMES,
+    InvariantWatch,
     Violation,
-    Watch,
 )
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_watch import LogWatch
@@ -34,9 +34,9 @@ from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
-AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld
+AnyWorld: TypeAlias = LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld
 
 
 EVERY_INVARIANT: dict[str, str] = {
@@ -96,8 +96,8 @@ def setting_of(
         names = tuple(STREAM_INVARIANTS if invariants is None else invariants)
         found = StreamWatch(stream, names)
         return Setting(stream, found, found.deadlock)
-    world = World(configuration, switches)
-    watch = Watch(world, NAMES if invariants is None else invariants)
+    world = LedgerWorld(configuration, switches)
+    watch = InvariantWatch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)
 
 
@@ -128,7 +128,7 @@ def check(
     setting = setting_of(configuration, switches, invariants)
     world = setting.world
     canonical: Callable[[Any], Any] | None = None
-    if isinstance(world, World) and not by_names:
+    if isinstance(world, LedgerWorld) and not by_names:
         canonical = Symmetry(world)
     elif isinstance(world, CollectorWorld):
         canonical = CollectorForm(world)

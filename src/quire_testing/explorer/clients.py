@@ -57,7 +57,7 @@ def bookie_number(name: BookieId) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Client:
+class ClientState:
     """A client between two steps. `machine` is never changed: a step works on a copy.
 
     Attributes:
@@ -93,7 +93,7 @@ class Client:
 class Outcome:
     """The result of a step: `sends` are (bookie, request), `asks` the request to the store."""
 
-    client: Client
+    client: ClientState
     sends: tuple[tuple[int, Request], ...] = ()
     asks: tuple[tuple[Any, ...], ...] = ()
     said: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class ClientDriver:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
 
-    def step(self, client: Client, put: Callable[[Any], object]) -> list[Outcome]:
+    def step(self, client: ClientState, put: Callable[[Any], object]) -> list[Outcome]:
         """Give the machine one input (`put` calls it) and carry out what it says."""
         running = Running(clone(client.machine), [], [], [], client.told, self.ensemble_of(client.machine))
         running.machine.out = []
@@ -208,23 +208,23 @@ class ClientDriver:
         """Do what one effect asks."""
         raise NotImplementedError
 
-    def _outcome(self, client: Client, running: Running) -> Outcome:
+    def _outcome(self, client: ClientState, running: Running) -> Outcome:
         raise NotImplementedError
 
 
-class WriterDriver(ClientDriver):
+class LedgerWriterDriver(ClientDriver):
     """The writer's side."""
 
     looks_in_vain = False
     """Where the write quorum is guaranteed: a look that finds nothing of use is a step too."""
 
-    def new(self, machine: WriterMachine) -> Client:
+    def new(self, machine: WriterMachine) -> ClientState:
         """A writer that has not written."""
         return self.client(machine, NO_ENTRY, self.configuration.entries, None)
 
-    def nobody(self) -> Client:
+    def nobody(self) -> ClientState:
         """A writer whose ledger is not created yet."""
-        return Client(("writer", "has no ledger"), None, left=self.configuration.entries)
+        return ClientState(("writer", "has no ledger"), None, left=self.configuration.entries)
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The ensemble that the writer sends to."""
@@ -257,13 +257,13 @@ class WriterDriver(ClientDriver):
             for slot in effect.slots:
                 running.sends.append((bookie_number(running.ensemble[slot]), ("lac", effect.lac)))
 
-    def _outcome(self, client: Client, running: Running) -> Outcome:
+    def _outcome(self, client: ClientState, running: Running) -> Outcome:
         machine = running.machine
         left = client.left if machine.lap == client.machine.lap else client.left - 1
         after = self.client(machine, running.told, left, running.fault or client.fault)
         return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
 
-    def client(self, machine: WriterMachine, told: int, left: int, fault: Fault | None) -> Client:
+    def client(self, machine: WriterMachine, told: int, left: int, fault: Fault | None) -> ClientState:
         """The writer with this machine."""
         if machine.status in WRITER_DONE:
             left = 0
@@ -271,11 +271,11 @@ class WriterDriver(ClientDriver):
         else:
             unread = CLOSING_READS_NOT if machine.status is Status.CLOSING else frozenset()
             key = ("writer", state_of(machine, without=unread), told, left, fault)
-        return Client(key, machine, told, left, fault=fault)
+        return ClientState(key, machine, told, left, fault=fault)
 
     # --- what the caller, the clock and the driver do ---------------------------------------------------------------
 
-    def moves(self, client: Client) -> Iterator[tuple[str, list[Outcome]]]:
+    def moves(self, client: ClientState) -> Iterator[tuple[str, list[Outcome]]]:
         """Everything that can happen to this writer by itself."""
         machine, configuration = client.machine, self.configuration
         status = machine.status
@@ -305,7 +305,7 @@ class WriterDriver(ClientDriver):
         return machine.lap - machine.lac < self.configuration.in_flight * self.configuration.run
 
     def _helpful(
-        self, client: Client, looks: Iterator[tuple[str, list[Outcome]]]
+        self, client: ClientState, looks: Iterator[tuple[str, list[Outcome]]]
     ) -> Iterator[tuple[str, list[Outcome]]]:
         """Those looks that change more than when the next one is due: who only looks for ever waits for ever."""
         before = state_of(client.machine, without=LOOK_WAITS)
@@ -313,7 +313,7 @@ class WriterDriver(ClientDriver):
             if any(state_of(each.client.machine, without=LOOK_WAITS) != before for each in outcomes):
                 yield command, outcomes
 
-    def _looks(self, client: Client) -> Iterator[tuple[str, list[Outcome]]]:
+    def _looks(self, client: ClientState) -> Iterator[tuple[str, list[Outcome]]]:
         machine = client.machine
         outside = {bookie_name(number) for number in range(self.configuration.bookies)} - {*machine.ensemble}
         if outside:
@@ -327,10 +327,10 @@ class WriterDriver(ClientDriver):
         if not machine.absent:
             yield "found nothing", self._found(client, [])
 
-    def _found(self, client: Client, returned: list[int]) -> list[Outcome]:
+    def _found(self, client: ClientState, returned: list[int]) -> list[Outcome]:
         return self.step(client, lambda m: m.bookies_found(returned, NOW_MS, spare=False))
 
-    def losable(self, client: Client) -> list[tuple[int, BookieId]]:
+    def losable(self, client: ClientState) -> list[tuple[int, BookieId]]:
         """The slots whose bookie may be given up: it has not answered for something that is pending."""
         machine = client.machine
         if machine.status not in (Status.WRITING, Status.CHANGING):
@@ -341,11 +341,11 @@ class WriterDriver(ClientDriver):
             if any(not acked >> slot & 1 for _, _, _, acked in machine.window.stored_at((slot,)))
         ]
 
-    def lost(self, client: Client, slot: int, bookie: BookieId) -> list[Outcome]:
+    def lost(self, client: ClientState, slot: int, bookie: BookieId) -> list[Outcome]:
         """The writer gives a bookie up; what it was sent may still arrive."""
         return self.step(client, lambda m: m.bookie_lost(slot, bookie))
 
-    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response to an add."""
         (_, slot, run, *_), answer, _ = reply
         name = bookie_name(bookie)
@@ -363,18 +363,18 @@ class WriterDriver(ClientDriver):
             ]
         return outcomes
 
-    def heeds(self, client: Client, reply: Reply) -> bool:
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         (_, _, run, *_), answer, _ = reply
         window = client.machine.window
         return not client.idle and (answer is not Answer.OK or run in window.runs or run in window.kept)
 
-    def waits_for(self, client: Client, request: Request) -> bool:
+    def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether the response to a request can still change anything."""
         return not client.idle
 
     def swap_answered(
-        self, client: Client, answer: str, record: LedgerMetadata, version: int
+        self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap: written, conflict or unknown."""
         if answer == "written":
@@ -385,14 +385,16 @@ class WriterDriver(ClientDriver):
             return self.step(client, lambda m: m.metadata_missing())
         return self.step(client, lambda m: m.metadata_unknown(NOW_MS))
 
-    def read_answered(self, client: Client, record: LedgerMetadata | None, version: int) -> list[Outcome]:
+    def read_answered(
+        self, client: ClientState, record: LedgerMetadata | None, version: int
+    ) -> list[Outcome]:
         """The record as the store has it."""
         if record is None:
             return self.step(client, lambda m: m.metadata_missing())
         return self.step(client, lambda m: m.metadata_read(record, version))
 
 
-def with_fault(client: Client, fault: Fault) -> Client:
+def with_fault(client: ClientState, fault: Fault) -> ClientState:
     """A client that did something against an invariant; what it did first counts."""
     return client if client.fault else replace(client, key=(*client.key[:-1], fault), fault=fault)
 

@@ -17,9 +17,9 @@ from quire.core.record_swap import StoreRequest
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import BookieState
-from quire_testing.explorer.clients import Client, bookie_number
+from quire_testing.explorer.clients import ClientState, bookie_number
 from quire_testing.explorer.parts import State, Store
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 INVARIANTS: Final = {
     "I1": "no acknowledged loss: a ledger that is closed at L holds every acknowledged entry, so none is above L",
@@ -130,7 +130,7 @@ class Violation:
     text: str
 
 
-class Watch:
+class InvariantWatch:
     """Looks at states. Equal views are judged once.
 
     Args:
@@ -138,7 +138,7 @@ class Watch:
         names: the invariants that are looked at.
     """
 
-    def __init__(self, world: World, names: Iterable[str] = NAMES) -> None:
+    def __init__(self, world: LedgerWorld, names: Iterable[str] = NAMES) -> None:
         self._world = world
         self._names = frozenset(names)
         unknown = self._names - INVARIANTS.keys()
@@ -405,7 +405,7 @@ def _end(record: LedgerMetadata | None) -> int | None:
     return record.last_entry if record is not None and record.state is LedgerState.CLOSED else None
 
 
-def _waits(client: Client) -> bool:
+def _waits(client: ClientState) -> bool:
     machine = client.machine
     if isinstance(machine, WriterMachine):
         return not client.idle and (bool(machine.pending) or machine.swap.asked is not StoreRequest.NOTHING)

@@ -123,7 +123,7 @@ class LogWorld(Trims):
                 return replace(handle, work=(*handle.work, ("retry",)))
             case fx.CloseLedger(ledger_id):
                 return replace(handle, work=(*handle.work, ("close", int(ledger_id))))
-            case fx.Ended():
+            case fx.LeadershipEnded():
                 kept = tuple(("late", *w[1:]) if w[0] == "swap" else w for w in handle.work)
                 return replace(handle, work=kept, flights=())
         return handle
@@ -400,7 +400,7 @@ def effect_text(effect: fx.Effect) -> str:
             return f"=> serve on ledger {ledger_id}"
         case fx.SwitchLedger(ledger_id):
             return f"=> switch to ledger {ledger_id}"
-        case fx.Ended(reason):
+        case fx.LeadershipEnded(reason):
             return f"=> ended: {reason.value}"
         case fx.CloseLedger(ledger_id) | fx.DeleteLedger(ledger_id) | fx.DrainLedger(ledger_id):
             return f"-> {type(effect).__name__.removesuffix('Ledger').lower()} ledger {ledger_id}"

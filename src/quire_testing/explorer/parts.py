@@ -23,7 +23,7 @@ from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, LedgerNotes
 from quire.core.repair_effects import RepairOutcome
 from quire_testing.explorer.bookies import BookieDriver, BookieState
-from quire_testing.explorer.clients import Client, Outcome, WriterDriver
+from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, Outcome
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.readers import ReaderDriver, ReaderState
@@ -173,12 +173,12 @@ class WorldParts:
         self.configuration = configuration
         self.switches = switches
         self.bookie_driver = BookieDriver(configuration, switches.rules, switches.bookie)
-        self.writer_driver = WriterDriver(configuration)
+        self.writer_driver = LedgerWriterDriver(configuration)
         self.recovery_driver = RecoveryDriver(configuration, switches.rules, switches.recovery)
         self.repair_driver = RepairDriver(configuration, switches.rules, switches.repair)
         self.bookies: Table[BookieState] = Table()
         self.stores: Table[Store] = Table()
-        self.clients: Table[Client] = Table(lambda client: client.key)
+        self.clients: Table[ClientState] = Table(lambda client: client.key)
         self.links: Table[Link] = Table()
         self.asks: Table[tuple[Ask, ...]] = Table()
         self.budgets: Table[Budget] = Table()
@@ -273,8 +273,8 @@ class WorldParts:
         return own
 
     def judged(
-        self, ended: Client, bookies: Sequence[BookieState], asked_for: Sequence[int] | None = None
-    ) -> Client:
+        self, ended: ClientState, bookies: Sequence[BookieState], asked_for: Sequence[int] | None = None
+    ) -> ClientState:
         """A repairer that has just ended, judged by the disks."""
         c = self.configuration
         held = [bookie.held for bookie in bookies]
@@ -350,7 +350,7 @@ class WorldParts:
             self._tidy(new, client, place)
         return new
 
-    def clients_of(self, state: State) -> Iterator[Client]:
+    def clients_of(self, state: State) -> Iterator[ClientState]:
         """The clients of a state."""
         for place in range(self.at_client, self.at_link):
             yield self.clients.parts[state[place]]

@@ -17,7 +17,7 @@ from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.repairers import shares_of_decided
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 FAULTS: Final = frozenset(
     {"timeout", "crash", "break", "lost swap", "damage", "delete", "loss", "transit damage"}
@@ -56,7 +56,7 @@ def stranded(
     return [state for state in before if state not in hopeful]
 
 
-def recovery_is_done(world: World) -> Callable[[State], bool]:
+def recovery_is_done(world: LedgerWorld) -> Callable[[State], bool]:
     """Whether a recoverer of a state has closed the ledger, or found it closed."""
 
     def done(state: State) -> bool:
@@ -65,7 +65,7 @@ def recovery_is_done(world: World) -> Callable[[State], bool]:
     return done
 
 
-def is_repaired(world: World) -> Callable[[State], bool]:
+def is_repaired(world: LedgerWorld) -> Callable[[State], bool]:
     """Whether no decided fragment of a state lacks anything, and none names a bookie that is gone."""
 
     def repaired(state: State) -> bool:

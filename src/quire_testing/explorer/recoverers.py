@@ -16,8 +16,8 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.clients import (
-    Client,
     ClientDriver,
+    ClientState,
     Fault,
     Outcome,
     Running,
@@ -37,14 +37,14 @@ class RecoveryDriver(ClientDriver):
         self._rules = rules
         self._kind = kind
 
-    def new(self) -> Client:
+    def new(self) -> ClientState:
         """A recoverer that has not begun."""
-        return Client(("recoverer",), None)
+        return ClientState(("recoverer",), None)
 
-    def start(self, client: Client, record: LedgerMetadata, version: int) -> list[Outcome]:
+    def start(self, client: ClientState, record: LedgerMetadata, version: int) -> list[Outcome]:
         """Begin with the record as it is now."""
         machine = self._kind(record, version, self._rules, self.configuration.window)
-        fresh = Client((), machine, verdict=client.verdict, fault=client.fault)
+        fresh = ClientState((), machine, verdict=client.verdict, fault=client.fault)
         return self.step(fresh, lambda m: m.recover())
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
@@ -81,7 +81,7 @@ class RecoveryDriver(ClientDriver):
         elif isinstance(effect, e.RecoveryFailed):
             running.result = f"failed {effect.answer.name}"
 
-    def _outcome(self, client: Client, running: Running) -> Outcome:
+    def _outcome(self, client: ClientState, running: Running) -> Outcome:
         machine = running.machine
         verdict = client.verdict
         if machine.end.status is EndStatus.FOUND and (verdict is None or machine.lap + 1 < verdict):
@@ -96,15 +96,15 @@ class RecoveryDriver(ClientDriver):
 
     def client(
         self, machine: RecoveryMachine, verdict: int | None, result: str, fault: Fault | None
-    ) -> Client:
+    ) -> ClientState:
         """The recoverer with this machine."""
         if machine.status is RecoveryStatus.ENDED:
             key: tuple[Any, ...] = ("recoverer", "ended", result, verdict, fault)
         else:
             key = ("recoverer", state_of(machine), verdict, fault)
-        return Client(key, machine, verdict=verdict, result=result, fault=fault)
+        return ClientState(key, machine, verdict=verdict, result=result, fault=fault)
 
-    def _judged(self, client: Client, running: Running, result: str) -> Fault | None:
+    def _judged(self, client: ClientState, running: Running, result: str) -> Fault | None:
         """What only the step itself shows: was everything written back to the whole write set; why did it end."""
         machine = running.machine
         if result not in ("", "closed") and self.configuration.is_faultless:
@@ -125,7 +125,7 @@ class RecoveryDriver(ClientDriver):
 
     # --- responses -----------------------------------------------------------------------------------------------
 
-    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""
         request, answer, payload = reply
         slot = request[1]
@@ -140,11 +140,11 @@ class RecoveryDriver(ClientDriver):
         name = bookie_name(bookie)
         return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
 
-    def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
+    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
         """The time of a request is over."""
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
 
-    def heeds(self, client: Client, reply: Reply) -> bool:
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
         request, _, payload = reply
         if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
@@ -155,7 +155,7 @@ class RecoveryDriver(ClientDriver):
             )
         return self.waits_for(client, request)
 
-    def waits_for(self, client: Client, request: Request) -> bool:
+    def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether the response to a request can still change anything."""
         machine = client.machine
         if request[0] == "fence":
@@ -165,18 +165,20 @@ class RecoveryDriver(ClientDriver):
         return machine.status is RecoveryStatus.READING
 
     def swap_answered(
-        self, client: Client, answer: str, record: LedgerMetadata, version: int
+        self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
         if answer == "written":
             return self.step(client, lambda m: m.metadata_written(record, version))
         return self.step(client, lambda m: m.metadata_conflicted())
 
-    def read_answered(self, client: Client, record: LedgerMetadata | None, version: int) -> list[Outcome]:
+    def read_answered(
+        self, client: ClientState, record: LedgerMetadata | None, version: int
+    ) -> list[Outcome]:
         """The record as the store has it."""
         return self.step(client, lambda m: m.metadata_read(record, version))
 
-    def length_answered(self, client: Client, *, found: bool) -> list[Outcome]:
+    def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
         """The last entry was read for its length, or no bookie could serve it."""
         if found:
             return self.step(client, lambda m: m.length_found(m.lap + 1))

@@ -31,8 +31,8 @@ from quire.core.replica import Replica, ReplicaList
 from quire.core.rereplication import RepairMachine
 from quire.core.shares import shares
 from quire_testing.explorer.clients import (
-    Client,
     ClientDriver,
+    ClientState,
     Fault,
     Outcome,
     Running,
@@ -71,16 +71,16 @@ class RepairDriver(ClientDriver):
         self._in_order = configuration.bookies > configuration.ensemble + 1
         self._accepted = Loss(1, "operator") if configuration.accepts_loss else None
 
-    def new(self, fault: Fault | None = None) -> Client:
+    def new(self, fault: Fault | None = None) -> ClientState:
         """A repairer that repairs nothing now; what it did in an earlier repair is no state of the next."""
         return idle(fault)
 
     def start(
-        self, client: Client, gone: Sequence[BookieId], candidates: Sequence[BookieId]
+        self, client: ClientState, gone: Sequence[BookieId], candidates: Sequence[BookieId]
     ) -> list[Outcome]:
         """Begin with what an operator says of bookies."""
         machine = self._kind(gone, candidates, accepted=self._accepted, limits=LIMITS, rules=self._rules)
-        return self.step(Client((), machine, fault=client.fault), lambda m: m.start())
+        return self.step(ClientState((), machine, fault=client.fault), lambda m: m.start())
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """No effect names a slot."""
@@ -95,19 +95,19 @@ class RepairDriver(ClientDriver):
         elif isinstance(effect, RepairEnded):
             running.result = effect.outcome.name
 
-    def _outcome(self, client: Client, running: Running) -> Outcome:
+    def _outcome(self, client: ClientState, running: Running) -> Outcome:
         machine: RepairMachine = running.machine
         fault = running.fault or client.fault
         if machine.status is RepairStatus.ENDED:
             lost, record = bits_of(machine.report.lost), machine._plan and machine.plan.record
             key = ("repairer", "ended", running.result, lost, record, fault)
-            after = Client(key, machine, result=running.result, fault=fault)
+            after = ClientState(key, machine, result=running.result, fault=fault)
         else:
             under_way = machine._plan.under_way if machine._plan is not None else ()
             after = self.client(machine, [piece for piece in client.sent if piece in under_way], fault)
         return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said))
 
-    def client(self, machine: RepairMachine, sent: Iterable[CopyRange], fault: Fault | None) -> Client:
+    def client(self, machine: RepairMachine, sent: Iterable[CopyRange], fault: Fault | None) -> ClientState:
         """The repairer with this machine.
 
         Args:
@@ -115,15 +115,15 @@ class RepairDriver(ClientDriver):
         """
         some = frozenset(sent)
         key = ("repairer", seen(machine, in_order=self._in_order), _pieces(some), fault)
-        return Client(key, machine, sent=some, fault=fault)
+        return ClientState(key, machine, sent=some, fault=fault)
 
     # --- what it asks bookies ----------------------------------------------------------------------------------------
 
-    def listed(self, client: Client, bookie: BookieId, told: ReplicaList) -> list[Outcome]:
+    def listed(self, client: ClientState, bookie: BookieId, told: ReplicaList) -> list[Outcome]:
         """What a bookie holds."""
         return self.step(client, lambda m: m.listed(bookie, told))
 
-    def unread(self, client: Client) -> list[CopyRange]:
+    def unread(self, client: ClientState) -> list[CopyRange]:
         """The pieces that were not read from their sources yet."""
         machine: RepairMachine = client.machine
         if machine.status is not RepairStatus.COPYING:
@@ -132,7 +132,7 @@ class RepairDriver(ClientDriver):
         return sorted(left, key=lambda piece: (piece.bookie, piece.entries, sorted(piece.sources)))
 
     def read(
-        self, client: Client, piece: CopyRange, readable: int, rotten: Mapping[int, int]
+        self, client: ClientState, piece: CopyRange, readable: int, rotten: Mapping[int, int]
     ) -> list[Outcome]:
         """The sources of a piece gave what they could: that is sent.
 
@@ -149,7 +149,7 @@ class RepairDriver(ClientDriver):
         return [Outcome(after, ((bookie, request),), (), ())]
 
     def _copied(
-        self, client: Client, piece: CopyRange, answer: Answer, count: int, rotten: Mapping[int, int]
+        self, client: ClientState, piece: CopyRange, answer: Answer, count: int, rotten: Mapping[int, int]
     ) -> list[Outcome]:
         damaged = {
             bookie_name(bookie): [EntryRange(entry, entry) for entry in _entries(bits)]
@@ -158,42 +158,42 @@ class RepairDriver(ClientDriver):
         }
         return self.step(client, lambda m: m.copied(piece, answer, damaged, count))
 
-    def limbo_cleared(self, client: Client, bookie: BookieId, answer: Answer) -> list[Outcome]:
+    def limbo_cleared(self, client: ClientState, bookie: BookieId, answer: Answer) -> list[Outcome]:
         """Whether a bookie ended its limbo."""
         return self.step(client, lambda m: m.limbo_cleared(bookie, answer))
 
     def bookies_changed(
-        self, client: Client, gone: Sequence[BookieId], candidates: Sequence[BookieId]
+        self, client: ClientState, gone: Sequence[BookieId], candidates: Sequence[BookieId]
     ) -> list[Outcome]:
         """It learns which bookies are gone."""
         return self.step(client, lambda m: m.bookies_changed(gone, candidates))
 
     # --- responses -----------------------------------------------------------------------------------------------
 
-    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie stored copies, or did not."""
         request, answer, _ = reply
         rotten = dict(request[5])
         return self._copied(client, self._piece(client, request), answer, request[4].bit_count(), rotten)
 
-    def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
+    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
         """The time of a request is over."""
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
 
-    def heeds(self, client: Client, reply: Reply) -> bool:
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         return self.waits_for(client, reply[0])
 
-    def waits_for(self, client: Client, request: Request) -> bool:
+    def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether the response to a request can still change anything."""
         return any(_is_of(piece, request) for piece in client.sent)
 
-    def _piece(self, client: Client, request: Request) -> CopyRange:
+    def _piece(self, client: ClientState, request: Request) -> CopyRange:
         return next(piece for piece in client.sent if _is_of(piece, request))
 
     def swap_answered(
         self,
-        client: Client,
+        client: ClientState,
         answer: str,
         record: LedgerMetadata,
         version: int,
@@ -207,7 +207,7 @@ class RepairDriver(ClientDriver):
 
     def read_answered(
         self,
-        client: Client,
+        client: ClientState,
         record: LedgerMetadata | None,
         version: int,
         notes: LedgerNotes = NO_NOTES,
@@ -217,14 +217,14 @@ class RepairDriver(ClientDriver):
 
     # --- names ---------------------------------------------------------------------------------------------------
 
-    def renamed(self, client: Client, rename: Callable[[Any], Any]) -> Client:
+    def renamed(self, client: ClientState, rename: Callable[[Any], Any]) -> ClientState:
         """The same with other names of bookies."""
         return self.client(rename(client.machine), rename(client.sent), client.fault)
 
 
-def idle(fault: Fault | None) -> Client:
+def idle(fault: Fault | None) -> ClientState:
     """A repairer between two repairs."""
-    return Client(("repairer", fault), None, fault=fault)
+    return ClientState(("repairer", fault), None, fault=fault)
 
 
 def _is_of(piece: CopyRange, request: Request) -> bool:
@@ -298,7 +298,7 @@ def bits_of(ranges: Iterable[EntryRange]) -> int:
     )
 
 
-def judged(client: Client, held: Sequence[int], readable: Sequence[int], *, sound: bool) -> Client:
+def judged(client: ClientState, held: Sequence[int], readable: Sequence[int], *, sound: bool) -> ClientState:
     """A repairer that has just ended; what it says is held against the disks.
 
     Args:

@@ -19,7 +19,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import CopyRange, RepairStatus
 from quire.core.replica import Replica, ReplicaList
-from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number
+from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
 from quire_testing.explorer.repairers import LISTS, bits_of, shares_of_decided
@@ -83,7 +83,7 @@ class Repairs:
             )
         return bool(memo[key])
 
-    def _begin_repair(self, state: State, client: int, who: Client, moves: list[Move]) -> None:
+    def _begin_repair(self, state: State, client: int, who: ClientState, moves: list[Move]) -> None:
         gone, several = self._gone(state), self._world.n > self._world.configuration.ensemble + 1
         for known in chain.from_iterable(combinations(gone, size) for size in range(len(gone) + 1)):
             there = [
@@ -114,12 +114,12 @@ class Repairs:
             ]
         return [(move[0], self._world._client_after(list(state), client, move)) for move in found]
 
-    def _listed(self, who: Client, name: BookieId, number: int) -> list[Outcome]:
+    def _listed(self, who: ClientState, name: BookieId, number: int) -> list[Outcome]:
         return self._world.repair_driver.listed(
             who, name, self._world.bookie_driver.listed(self._world.bookies.parts[number])
         )
 
-    def _reads_piece(self, state: State, client: int, who: Client, piece: CopyRange) -> list[Move]:
+    def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> list[Move]:
         """The sources give what they can of a piece; what one has listed and does not give is rotten, or gone from there."""
         wanted, readable = bits_of([piece.entries]), 0
         rotten: dict[int, int] = {}
@@ -133,7 +133,7 @@ class Repairs:
         work = partial(self._world.repair_driver.read, who, piece, readable, rotten)
         return self._steps(state, client, command, "copy", (piece, *rotten.items()), work)
 
-    def _ends_limbo(self, state: State, client: int, who: Client, name: BookieId) -> list[Move]:
+    def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
         """A bookie ends its limbo, or refuses to."""
         number = bookie_number(name)
         lsn = who.machine.plan.lists[name].told.doubt_lsn

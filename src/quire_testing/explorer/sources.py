@@ -1,7 +1,7 @@
 """A ledger's world asked for the next steps of one source at a time, for walks that look at few of them.
 
 A source is what can make a step of its own: one direction of one connection, a client, its questions to the store, a
-disk, a reader. All of them together are `World.successors` without the faults, which are asked for by kind.
+disk, a reader. All of them together are `LedgerWorld.successors` without the faults, which are asked for by kind.
 
 Source: docs/simulation.md, "Walks of the machines".
 """
@@ -16,7 +16,7 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.parts import Budget, ClientMove, Move, State
 from quire_testing.explorer.switches import SHIPPED, Switches
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 Source: TypeAlias = tuple[str, int, int, int, int]
 """Its kind and the numbers of who it is (a client and a bookie, or one of them); then the place of a state that tells
@@ -31,7 +31,7 @@ Fault: TypeAlias = tuple[str, Callable[[], list[Move]]]
 NOTHING_ELSE: Final = Budget(*(0,) * len(Budget._fields))
 
 
-class SourcesWorld(World):
+class SourcesWorld(LedgerWorld):
     """The same world; its steps one source at a time."""
 
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:

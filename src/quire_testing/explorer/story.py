@@ -26,7 +26,7 @@ from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.stream_watch import stream_rows
 from quire_testing.explorer.stream_world import StreamWorld
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 
 def transcript(
@@ -99,7 +99,7 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
 
 
 def state_rows(
-    world: World | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld, state: Any
+    world: LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld, state: Any
 ) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
@@ -113,7 +113,7 @@ def state_rows(
     return _ledger_rows(world, state)
 
 
-def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
+def _ledger_rows(world: LedgerWorld, state: State) -> list[tuple[str, str]]:
     store = world.stores.parts[state[world.at_store]]
     gone = "not created" if store == NOT_CREATED else "deleted"
     rows = [("record", record_text(store.record) if store.record else gone)]

@@ -15,7 +15,7 @@ from quire.core.effects import TakenOver
 from quire.core.errors import MisuseError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
-from quire_testing.explorer.clients import Client, bookie_name
+from quire_testing.explorer.clients import ClientState, bookie_name
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_clients import Written
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def changed(
     world: StreamWorld, created: LedgerMetadata
-) -> tuple[LedgerMetadata, list[StreamBookie], list[Client]]:
+) -> tuple[LedgerMetadata, list[StreamBookie], list[ClientState]]:
     """The record, the bookies and the clients of such a world.
 
     Args:

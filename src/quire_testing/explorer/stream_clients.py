@@ -25,11 +25,11 @@ from quire.core.writer import WriterMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
     WRITER_DONE,
-    Client,
+    ClientState,
     Fault,
+    LedgerWriterDriver,
     Outcome,
     Running,
-    WriterDriver,
     bookie_name,
     bookie_number,
     fault_of,
@@ -53,7 +53,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamClient(Client):
+class StreamClient(ClientState):
     """A client between two steps; a machine that has ended is forgotten.
 
     Attributes:
@@ -76,7 +76,7 @@ class StreamClient(Client):
         return self.machine is None
 
 
-class StreamDriver(WriterDriver):
+class StreamDriver(LedgerWriterDriver):
     """A client's side.
 
     Args:
@@ -208,7 +208,7 @@ class StreamDriver(WriterDriver):
         elif isinstance(effect, e.RecoveryFailed):
             running.result = f"failed {effect.answer.name}"
 
-    def _outcome(self, client: Client, running: Running) -> Outcome:
+    def _outcome(self, client: ClientState, running: Running) -> Outcome:
         assert isinstance(client, StreamClient)
         machine, fault = running.machine, running.fault or client.fault
         sends, asks, said = tuple(running.sends), tuple(running.asks), tuple(running.said)
@@ -266,7 +266,7 @@ class StreamDriver(WriterDriver):
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
-    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""
         request, answer, payload = reply
         slot, name = request[1], bookie_name(bookie)
@@ -290,18 +290,18 @@ class StreamDriver(WriterDriver):
         first, last = request[3], request[4]
         return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
 
-    def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
+    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
         """The time of a request is over."""
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
 
-    def waited(self, client: Client) -> list[Outcome]:
+    def waited(self, client: ClientState) -> list[Outcome]:
         """The pause of a take-over is over that waits for bookies; nothing where none waits."""
         machine = client.machine
         if machine.status is not TakeOverStatus.TRUNCATING or not machine.recovery.back.change.absent:
             return []
         return self.step(client, lambda m: m.waited_for_bookies())
 
-    def heeds(self, client: Client, reply: Reply) -> bool:
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         request, answer, lac = reply
         if not self.waits_for(client, request):
@@ -313,7 +313,7 @@ class StreamDriver(WriterDriver):
         return True
 
     @staticmethod
-    def _contradicts(client: Client, lac: int | None) -> bool:
+    def _contradicts(client: ClientState, lac: int | None) -> bool:
         """A LAC of a late response to the fence may contradict the end."""
         recovery = client.machine.recovery
         return (
@@ -324,7 +324,7 @@ class StreamDriver(WriterDriver):
             and recovery.end.status is not EndStatus.FOUND
         )
 
-    def waits_for(self, client: Client, request: Request) -> bool:
+    def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether the response to a request can still change anything."""
         machine = client.machine
         if machine is None:
@@ -345,7 +345,7 @@ class StreamDriver(WriterDriver):
         return recovery.status is RecoveryStatus.READING
 
     def swap_answered(
-        self, client: Client, answer: str, record: LedgerMetadata, version: int
+        self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
         if isinstance(client.machine, WriterMachine):
@@ -354,7 +354,7 @@ class StreamDriver(WriterDriver):
             return self.step(client, lambda m: m.metadata_written(record, version))
         return self.step(client, lambda m: m.metadata_conflicted())
 
-    def length_answered(self, client: Client, *, found: bool) -> list[Outcome]:
+    def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
         """The last entry was read for its length, or no bookie could serve it."""
         if found:
             return self.step(client, lambda m: m.length_found(m.recovery.lap + 1))

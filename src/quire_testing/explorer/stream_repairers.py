@@ -18,7 +18,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.repair_effects import CopyRange, RepairOutcome, RepairStatus
 from quire.core.replica import ReplicaList
 from quire.core.shares import HeldInterval
-from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number, with_fault
+from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.repairers import LISTS, RepairDriver, shares_of_decided
@@ -35,7 +35,7 @@ DONE = "has repaired"
 class StreamRepairDriver(RepairDriver):
     """A repairer's side: its copies name their origin term and the term of the record that it read."""
 
-    def read(self, client: Client, piece: CopyRange, readable: int, rotten: Any) -> list[Outcome]:
+    def read(self, client: ClientState, piece: CopyRange, readable: int, rotten: Any) -> list[Outcome]:
         """The sources of a piece gave what they could: that is sent."""
         return [
             Outcome(
@@ -83,7 +83,7 @@ class StreamRepairs:
     def _bookie(self, state: State, name: BookieId) -> StreamBookie:
         return self._world.bookies.parts[state[bookie_number(name)]]
 
-    def _begins(self, state: State, client: int, who: Client) -> Iterator[Move]:
+    def _begins(self, state: State, client: int, who: ClientState) -> Iterator[Move]:
         """An operator says which bookie of a decided fragment is gone, or that none is."""
         world = self._world
         record = world.stores.parts[state[world.at.store]].record
@@ -115,7 +115,7 @@ class StreamRepairs:
         )
         return ReplicaList(Answer.OK, held, bookie.known.limbo, doubt.lsn if doubt else 0)
 
-    def _reads_piece(self, state: State, client: int, who: Client, piece: CopyRange) -> list[Move]:
+    def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> list[Move]:
         """The sources give what they have of a piece under its origin term."""
         entry = piece.entries.first
         value: Value = (entry, piece.origin_term)
@@ -129,7 +129,7 @@ class StreamRepairs:
         work = partial(self.driver.read, who, piece, readable, rotten)
         return self._steps(state, client, command, "copy", work)
 
-    def _ends_limbo(self, state: State, client: int, who: Client, name: BookieId) -> list[Move]:
+    def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
         """A bookie ends its limbo, or refuses to."""
         world, number = self._world, bookie_number(name)
         lsn = who.machine.plan.lists[name].told.doubt_lsn
@@ -157,10 +157,10 @@ class StreamRepairs:
             )
         return after
 
-    def ended(self, bookies: Sequence[StreamBookie], client: Client) -> Client:
+    def ended(self, bookies: Sequence[StreamBookie], client: ClientState) -> ClientState:
         """A repairer that has just ended: where it says that all is whole, it is."""
         machine, fault = client.machine, client.fault
-        after = Client(("repairer", DONE, fault), None, result=DONE, fault=fault)
+        after = ClientState(("repairer", DONE, fault), None, result=DONE, fault=fault)
         if client.result != RepairOutcome.WHOLE.name or any(bookie.losses for bookie in bookies):
             return after
         if any(value not in bookies[bookie].entries for bookie, value in _decided(machine.plan.record)):

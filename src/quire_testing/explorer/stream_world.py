@@ -29,7 +29,7 @@ from quire.core.recovery import RecoveryStatus
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import Client, Outcome, bookie_name, bookie_number
+from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import Ask, Label, Table
 from quire_testing.explorer.stream_beginning import changed
@@ -102,7 +102,7 @@ class StreamWorld:
         )
         record = in_mode(new_stream(ledger, 0), fencing=c.fencing)
         bookies = [StreamBookie()] * self.n
-        clients: list[Client] = [self.driver.creator(record, 0)]
+        clients: list[ClientState] = [self.driver.creator(record, 0)]
         clients += [self.driver.nobody()] * c.clients
         if c.changed:
             record, bookies, clients = changed(self, record)
@@ -484,7 +484,7 @@ class StreamWorld:
             self.clients.parts[number] for number in state[self.at.client : self.at.client + self.leaders]
         ]
 
-    def repairers_of(self, state: State) -> list[Client]:
+    def repairers_of(self, state: State) -> list[ClientState]:
         """The clients of a state that repair."""
         return [self.clients.parts[number] for number in state[self.at.client + self.leaders : self.at.link]]
 

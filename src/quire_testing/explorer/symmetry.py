@@ -35,12 +35,12 @@ from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
 from quire.core.writer_waits import WriterWaits
 from quire_testing.explorer.bookies import BookieState
-from quire_testing.explorer.clients import Client, bookie_name, bookie_number
+from quire_testing.explorer.clients import ClientState, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.parts import State
 from quire_testing.explorer.readers import ReaderState
 from quire_testing.explorer.snapshot import NOT_STATE, clone, slots_of, state_of
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 M = TypeVar("M")
 Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -135,7 +135,7 @@ REPAIR_PARTS: Final = (
 PAIR = 2
 
 
-def renamings(world: World) -> list[Renaming]:
+def renamings(world: LedgerWorld) -> list[Renaming]:
     """Every renaming that leaves the beginning as it is.
 
     A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike. Absent slots
@@ -158,7 +158,7 @@ def renamings(world: World) -> list[Renaming]:
 class Symmetry:
     """Names a state's representative."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: LedgerWorld) -> None:
         self._world = world
         self._renamings = renamings(world)
         self._parts: list[dict[int, int]] = [{} for _ in self._renamings]
@@ -271,7 +271,7 @@ class Symmetry:
             )
         return after
 
-    def _client_renamed(self, client: Client, renaming: Renaming) -> Client:
+    def _client_renamed(self, client: ClientState, renaming: Renaming) -> ClientState:
         if client.machine is None or client.idle:
             return client
         if isinstance(client.machine, RepairMachine):

@@ -41,7 +41,7 @@ from quire_testing.explorer.repairing import Repairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 
-class World(Beginning, Faults, Reading, Doubts):
+class LedgerWorld(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:

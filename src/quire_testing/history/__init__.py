@@ -4,18 +4,18 @@ from quire_testing.history.events import Event, MalformedHistoryError, entry_has
 from quire_testing.history.judge import Judge, judge
 from quire_testing.history.reading import HistoryFile, merged
 from quire_testing.history.recorder import History, Operation
-from quire_testing.history.verdict import INVARIANTS, Verdict, Violation
+from quire_testing.history.verdict import INVARIANTS, HistoryViolation, Verdict
 
 __all__ = [
     "INVARIANTS",
     "Event",
     "History",
     "HistoryFile",
+    "HistoryViolation",
     "Judge",
     "MalformedHistoryError",
     "Operation",
     "Verdict",
-    "Violation",
     "entry_hash",
     "entry_hashes",
     "judge",

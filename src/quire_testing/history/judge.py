@@ -14,7 +14,7 @@ from typing import Final
 
 from quire_testing.history.asked import Asked
 from quire_testing.history.events import HASH_DIGITS, INVOKE, NOTE, OUTCOMES, Event, MalformedHistoryError
-from quire_testing.history.kinds import KINDS, NOTES, OPERATIONS, TYPES, Kind
+from quire_testing.history.kinds import KINDS, NOTES, OPERATIONS, TYPES, EventKind
 from quire_testing.history.ledger import LedgerJudge
 from quire_testing.history.logs import LogJudge
 from quire_testing.history.registers import ANYTHING, Call, RegisterSearch, register
@@ -192,7 +192,7 @@ class Judge:
     # --- is it an event of its kind -----------------------------------------------------------------------------
 
     def _check_fields(
-        self, event: Event, kind: Kind | None, must: dict[str, str], may: dict[str, str]
+        self, event: Event, kind: EventKind | None, must: dict[str, str], may: dict[str, str]
     ) -> None:
         if kind is None:
             what = "a note" if event.kind in NOTES else "an operation, not a note"

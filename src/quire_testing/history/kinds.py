@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventKind:
     """The fields of one kind of event.
 
     Args:
@@ -43,133 +43,135 @@ SHARE: Final = {"period": "int", "residues": "int"}
 """A striped ledger's share: ids whose remainder by the period is in the residues, a bit each."""
 
 OPERATIONS: Final = {
-    "create": Kind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
-    "append": Kind(
+    "create": EventKind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
+    "append": EventKind(
         "consecutive entries are added by the writer of a term; `count`: only so many of them were acknowledged",
         {**LEDGER, "hashes": "hashes"},
         {"first": "int", "term": "int"},
         ok_may={"first": "int", "count": "int", "lac": "int"},
     ),
-    "read": Kind(
+    "read": EventKind(
         "entries `first..last` are read; `hashes` are those of `first` and its successors",
         {**LEDGER, "first": "int", "last": "int"},
         ok_may={"hashes": "hashes", "missing": "ranges", "unsure": "ranges", "lac": "int"},
     ),
-    "read_lac": Kind("the last add confirmed is asked for", LEDGER, ok={"lac": "int"}),
-    "open": Kind(
+    "read_lac": EventKind("the last add confirmed is asked for", LEDGER, ok={"lac": "int"}),
+    "open": EventKind(
         "a reader opens a ledger, with recovery or without",
         {**LEDGER, "recover": "bool"},
         ok={"closed": "bool"},
         ok_may={"last": "int", "lac": "int"},
     ),
-    "recover": Kind("a recovery that closes the ledger", LEDGER, ok={"last": "int"}),
-    "fence": Kind("the ledger's bookies are told to refuse its writer", LEDGER, ok_may={"lac": "int"}),
-    "takeover": Kind(
+    "recover": EventKind("a recovery that closes the ledger", LEDGER, ok={"last": "int"}),
+    "fence": EventKind("the ledger's bookies are told to refuse its writer", LEDGER, ok_may={"lac": "int"}),
+    "takeover": EventKind(
         "a client becomes the writer of a term that begins at entry `first`",
         {**LEDGER, "term": "int"},
         ok={"first": "int"},
     ),
-    "resolve": Kind(
+    "resolve": EventKind(
         "a writer that a later term superseded asks what became of its entries; `kept`: all of them are there, or none",
         {**LEDGER, "first": "int", "hashes": "hashes"},
         {"term": "int"},
         ok={"kept": "bool"},
     ),
-    "close": Kind("the writer seals its ledger", LEDGER, ok={"last": "int"}),
-    "delete": Kind("the ledger is deleted", LEDGER),
-    "change_ensemble": Kind(
+    "close": EventKind("the writer seals its ledger", LEDGER, ok={"last": "int"}),
+    "delete": EventKind("the ledger is deleted", LEDGER),
+    "change_ensemble": EventKind(
         "the writer puts other bookies into the fragment that begins at `first`",
         {**LEDGER, "first": "int", "ensemble": "names"},
         ok_may={"version": "int"},
     ),
-    "list_swap": Kind(
+    "list_swap": EventKind(
         "the list of a log's ledgers is swapped if its version is `expected` (-1: if there is none)",
         {"log": "str", "expected": "int", "ledgers": "ints"},
         {"leader": "int"},
         ok_may={"version": "int"},
     ),
-    "list_read": Kind("the list of a log is read", {"log": "str"}, ok={"version": "int", "ledgers": "ints"}),
-    "log_append": Kind(
+    "list_read": EventKind(
+        "the list of a log is read", {"log": "str"}, ok={"version": "int", "ledgers": "ints"}
+    ),
+    "log_append": EventKind(
         "consecutive records are appended to a log; `first` is the offset of the first, `count` as in append",
         {"log": "str", "hashes": "hashes"},
         {"leader": "int"},
         ok={"first": "int"},
         ok_may={"count": "int"},
     ),
-    "log_read": Kind(
+    "log_read": EventKind(
         "records of a log are read from offset `first` on",
         {"log": "str", "first": "int"},
         {"last": "int"},
         ok={"hashes": "hashes"},
         ok_may={"missing": "ranges", "unsure": "ranges"},
     ),
-    "log_truncate": Kind("records below offset `before` are given up", {"log": "str", "before": "int"}),
-    "get": Kind("a metadata register is read", {"key": "str"}, ok={"value": "value"}),
-    "swap": Kind(
+    "log_truncate": EventKind("records below offset `before` are given up", {"log": "str", "before": "int"}),
+    "get": EventKind("a metadata register is read", {"key": "str"}, ok={"value": "value"}),
+    "swap": EventKind(
         "a metadata register is set if it holds `expected`; null is an absent key",
         {"key": "str", "expected": "value", "value": "value"},
     ),
-    "sink_commit": Kind("a sink makes the rows of an epoch visible", {"sink": "str", "epoch": "int"}),
+    "sink_commit": EventKind("a sink makes the rows of an epoch visible", {"sink": "str", "epoch": "int"}),
 }
 """A request and its response: two lines, or one if the response never came."""
 
 NOTES: Final = {
-    "stored": Kind(
+    "stored": EventKind(
         "a bookie accepted entries",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
         {"term": "int", "recovery": "bool", **SHARE},
         note=True,
     ),
-    "synced": Kind("all that a bookie accepted is on its disk", {"bookie": "str"}, note=True, free=True),
-    "fenced": Kind("a bookie fenced a ledger", {"bookie": "str", **LEDGER}, {"term": "int"}, note=True),
-    "truncated": Kind(
+    "synced": EventKind("all that a bookie accepted is on its disk", {"bookie": "str"}, note=True, free=True),
+    "fenced": EventKind("a bookie fenced a ledger", {"bookie": "str", **LEDGER}, {"term": "int"}, note=True),
+    "truncated": EventKind(
         "a bookie dropped what it held of a ledger beyond `last`",
         {"bookie": "str", **LEDGER, "last": "int"},
         {"term": "int"},
         note=True,
     ),
-    "crashed": Kind("a process died", {}, note=True, free=True),
-    "started": Kind("a process began", {}, note=True, free=True),
-    "metadata": Kind(
+    "crashed": EventKind("a process died", {}, note=True, free=True),
+    "started": EventKind("a process began", {}, note=True, free=True),
+    "metadata": EventKind(
         "one version of a ledger's record; `fragments` are pairs of first entry and ensemble",
         {**LEDGER, "version": "int", "state": "state"},
         {"last": "int", "term": "int", **QUORUMS, "fragments": "fragments"},
         note=True,
     ),
-    "log_list": Kind(
+    "log_list": EventKind(
         "one version of a log's list",
         {"log": "str", "version": "int", "ledgers": "ints"},
         {"leader": "int"},
         note=True,
     ),
-    "replica": Kind(
+    "replica": EventKind(
         "the final scan found these entries on a bookie",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
         SHARE,
         note=True,
     ),
-    "scanned": Kind(
+    "scanned": EventKind(
         "the final scan of a ledger on a bookie is complete: what no `replica` said is not there",
         {"bookie": "str", **LEDGER},
         note=True,
     ),
-    "quiescent": Kind(
+    "quiescent": EventKind(
         "nothing was under way any more; `guaranteed`: every entry was promised to be on Qw bookies",
         {},
         {"guaranteed": "bool"},
         note=True,
     ),
-    "source_rows": Kind(
+    "source_rows": EventKind(
         "rows that a source gave to an epoch",
         {"sink": "str", "epoch": "int", "hashes": "hashes"},
         note=True,
     ),
-    "sink_rows": Kind(
+    "sink_rows": EventKind(
         "rows of an epoch that are in the sink at the end",
         {"sink": "str", "epoch": "int", "hashes": "hashes"},
         note=True,
     ),
-    "comment": Kind("anything for a reader; it is not judged", {}, note=True, free=True),
+    "comment": EventKind("anything for a reader; it is not judged", {}, note=True, free=True),
 }
 """Facts without a request: one line."""
 

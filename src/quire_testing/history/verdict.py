@@ -33,7 +33,7 @@ KEPT_PER_INVARIANT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class HistoryViolation:
     """One thing that must not be.
 
     Args:
@@ -69,7 +69,7 @@ class Verdict:
     events: int = 0
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
     checked: dict[int, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[HistoryViolation] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     undecided: list[str] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ class Findings:
         if verdict.counts[number] > KEPT_PER_INVARIANT:
             return
         lines = tuple(self.line_of(place) for place in sorted({place for place in places if place >= 0}))
-        verdict.violations.append(Violation(number, INVARIANTS[number], text, lines))
+        verdict.violations.append(HistoryViolation(number, INVARIANTS[number], text, lines))
 
 
 _MANY: Final = {"entry": "entries", "offset": "offsets", "was": "were", "is": "are"}

@@ -33,7 +33,7 @@ from quire_testing.explorer.snapshot import frozen
 from quire_testing.kit.stepped import StepWorker
 from quire_testing.replay.disk import BookieFiles
 from quire_testing.replay.frames import Said, Sent
-from quire_testing.replay.network import Network
+from quire_testing.replay.network import ReplayNetwork
 from quire_testing.replay.stage import Stage, perform
 from quire_testing.replay.store import LookupStore, Question
 
@@ -105,7 +105,7 @@ class Bookie:
         self,
         number: int,
         stage: Stage,
-        network: Network,
+        network: ReplayNetwork,
         rules: Rules,
         clock: Clock,
         space: MemorySpace,

@@ -13,7 +13,7 @@ from typing import Final, cast
 from quire_testing.explorer.check import check_mutant, replay_mutant
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.explorer import Result, explore
-from quire_testing.explorer.invariants import Watch
+from quire_testing.explorer.invariants import InvariantWatch
 from quire_testing.explorer.ledger_mutants import SPARE
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, OF_LOGS, REPLAYED, AnyMutant
@@ -21,7 +21,7 @@ from quire_testing.explorer.story import led, transcript
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.log_replay import replay_log
 from quire_testing.replay.replay import Path, Played, replay
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
@@ -74,7 +74,7 @@ class Counterexample:
     """A mutant's shortest way to its violation among those that the programs can walk."""
 
     mutant: AnyMutant
-    world: World | LogWorld | StreamWorld
+    world: LedgerWorld | LogWorld | StreamWorld
     result: Result
 
     @property
@@ -112,7 +112,7 @@ def counterexample(name: str) -> Counterexample:
         return Counterexample(OF_LOGS[name], cast("LogWorld", done.world), done.result)
     mutant = REPLAYED[name]
     world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
-    watch = Watch(world, [mutant.violated])
+    watch = InvariantWatch(world, [mutant.violated])
     canonical = None if mutant.names_slots else Symmetry(world)
     begin = led(world, mutant.begin)
     result = explore(world, watch, watch.deadlock, canonical=canonical, begin=begin)
@@ -126,11 +126,13 @@ def from_transcript(name: str, text: str) -> Counterexample:
         CannotReplayError: it is not a way through that world.
     """
     done = replay_mutant(name, text, WHERE.get(name))
-    return Counterexample(MUTANTS[name], cast("World | LogWorld | StreamWorld", done.world), done.result)
+    return Counterexample(
+        MUTANTS[name], cast("LedgerWorld | LogWorld | StreamWorld", done.world), done.result
+    )
 
 
 def random_walk(
-    world: World | StreamWorld,
+    world: LedgerWorld | StreamWorld,
     chance: random.Random,
     steps_max: int = WALK_STEPS_MAX,
     begin: Sequence[str] = (),

@@ -16,7 +16,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.outgoing import Place
+from quire.client.outgoing import SlotConnection
 from quire.client.recovery import LedgerRecovery
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
@@ -37,8 +37,8 @@ from quire_testing.explorer.clients import (
     ENDING,
     NOW_MS,
     TOO_LATE_MS,
-    Client,
     ClientDriver,
+    ClientState,
     Outcome,
     Running,
     fault_of,
@@ -48,7 +48,7 @@ from quire_testing.explorer.snapshot import clone
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER
 from quire_testing.replay.frames import Said
-from quire_testing.replay.network import Line, Network
+from quire_testing.replay.network import Line, ReplayNetwork
 from quire_testing.replay.recording import CHOICES, RecordedInput, Recorder
 from quire_testing.replay.stage import Stage, perform
 from quire_testing.replay.store import ScriptedStore
@@ -143,7 +143,7 @@ class Program:
         number: int,
         name: str,
         stage: Stage,
-        network: Network,
+        network: ReplayNetwork,
         store: ScriptedStore,
         driver: ClientDriver,
         recorder: Recorder,
@@ -154,7 +154,7 @@ class Program:
         self.loop = stage.loop_of(name)
         self.driver, self.recorder = driver, recorder
         self.ledgers = _Records(store)
-        self.client: Client
+        self.client: ClientState
         self.ahead: list[Outcome] = []
         self.without_input: list[Outcome] = []
         self._seen = 0
@@ -344,7 +344,7 @@ class Writer(Program):
 
     def lost(self, bookie: str) -> None:
         """Its patience with a bookie is over."""
-        self.give_up(bookie, lambda _, sink: isinstance(sink, Place) and not sink.retired)
+        self.give_up(bookie, lambda _, sink: isinstance(sink, SlotConnection) and not sink.retired)
 
     def told(self) -> int:
         """The last entry of which its callers know, as their futures say."""
@@ -393,7 +393,7 @@ class Recoverer(Program):
             )
             self._seen = 0
             machine: RecoveryMachine = self.recorder.logs[-1].made()
-            self.client = Client((), machine, verdict=self.client.verdict, fault=self.client.fault)
+            self.client = ClientState((), machine, verdict=self.client.verdict, fault=self.client.fault)
             return self.loop.create_task(self.recovery.run())
 
         self.act(start).add_done_callback(not_heard)

@@ -132,7 +132,7 @@ class _Splitter:
             self._took(frame)
 
 
-class Network:
+class ReplayNetwork:
     """Who can be reached, and every connection that was made.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Any
 from quire_testing.replay.bookies import Bookie
 from quire_testing.replay.clients import Program, Writer
 from quire_testing.replay.frames import Sent
-from quire_testing.replay.network import Line, Network
+from quire_testing.replay.network import Line, ReplayNetwork
 
 
 class ImpossibleStepError(Exception):
@@ -26,7 +26,7 @@ class Passing:
         network: where they are.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: ReplayNetwork) -> None:
         self._network = network
 
     def answer(self, program: Program, kinds: Collection[str], bookies: Iterable[Bookie]) -> None:

@@ -30,13 +30,13 @@ from quire_testing.explorer.doubts import CLEARER
 from quire_testing.explorer.parts import Ask, Label, State, Store
 from quire_testing.explorer.repairers import LIMITS
 from quire_testing.explorer.switches import Switches
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.beginning import begins_late
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import LOOK_MS, SILENT_MS, WAIT_MS, Program, Recoverer, ThenFirst, Writer
 from quire_testing.replay.frames import LISTS, Said, Sent, plain
-from quire_testing.replay.network import Line, Network
+from quire_testing.replay.network import Line, ReplayNetwork
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.recording import DriverDiffersError, Recorder
 from quire_testing.replay.repairers import Repairer, RepairSteps
@@ -63,7 +63,7 @@ class Play:
 
     def __init__(
         self,
-        script: World,
+        script: LedgerWorld,
         switches: Switches,
         stage: Callable[[ScriptedNetwork], Stage] = AsyncioStage,
     ) -> None:
@@ -74,7 +74,7 @@ class Play:
         self._cleared, self._doubt_lsn = "", 0
         self._filled: LedgerMetadata | None = None
         self._may_end = False
-        self.network = Network()
+        self.network = ReplayNetwork()
         self.passing = Passing(self.network)
         self.stage = stage(self.network)
         self.clock = StepClock()

@@ -23,7 +23,7 @@ from quire.core.replica import Replica
 from quire.core.rereplication import RepairMachine
 from quire.core.shares import HeldInterval
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import Client, Outcome
+from quire_testing.explorer.clients import ClientState, Outcome
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.repairers import RepairDriver, bits_of
 from quire_testing.kit.stepped import StepClock
@@ -69,7 +69,7 @@ class Repairer(Program):
     """
 
     driver: RepairDriver
-    judge: Callable[[Client], Client]
+    judge: Callable[[ClientState], ClientState]
     repair: ScriptedRepair
 
     def __init__(self, *args: Any) -> None:
@@ -110,7 +110,7 @@ class Repairer(Program):
         self.act(start).add_done_callback(not_heard)
         self._answer_reads()
         self._seen = 0
-        self.client = Client((), self.recorder.logs[-1].made(), fault=self.client.fault)
+        self.client = ClientState((), self.recorder.logs[-1].made(), fault=self.client.fault)
 
     def _answer_reads(self) -> None:
         """The record is read where the explorer's repairer does not: before a repair begins, and after its end."""

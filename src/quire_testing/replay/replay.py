@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from quire.core.recovery import RecoveryMachine
 from quire_testing.explorer.bookies import BookieState
-from quire_testing.explorer.clients import Client
-from quire_testing.explorer.invariants import NAMES, Violation, Watch
+from quire_testing.explorer.clients import ClientState
+from quire_testing.explorer.invariants import NAMES, InvariantWatch, Violation
 from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.recoverers import settle
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import Switches
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.clients import Program, Writer
 from quire_testing.replay.frames import plain
 from quire_testing.replay.passing import ImpossibleStepError
@@ -120,7 +120,7 @@ def _seen(bookie: BookieState) -> tuple[object, ...]:
     return facts, bookie.fence, bookie.held
 
 
-def _key(client: Client) -> tuple[object, ...]:
+def _key(client: ClientState) -> tuple[object, ...]:
     """A client's state; with a fault, without what no later input reads, which the explorer has not cleared then."""
     machine = client.machine
     if client.fault is None or not isinstance(machine, RecoveryMachine) or client.idle:
@@ -131,7 +131,7 @@ def _key(client: Client) -> tuple[object, ...]:
 
 
 def replay(
-    script: World,
+    script: LedgerWorld,
     path: Path,
     switches: Switches,
     invariants: Iterable[str] = NAMES,
@@ -155,7 +155,7 @@ def replay(
     """
     play = Play(script, switches, stage)
     compare = Comparison(play)
-    watch = Watch(play.world, invariants)
+    watch = InvariantWatch(play.world, invariants)
     played = Played()
     before = path[0][1]
     try:
@@ -181,7 +181,7 @@ def replay(
                 played.violation, played.at = watch(play.state(after)), number
         # What ships may have sent what the mutant has not, so that the way ends for the mutant only.
         waits = play.network.carries or any(program.is_asking for program in play.programs)
-        goes_on = bool(World.successors(script, before)) or (not strict and waits)
+        goes_on = bool(LedgerWorld.successors(script, before)) or (not strict and waits)
         if played.violation is None and not goes_on:
             played.violation = watch.deadlock(play.state(before))
     finally:

@@ -32,7 +32,7 @@ from quire_testing.explorer.story import exchanges
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.log_replay import replay_log
 from quire_testing.replay.replay import replay
 from quire_testing.replay.streams import replay_stream
@@ -207,7 +207,7 @@ def _programs_again(
         played: Any = replay_log(world, path, switches, strict=False, to_the_end=True)
     elif isinstance(world, StreamWorld):
         played = replay_stream(world, path, switches, strict=False)
-    elif not isinstance(world, World) or (
+    elif not isinstance(world, LedgerWorld) or (
         isinstance(configuration, Configuration) and not is_replayed(configuration)
     ):
         return []  # a replay has no readers, collectors and directories; the explorer has asked about theirs

@@ -17,7 +17,7 @@ from typing import Any
 
 from quire.client.access import LedgerAccess
 from quire.client.machines import Machines
-from quire.client.outgoing import Place
+from quire.client.outgoing import SlotConnection
 from quire.client.recovery import STRAGGLER_WAIT_MS
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
@@ -46,7 +46,7 @@ from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import SILENT_MS, Program
 from quire_testing.replay.frames import Sent, plain
-from quire_testing.replay.network import Line, Network
+from quire_testing.replay.network import Line, ReplayNetwork
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.recording import DriverDiffersError, Recorder
 from quire_testing.replay.replay import Path, Played
@@ -74,7 +74,7 @@ class StreamPlay:
     ) -> None:
         self.script, self._switches = script, switches
         c = script.configuration
-        self.network = Network()
+        self.network = ReplayNetwork()
         self.passing = Passing(self.network)
         self.stage = stage(self.network)
         self.space = MemorySpace(CLUSTER)
@@ -225,7 +225,7 @@ class StreamPlay:
         def wanted(number: int, sink: Any) -> bool:
             if text:
                 return line.text_of(number) == text
-            return isinstance(sink, Place) and not sink.retired
+            return isinstance(sink, SlotConnection) and not sink.retired
 
         leader.give_up(bookie, wanted)
 

@@ -25,16 +25,16 @@ from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, Slot
 from quire.core.writer_state import Status
-from quire_testing.explorer.clients import Client, WriterDriver, bookie_name, bookie_number
+from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, bookie_name, bookie_number
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request
 from quire_testing.explorer.parts import Label, Move, State
 from quire_testing.explorer.recoverers import RecoveryDriver
 from quire_testing.explorer.switches import SHIPPED, Switches
-from quire_testing.explorer.world import World
+from quire_testing.explorer.world import LedgerWorld
 
 
-class RetiringWriterDriver(WriterDriver):
+class RetiringWriterDriver(LedgerWriterDriver):
     """A writer that ignores the bookies that it has given up, and all once it closes."""
 
     looks_in_vain = True
@@ -43,16 +43,16 @@ class RetiringWriterDriver(WriterDriver):
         """As the programs choose."""
         return in_order(self.configuration, effect)
 
-    def heeds(self, client: Client, reply: Reply) -> bool:
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         return not _retired(client, reply[0]) and super().heeds(client, reply)
 
-    def waits_for(self, client: Client, request: Request) -> bool:
+    def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether a response will still be delivered: not after its bookie was given up, even if it returns."""
         return not _retired(client, request) and super().waits_for(client, request)
 
 
-def _retired(client: Client, request: Request) -> bool:
+def _retired(client: ClientState, request: Request) -> bool:
     machine, slot = client.machine, request[1]
     if machine.status not in (Status.WRITING, Status.CHANGING):
         return True
@@ -81,7 +81,7 @@ def in_order(
         yield {}
 
 
-class ProgramWorld(World):
+class ProgramWorld(LedgerWorld):
     """What the programs can do."""
 
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from quire.core.errors import MisuseError
 from quire_testing.explorer.mutants import OF_MACHINES
-from quire_testing.sim.faults import Kind
+from quire_testing.sim.faults import FaultKind
 from quire_testing.sim.loop import MS
 from quire_testing.sim.mixes import MIXES
 from quire_testing.sim.mutants import parts_of
-from quire_testing.sim.run import Outcome, settings_of, simulate
+from quire_testing.sim.run import RunOutcome, settings_of, simulate
 from quire_testing.sim.watching import GOES_ON, WAITS
 
 CHUNK = 25
@@ -77,7 +77,7 @@ class Tally:
         self.cpu_seconds += other.cpu_seconds
         self.failures += other.failures
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """Add a run."""
         self.runs[outcome.mix] += 1
         self.events += outcome.events
@@ -239,7 +239,7 @@ def _side_by_side(
                 yield waiting.pop(future), future.result()
 
 
-def shrink(failure: Failure, mutant: str = "") -> Outcome:
+def shrink(failure: Failure, mutant: str = "") -> RunOutcome:
     """The failing run with as few faults as it takes: each is dropped if something still breaks without it."""
     parts = parts_of(mutant)
     count = len(settings_of(failure.seed, MIXES[failure.mix]).faults)
@@ -253,7 +253,7 @@ def shrink(failure: Failure, mutant: str = "") -> Outcome:
     return outcome
 
 
-def transcript(outcome: Outcome, mutant: str = "") -> str:
+def transcript(outcome: RunOutcome, mutant: str = "") -> str:
     """A run for a reader: its world, its faults, what happened, what is wrong. Saved, it can be judged again."""
     settings = outcome.settings
     bookies, size, write_quorum, ack_quorum = settings.shape
@@ -302,6 +302,6 @@ SOMETIMES = (
     "recovery finds it closed",
     "recovery writes entries back",
     "recovery: recovery_inconclusive",
-    *(f"fault: {kind}" for kind in Kind),
+    *(f"fault: {kind}" for kind in FaultKind),
 )
 """What the fixed seeds must have seen at least once: otherwise they prove less than they seem to."""

@@ -25,7 +25,7 @@ class Phase(StrEnum):
     """The first recovery, or the second leader, begins."""
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong."""
 
     KILL = "kill"
@@ -65,7 +65,7 @@ class Fault:
 
     phase: Phase
     after_ns: int
-    kind: Kind
+    kind: FaultKind
     who: str
     other: str = ""
     amount: int = 0
@@ -81,14 +81,16 @@ class Fault:
         return " ".join(parts)
 
 
-LINKS: Final = frozenset({Kind.BREAK, Kind.CUT, Kind.SLOW_LINK, Kind.SILENCE})
-ON_CLIENTS: Final = frozenset({Kind.KILL_CLIENT})
-ON_ANYBODY: Final = frozenset({Kind.PAUSE, Kind.STORE_CUT, Kind.SESSION_LOST, Kind.CLOCK_JUMP, Kind.ISOLATE})
+LINKS: Final = frozenset({FaultKind.BREAK, FaultKind.CUT, FaultKind.SLOW_LINK, FaultKind.SILENCE})
+ON_CLIENTS: Final = frozenset({FaultKind.KILL_CLIENT})
+ON_ANYBODY: Final = frozenset(
+    {FaultKind.PAUSE, FaultKind.STORE_CUT, FaultKind.SESSION_LOST, FaultKind.CLOCK_JUMP, FaultKind.ISOLATE}
+)
 
 
 def draw_faults(
     chance: random.Random,
-    weights: dict[Kind, int],
+    weights: dict[FaultKind, int],
     count: int,
     bookies: Sequence[str],
     clients: Sequence[str],
@@ -113,7 +115,7 @@ def draw_faults(
             other = chance.choice(clients)
             if chance.getrandbits(1):
                 who, other = other, who
-        elif kind is Kind.ROT:
+        elif kind is FaultKind.ROT:
             who = rotten
         found.append(
             Fault(
@@ -139,13 +141,13 @@ def _length(chance: random.Random) -> int:
     return min(int(30 * MS * (1.0 - chance.random()) ** -1.0), 5 * SECOND)
 
 
-def _amount(chance: random.Random, kind: Kind) -> int:
-    if kind in {Kind.SLOW_LINK, Kind.SLOW_DISK}:
+def _amount(chance: random.Random, kind: FaultKind) -> int:
+    if kind in {FaultKind.SLOW_LINK, FaultKind.SLOW_DISK}:
         return chance.choice((10, 100, 1000))
-    if kind is Kind.CLOCK_JUMP:
+    if kind is FaultKind.CLOCK_JUMP:
         return chance.choice((-86_400_000, -3_600_000, -1000, 1000, 3_600_000, 86_400_000))
-    if kind is Kind.FEW_DESCRIPTORS:
+    if kind is FaultKind.FEW_DESCRIPTORS:
         return chance.randrange(4)
-    if kind is Kind.DIES_WRITING:
+    if kind is FaultKind.DIES_WRITING:
         return 1 + chance.randrange(12)
     return 0

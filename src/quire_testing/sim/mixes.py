@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from quire_testing.sim.faults import LINKS, Fault, Kind, Phase, draw_faults
+from quire_testing.sim.faults import LINKS, Fault, FaultKind, Phase, draw_faults
 from quire_testing.sim.loop import MS
 from quire_testing.sim.network import NetworkSettings
 from quire_testing.sim.programs import DiskSettings
@@ -43,7 +43,7 @@ class Mix:
     shapes: tuple[tuple[int, int, int, int], ...]
     entries: int
     clients: tuple[str, ...]
-    weights: dict[Kind, int]
+    weights: dict[FaultKind, int]
     faults: int
     lost: int = 0
     padding: int = 0
@@ -52,8 +52,14 @@ class Mix:
 
 SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
 LARGE: Final = ((5, 4, 3, 2),)
-_NETWORK: Final = {Kind.BREAK: 4, Kind.CUT: 4, Kind.SLOW_LINK: 4, Kind.ISOLATE: 1, Kind.PAUSE: 2}
-_CRASHES: Final = {Kind.KILL: 3, Kind.POWER: 3, Kind.DIES_WRITING: 2, Kind.KILL_CLIENT: 1}
+_NETWORK: Final = {
+    FaultKind.BREAK: 4,
+    FaultKind.CUT: 4,
+    FaultKind.SLOW_LINK: 4,
+    FaultKind.ISOLATE: 1,
+    FaultKind.PAUSE: 2,
+}
+_CRASHES: Final = {FaultKind.KILL: 3, FaultKind.POWER: 3, FaultKind.DIES_WRITING: 2, FaultKind.KILL_CLIENT: 1}
 
 MIXES: Final = {
     mix.name: mix
@@ -86,13 +92,13 @@ MIXES: Final = {
             20,
             ("writer", "rec1", "rec2", "reader"),
             {
-                Kind.KILL: 4,
-                Kind.POWER: 4,
-                Kind.BREAK: 3,
-                Kind.CUT: 3,
-                Kind.SLOW_LINK: 4,
-                Kind.KILL_CLIENT: 2,
-                Kind.PAUSE: 1,
+                FaultKind.KILL: 4,
+                FaultKind.POWER: 4,
+                FaultKind.BREAK: 3,
+                FaultKind.CUT: 3,
+                FaultKind.SLOW_LINK: 4,
+                FaultKind.KILL_CLIENT: 2,
+                FaultKind.PAUSE: 1,
             },
             8,
         ),
@@ -103,7 +109,7 @@ MIXES: Final = {
             SMALL,
             20,
             ("writer1", "writer2", "writer3", "reader1", "reader2"),
-            {**_NETWORK, Kind.KILL: 2, Kind.SLOW_DISK: 2},
+            {**_NETWORK, FaultKind.KILL: 2, FaultKind.SLOW_DISK: 2},
             6,
         ),
         Mix(
@@ -114,12 +120,12 @@ MIXES: Final = {
             16,
             ("writer", "rec1", "rec2", "reader"),
             {
-                Kind.POWER: 4,
-                Kind.DIES_WRITING: 4,
-                Kind.ROT: 3,
-                Kind.DISK_FAILS: 2,
-                Kind.DISK_FULL: 2,
-                Kind.SLOW_DISK: 1,
+                FaultKind.POWER: 4,
+                FaultKind.DIES_WRITING: 4,
+                FaultKind.ROT: 3,
+                FaultKind.DISK_FAILS: 2,
+                FaultKind.DISK_FULL: 2,
+                FaultKind.SLOW_DISK: 1,
             },
             6,
         ),
@@ -130,7 +136,13 @@ MIXES: Final = {
             SMALL,
             12,
             ("writer", "rec1", "rec2", "reader"),
-            {Kind.STORE_CUT: 4, Kind.SESSION_LOST: 3, Kind.CLOCK_JUMP: 1, Kind.KILL: 2, Kind.CUT: 2},
+            {
+                FaultKind.STORE_CUT: 4,
+                FaultKind.SESSION_LOST: 3,
+                FaultKind.CLOCK_JUMP: 1,
+                FaultKind.KILL: 2,
+                FaultKind.CUT: 2,
+            },
             6,
             lost=150,
         ),
@@ -143,11 +155,11 @@ MIXES: Final = {
             ("leader1", "leader2", "leader3", "reader", "trimmer"),
             {
                 **_NETWORK,
-                Kind.PAUSE: 5,
-                Kind.KILL: 1,
-                Kind.KILL_CLIENT: 2,
-                Kind.STORE_CUT: 2,
-                Kind.SESSION_LOST: 2,
+                FaultKind.PAUSE: 5,
+                FaultKind.KILL: 1,
+                FaultKind.KILL_CLIENT: 2,
+                FaultKind.STORE_CUT: 2,
+                FaultKind.SESSION_LOST: 2,
             },
             6,
             lost=30,
@@ -159,7 +171,7 @@ MIXES: Final = {
             ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 2)),
             16,
             ("leader1", "leader2", "leader3", "reader"),
-            {**_NETWORK, Kind.KILL: 1, Kind.KILL_CLIENT: 2, Kind.STORE_CUT: 2},
+            {**_NETWORK, FaultKind.KILL: 1, FaultKind.KILL_CLIENT: 2, FaultKind.STORE_CUT: 2},
             4,
         ),
         Mix(
@@ -169,7 +181,13 @@ MIXES: Final = {
             SMALL,
             16,
             ("writer", "rec1", "rec2", "reader"),
-            {Kind.SILENCE: 8, Kind.BREAK: 1, Kind.CUT: 1, Kind.PAUSE: 2, Kind.KILL: 1},
+            {
+                FaultKind.SILENCE: 8,
+                FaultKind.BREAK: 1,
+                FaultKind.CUT: 1,
+                FaultKind.PAUSE: 2,
+                FaultKind.KILL: 1,
+            },
             10,
         ),
         Mix(
@@ -179,7 +197,7 @@ MIXES: Final = {
             SMALL,
             16,
             ("writer", "rec1", "rec2", "reader"),
-            {Kind.FEW_DESCRIPTORS: 8, Kind.KILL: 2, Kind.SLOW_DISK: 1, Kind.CUT: 1},
+            {FaultKind.FEW_DESCRIPTORS: 8, FaultKind.KILL: 2, FaultKind.SLOW_DISK: 1, FaultKind.CUT: 1},
             6,
             padding=30_000,
         ),
@@ -191,14 +209,14 @@ MIXES: Final = {
             16,
             ("writer1", "writer2", "repairer1", "repairer2", "owner"),
             {
-                Kind.POWER: 4,
-                Kind.KILL: 2,
-                Kind.PAUSE: 4,
-                Kind.CUT: 2,
-                Kind.BREAK: 2,
-                Kind.SLOW_LINK: 2,
-                Kind.STORE_CUT: 1,
-                Kind.KILL_CLIENT: 1,
+                FaultKind.POWER: 4,
+                FaultKind.KILL: 2,
+                FaultKind.PAUSE: 4,
+                FaultKind.CUT: 2,
+                FaultKind.BREAK: 2,
+                FaultKind.SLOW_LINK: 2,
+                FaultKind.STORE_CUT: 1,
+                FaultKind.KILL_CLIENT: 1,
             },
             6,
             lost=30,
@@ -212,13 +230,13 @@ MIXES: Final = {
             ("leader1", "leader2", "leader3", "leader4", "tail", "reader"),
             {
                 **_NETWORK,
-                Kind.PAUSE: 5,
-                Kind.POWER: 4,
-                Kind.KILL: 1,
-                Kind.KILL_CLIENT: 2,
-                Kind.STORE_CUT: 3,
-                Kind.SESSION_LOST: 2,
-                Kind.CLOCK_JUMP: 3,
+                FaultKind.PAUSE: 5,
+                FaultKind.POWER: 4,
+                FaultKind.KILL: 1,
+                FaultKind.KILL_CLIENT: 2,
+                FaultKind.STORE_CUT: 3,
+                FaultKind.SESSION_LOST: 2,
+                FaultKind.CLOCK_JUMP: 3,
             },
             6,
             lost=60,
@@ -231,14 +249,14 @@ MIXES: Final = {
             16,
             ("writer1", "writer2", "repairer1", "repairer2", "inspector", "owner"),
             {
-                Kind.POWER: 3,
-                Kind.KILL: 3,
-                Kind.PAUSE: 3,
-                Kind.CUT: 2,
-                Kind.STORE_CUT: 3,
-                Kind.SESSION_LOST: 3,
-                Kind.CLOCK_JUMP: 2,
-                Kind.KILL_CLIENT: 2,
+                FaultKind.POWER: 3,
+                FaultKind.KILL: 3,
+                FaultKind.PAUSE: 3,
+                FaultKind.CUT: 2,
+                FaultKind.STORE_CUT: 3,
+                FaultKind.SESSION_LOST: 3,
+                FaultKind.CLOCK_JUMP: 2,
+                FaultKind.KILL_CLIENT: 2,
             },
             6,
             lost=30,
@@ -334,7 +352,7 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
         _hunt(settings, chance, names)
     if mix.workload in {"repair", "autorecovery"}:
         when = min(int(5 * MS * (1.0 - chance.random()) ** -1.0), 4000 * MS)
-        settings.faults.append(Fault(Phase.BEGIN, when, Kind.LOST, chance.choice(names)))
+        settings.faults.append(Fault(Phase.BEGIN, when, FaultKind.LOST, chance.choice(names)))
     return settings
 
 
@@ -351,11 +369,11 @@ def _hunt(settings: Settings, chance: random.Random, names: list[str]) -> None:
         for name in chance.sample(names, chance.choice((2, 3))):
             settings.link_levels["writer", name] = 1000.0
         settings.faults.append(
-            Fault(Phase.TAKEOVER, chance.randrange(20) * MS // 10, Kind.KILL_CLIENT, "writer")
+            Fault(Phase.TAKEOVER, chance.randrange(20) * MS // 10, FaultKind.KILL_CLIENT, "writer")
         )
     after = chance.randrange(1, 12) * MS // 2
     lasts = chance.choice((20 * MS, 600 * MS, 0))
-    strike = chance.choice((Kind.KILL, Kind.POWER, Kind.BREAK, Kind.SLOW_LINK))
+    strike = chance.choice((FaultKind.KILL, FaultKind.POWER, FaultKind.BREAK, FaultKind.SLOW_LINK))
     other = "writer" if strike in LINKS else ""
     settings.faults.append(Fault(Phase.BEGIN, after, strike, chance.choice(names), other, 1000, lasts))
 

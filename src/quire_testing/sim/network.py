@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_NS = 3 * SECOND
 
 
 @dataclass(slots=True)
-class Link:
+class SimulatedLink:
     """One direction between two hosts.
 
     Attributes:
@@ -77,18 +77,18 @@ class Network:
         self.delivered = 0
         self.trace: Callable[[str], None] | None = None
         self.levels: dict[tuple[str, str], float] = {}
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], SimulatedLink] = {}
         self._listeners: dict[tuple[str, int], SimServer] = {}
         self._connections: list[tuple[SimTransport, SimTransport]] = []
         self._next_port = 40_000
 
     # --- links -----------------------------------------------------------------------------------------------------
 
-    def link(self, source: str, target: str) -> Link:
+    def link(self, source: str, target: str) -> SimulatedLink:
         """The direction from one host to another."""
         link = self._links.get((source, target))
         if link is None:
-            link = self._links[source, target] = Link(self.levels.get((source, target), 1.0))
+            link = self._links[source, target] = SimulatedLink(self.levels.get((source, target), 1.0))
         return link
 
     def heal_all(self) -> None:
@@ -108,7 +108,7 @@ class Network:
                     if end.peer.host == source and end.host == target:
                         end.kick()
 
-    def delay_ns(self, link: Link) -> int:
+    def delay_ns(self, link: SimulatedLink) -> int:
         """How long something takes on a link now."""
         settings = self.settings
         draw = 1.0 - self.chance.random()
@@ -147,7 +147,13 @@ class Network:
         return transport, protocol
 
     def _knock(
-        self, loop: ProcessLoop, answered: asyncio.Future[Any], host: str, port: int, there: Link, back: Link
+        self,
+        loop: ProcessLoop,
+        answered: asyncio.Future[Any],
+        host: str,
+        port: int,
+        there: SimulatedLink,
+        back: SimulatedLink,
     ) -> None:
         if there.cut or back.cut:
             return

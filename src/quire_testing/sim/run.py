@@ -26,7 +26,7 @@ from quire.log.client import QuireClient
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView
 from quire_testing.history import Event, entry_hashes, judge
-from quire_testing.sim.faults import Fault, Kind, Phase
+from quire_testing.sim.faults import Fault, FaultKind, Phase
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.mixes import MIXES, Mix, Settings, draw
 from quire_testing.sim.programs import SHIPPED, Parts, SimBookie, SimClient
@@ -48,7 +48,7 @@ REACHED_SECONDS = 15
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """The result of a run.
 
     Attributes:
@@ -89,7 +89,7 @@ def simulate(
     dropped: frozenset[int] = frozenset(),
     judging: bool = True,
     settings: Settings | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Run one seed of one mix.
 
     Args:
@@ -110,7 +110,7 @@ def simulate(
     violations = list(world.problems)
     if judging:
         violations += [str(violation) for violation in judge(world.history.events).violations]
-    return Outcome(
+    return RunOutcome(
         seed,
         mix,
         violations,
@@ -203,7 +203,7 @@ class _End:
             await self._settle_stream(client)
         if world.settings.mix.guarantee and not self._undecided:
             world.history.note(self.process.name, "quiescent", guaranteed=True)
-        if Kind.SILENCE in world.settings.mix.weights:
+        if FaultKind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
         if world.settings.mix.workload == "repair":
             await self._repair_all(partial(self.workload.repairs.run, self.process.name, client))
@@ -396,7 +396,7 @@ class _End:
     def _scan(self, bookie: SimBookie, ledger_id: int) -> None:
         record = self.world.record(ledger_id)
         server = bookie.server
-        if Kind.FEW_DESCRIPTORS in self.world.settings.mix.weights:
+        if FaultKind.FEW_DESCRIPTORS in self.world.settings.mix.weights:
             self._check_intact(bookie)
         if not bookie.up or server is None or record is None or server.storage.failure is not None:
             return

@@ -18,7 +18,7 @@ from typing import Any
 
 from quire_testing.explorer.check import setting_of
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.invariants import NAMES, Violation, Watch
+from quire_testing.explorer.invariants import NAMES, InvariantWatch, Violation
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import AnyConfiguration
 from quire_testing.explorer.parts import Move, State
@@ -89,7 +89,7 @@ class LedgerWalks:
 
     def _fresh(self) -> None:
         self.world = SourcesWorld(self.configuration, self._switches)
-        self.watch = Watch(self.world, NAMES)
+        self.watch = InvariantWatch(self.world, NAMES)
         self.stuck = self.watch.deadlock
         self._sources = self.world.sources()
         self._written: list[list[tuple[Any, Any]]] = [[(None, self.world.initial())]]

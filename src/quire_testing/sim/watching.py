@@ -27,7 +27,7 @@ from quire.wire.run import ids_in
 from quire_testing.explorer.parts import repaired_only
 
 
-class Watch(Protocol):
+class SituationWatch(Protocol):
     """The listener."""
 
     def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
@@ -54,7 +54,7 @@ class WatchedWriter(WriterMachine):
         version: int,
         rules: Rules,
         limits: WriterLimits,
-        watch: Watch,
+        watch: SituationWatch,
         last: int,
         length: int,
     ) -> None:
@@ -83,7 +83,7 @@ class WatchedRecovery(RecoveryMachine):
 
     __slots__ = ("_sent", "_watch")
 
-    def __init__(self, record: LedgerMetadata, version: int, rules: Rules, watch: Watch) -> None:
+    def __init__(self, record: LedgerMetadata, version: int, rules: Rules, watch: SituationWatch) -> None:
         super().__init__(record, version, rules)
         self._watch = watch
         self._sent: dict[int, int] = {}

@@ -27,7 +27,7 @@ from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream
 from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History
-from quire_testing.sim.faults import Fault, Kind, Phase
+from quire_testing.sim.faults import Fault, FaultKind, Phase
 from quire_testing.sim.loop import Timeline
 from quire_testing.sim.mixes import Settings
 from quire_testing.sim.network import Network
@@ -310,33 +310,39 @@ class World:
         bookie = self.bookies.get(fault.who)
         client = self.clients.get(fault.who)
         kind = fault.kind
-        if kind in {Kind.KILL, Kind.POWER}:
+        if kind in {FaultKind.KILL, FaultKind.POWER}:
             assert bookie is not None
-            bookie.kill(power=kind is Kind.POWER)
+            bookie.kill(power=kind is FaultKind.POWER)
             return partial(self._start, bookie)
-        if kind is Kind.LOST:
+        if kind is FaultKind.LOST:
             assert bookie is not None
             bookie.lost = True
             bookie.kill()
             return None
-        if kind is Kind.DIES_WRITING:
+        if kind is FaultKind.DIES_WRITING:
             assert bookie is not None
             bookie.disk.stop_at = bookie.disk.steps + fault.amount
             return partial(self._start, bookie)
-        if kind is Kind.KILL_CLIENT:
+        if kind is FaultKind.KILL_CLIENT:
             if client is not None and client.loop.alive:
                 client.kill()
             return None
-        if kind is Kind.PAUSE:
+        if kind is FaultKind.PAUSE:
             return self._pause(fault)
-        if kind is Kind.CLOCK_JUMP:
+        if kind is FaultKind.CLOCK_JUMP:
             owner = bookie or client
             if owner is not None:
                 owner.clock.jump_ms += fault.amount
             return None
-        if kind in {Kind.STORE_CUT, Kind.SESSION_LOST}:
+        if kind in {FaultKind.STORE_CUT, FaultKind.SESSION_LOST}:
             return self._from_store(fault)
-        if kind in {Kind.BREAK, Kind.CUT, Kind.SLOW_LINK, Kind.ISOLATE, Kind.SILENCE}:
+        if kind in {
+            FaultKind.BREAK,
+            FaultKind.CUT,
+            FaultKind.SLOW_LINK,
+            FaultKind.ISOLATE,
+            FaultKind.SILENCE,
+        }:
             return self._on_network(fault)
         assert bookie is not None
         return self._on_disk(fault, bookie)
@@ -360,7 +366,7 @@ class World:
         store = None if process is None else process.store
         if store is None:
             return None
-        if fault.kind is Kind.SESSION_LOST:
+        if fault.kind is FaultKind.SESSION_LOST:
             self.say(fault.who, "loses its session")
             store.inner.lose_session()
             return None
@@ -370,19 +376,19 @@ class World:
 
     def _on_network(self, fault: Fault) -> Callable[[], object] | None:
         network, who, other = self.network, fault.who, fault.other
-        if fault.kind is Kind.BREAK:
+        if fault.kind is FaultKind.BREAK:
             broken = network.break_connections(who, other)
             self.say("network", f"{broken} connections between {who} and {other} break")
             return None
-        if fault.kind is Kind.SILENCE:
+        if fault.kind is FaultKind.SILENCE:
             silent = network.silence(who, other)
             self.say("network", f"{silent} connections between {who} and {other} become silent")
             return None
-        if fault.kind is Kind.CUT:
+        if fault.kind is FaultKind.CUT:
             self.say("network", f"nothing gets from {who} to {other}")
             network.cut(who, other)
             return partial(network.cut, who, other, cut=False)
-        if fault.kind is Kind.ISOLATE:
+        if fault.kind is FaultKind.ISOLATE:
             self.say("network", f"{who} is cut off from all")
             others = [name for name in (*self.bookies, *self.clients) if name != who]
             for name in others:
@@ -401,18 +407,18 @@ class World:
 
     def _on_disk(self, fault: Fault, bookie: SimBookie) -> Callable[[], object] | None:
         disk = bookie.disk
-        if fault.kind is Kind.ROT:
+        if fault.kind is FaultKind.ROT:
             self.say(bookie.name, f"rots: {disk.rot() or 'nothing to rot'}")
             return None
-        if fault.kind is Kind.SLOW_DISK:
+        if fault.kind is FaultKind.SLOW_DISK:
             self.say(bookie.name, f"disk becomes slower by {fault.amount}")
             bookie.slow *= fault.amount
             return partial(setattr, bookie, "slow", 1.0)
-        if fault.kind is Kind.DISK_FULL:
+        if fault.kind is FaultKind.DISK_FULL:
             self.say(bookie.name, "disk is full")
             disk.space = 0
             return partial(setattr, disk, "space", None)
-        if fault.kind is Kind.FEW_DESCRIPTORS:
+        if fault.kind is FaultKind.FEW_DESCRIPTORS:
             self.say(bookie.name, f"may open {fault.amount} more files")
             disk.descriptors = disk.open_files + fault.amount
             return partial(setattr, disk, "descriptors", None)
