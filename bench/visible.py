@@ -23,7 +23,7 @@ import quire
 from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
-from quire.client.lac_frames import LacFrames
+from quire.client.lac_sending import LacFrames
 from quire.client.outgoing import SlotConnection
 from quire.client.writer import LedgerWriter
 

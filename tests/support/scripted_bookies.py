@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 
 from quire.core.answers import Answer
+from quire.wire.responses import AddReply
 from quire.wire.run import RunView, checksum
 
 SOCKET_BYTES = 64 * 1024
@@ -81,7 +82,7 @@ class ScriptedBookies:
             assert known == (bytes(entry.payload), entry.length), "an id has one content"
         self.frames[bookie] += 1
         self.lacs[bookie] = max(self.lacs[bookie], lac)
-        sink.add_answered(tag, Answer.OK)
+        sink.answered(tag, AddReply(Answer.OK, followed=bookie in self.followed))
 
     def unsent_bytes(self, bookie, sink):
         unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
@@ -120,9 +121,6 @@ class ScriptedBookies:
 
     def troubles(self):
         return ""
-
-    def is_followed(self, sink):
-        return sink.bookie in self.followed
 
     def write_lac(self, bookie, access, lac, *, term=0, timeout_ms=0):
         if self.mode[bookie] == "ok":

@@ -273,10 +273,6 @@ class BookieClient(Inquiries):
         channel = self._peers[bookie].channel if bookie in self._peers else None
         return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
 
-    def is_followed(self, sink: AddSink) -> bool:
-        """Whether the last response to this writer's adds said that a reader waits for the LAC there."""
-        return sink.followed
-
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
         for peer in self._peers.values():

@@ -7,7 +7,7 @@ from typing import Self
 
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.lac_frames import LacFrames
+from quire.client.lac_sending import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.ticks import Ticks
 from quire.core.placement import Quarantine

@@ -125,13 +125,15 @@ class RangeRead:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.done: asyncio.Future[None] = self._loop.create_future()
-        machine.read(clock.now_ms())
-        self._perform()
+        now_ms = clock.now_ms()
+        machine.read(now_ms)
+        self._perform(now_ms)
 
     @property
     def next_entry(self) -> int:
         """After `done`: the first entry that did not come."""
-        return self.entries.entry_ids[-1] + 1 if self.entries else self.first
+        ids = self.entries.entry_ids
+        return ids[-1] + 1 if ids else self.first
 
     def cancel(self) -> None:
         """Its result is no longer wanted."""
@@ -143,21 +145,21 @@ class RangeRead:
         if not self.done.done():
             self.done.cancel()
 
-    def _perform(self) -> None:
+    def _perform(self, now_ms: int) -> None:
         out, self._machine.out = self._machine.out, []
         for effect in out:
             if isinstance(effect, SendRead):
                 # What was asked for is larger than expected: give the scan what there is, so that memory stays bounded.
                 if self._parts and self.bytes >= self._settings.bytes_max and self._end_early():
                     return
-                self._send(effect)
+                self._send(effect, now_ms)
             elif isinstance(effect, SetTimer):
-                self._set_timer(effect.at_ms)
+                self._set_timer(effect.at_ms - now_ms)
             else:
                 self._finish(effect if isinstance(effect, ReadFailed) else None)
                 return
 
-    def _send(self, effect: SendRead) -> None:
+    def _send(self, effect: SendRead, now_ms: int) -> None:
         task = self._loop.create_task(
             self._bookies.read(
                 effect.bookie,
@@ -170,8 +172,7 @@ class RangeRead:
             )
         )
         self._tasks[task] = None
-        sent_ms = self._clock.now_ms()
-        task.add_done_callback(lambda task: self._answered(effect, sent_ms, task))
+        task.add_done_callback(lambda task: self._answered(effect, now_ms, task))
 
     def _answered(self, effect: SendRead, sent_ms: int, task: asyncio.Task[ReadReply]) -> None:
         self._tasks.pop(task, None)
@@ -195,7 +196,7 @@ class RangeRead:
         self._machine.answered(
             effect.slot, reply.answer, entries.entry_ids, reply.vouched_through, reply.unknown + bad, now_ms
         )
-        self._perform()
+        self._perform(now_ms)
 
     def cancel_with(self, error: BaseException) -> None:
         """A defect of this program, not of a bookie: raise it at the caller."""
@@ -203,16 +204,17 @@ class RangeRead:
             self.done.set_exception(error)
         self.cancel()
 
-    def _set_timer(self, at_ms: int) -> None:
+    def _set_timer(self, after_ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(at_ms - self._clock.now_ms(), 0) / 1000, self._time_over)
+        self._timer = self._loop.call_later(max(after_ms, 0) / 1000, self._time_over)
 
     def _time_over(self) -> None:
         self._timer = None
         if not self.done.done():
-            self._machine.timer_fired(self._clock.now_ms())
-            self._perform()
+            now_ms = self._clock.now_ms()
+            self._machine.timer_fired(now_ms)
+            self._perform(now_ms)
 
     def _end_early(self) -> bool:
         self._gather()

@@ -20,7 +20,7 @@ from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
-from quire.client.lac_news import LacNews
+from quire.client.lac_sending import LacNews
 from quire.client.outgoing import Outgoing, SlotConnection
 from quire.client.window import ByteWindow
 from quire.core import effects as e
@@ -199,7 +199,7 @@ class WriterDriver(ABC):
         if self._news is None:
             timeout_ms = self._config.explicit_lac_timeout_ms
             self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
-        self._news.due(effect)
+        self._news.due(effect, self._outgoing.places)
 
     @property
     def access(self) -> LedgerAccess:

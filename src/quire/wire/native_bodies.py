@@ -348,8 +348,8 @@ def decode_entries(
     parts = BodyParts(body, "list of entries")
     vouched, *head = parts.fixed(_TOLD_HEAD[version], "first fields")
     lac_term, unknown_count, damaged_count = head if version > 1 else (0, head[0], 0)
-    unknown = _intervals(parts, unknown_count, "unknown")
-    damaged = _intervals(parts, damaged_count, "damaged")
+    unknown = _intervals(parts, unknown_count, "unknown") if unknown_count else []
+    damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
     places = _places(parts, version) if placed else []
     runs = []
     term = 0 if origin_term == ANY_TERM else origin_term
