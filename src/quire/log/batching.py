@@ -6,6 +6,7 @@ Nothing here knows the log; `log/writer.py` does.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -84,7 +85,7 @@ class RecordBatch:
         """Whether a bare value can be put in by appending it to `values` alone."""
         return self.times is None and self.headers is None and self.keys is None
 
-    def encode(self, target: LedgerTarget, epoch: int, codec: Codec | None, compression: str | None) -> bytes:
+    def encode(self, target: LedgerTarget, codec: Codec | None, compression: str | None) -> bytes:
         """The entry that follows what the target was sent so far."""
         many = len(self.values) > 1
         return encode_batch(
@@ -96,17 +97,157 @@ class RecordBatch:
             records_before=target.sent,
             ledger_min_ms=target.min_ms,
             ledger_max_ms=target.max_ms,
-            epoch=epoch,
+            epoch=target.epoch,
             codec=codec if many else None,
             compression=compression if many else None,
         )
 
 
+class RecordQueue:
+    """Records that wait to be sent, as batches in the making; the last one grows.
+
+    Args:
+        name: the log's name.
+        record_bytes_max: the largest record.
+        batch_bytes_max: of one batch; a larger record has one of its own.
+        batch_records_max: of one batch.
+
+    Attributes:
+        waiting: the batches, the oldest first.
+        plain: the last one, if a bare value of this turn can be put in by appending it; else None.
+        bytes: what the records that wait count.
+        accepted: records that were ever put in.
+        now_ms: the time of a record that has none of its own.
+    """
+
+    __slots__ = (
+        "_name",
+        "_record_bytes_max",
+        "accepted",
+        "batch_bytes_max",
+        "batch_records_max",
+        "bytes",
+        "now_ms",
+        "plain",
+        "waiting",
+    )
+
+    def __init__(
+        self, name: str, record_bytes_max: int, batch_bytes_max: int, batch_records_max: int
+    ) -> None:
+        self._name = name
+        self._record_bytes_max = record_bytes_max
+        self.batch_bytes_max = min(batch_bytes_max, record_bytes_max)
+        self.batch_records_max = batch_records_max
+        self.waiting: deque[RecordBatch] = deque()
+        self.plain: RecordBatch | None = None
+        self.bytes = 0
+        self.accepted = 0
+        self.now_ms = 0
+
+    def size(
+        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> int:
+        """What a record counts, once it is known that it can be written.
+
+        Raises:
+            MisuseError: it is larger than an entry, or no record.
+        """
+        size = record_size(value, key, headers, timestamp_ms)
+        if size > self._record_bytes_max:
+            msg = (
+                f"log {self._name!r}: a record of {size} bytes exceeds the limit of "
+                f"{self._record_bytes_max} (ClientConfig.entry_bytes_max or --frame-bytes-max, less a "
+                "header); split it"
+            )
+            raise MisuseError(msg, log=self._name)
+        return size
+
+    def sizes(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        timestamps_ms: Sequence[int] | None,
+    ) -> list[int]:
+        """What each of many records counts, once it is known that all can be written."""
+        if not (keys or headers or timestamps_ms) and set(map(type, values)) == {bytes}:
+            sizes = [len(value) + RECORD_OVERHEAD for value in values if value is not None]
+            if max(sizes) <= self._record_bytes_max:
+                return sizes
+        return [
+            self.size(
+                values[i],
+                keys[i] if keys else None,
+                headers[i] if headers else None,
+                timestamps_ms[i] if timestamps_ms else None,
+            )
+            for i in range(len(values))
+        ]
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        size: int,
+    ) -> RecordBatch:
+        """Put a record into the batch in the making, or into a new one when it is full."""
+        if timestamp_ms is None:
+            timestamp_ms = self.now_ms
+        waiting = self.waiting
+        batch = waiting[-1] if waiting else None
+        if (
+            batch is None
+            or batch.bytes + size > self.batch_bytes_max
+            or len(batch.values) >= self.batch_records_max
+        ):
+            batch = RecordBatch(timestamp_ms)
+            waiting.append(batch)
+        batch.add(value, key, headers, timestamp_ms, size)
+        self.plain = batch if batch.plain and batch.base_ms == self.now_ms else None
+        self.bytes += size
+        self.accepted += 1
+        return batch
+
+    def fill(self, values: Sequence[bytes | None], sizes: Sequence[int], start: int) -> int:
+        """Put bare values from `start` on into the plain batch, as many as fit; the position after them."""
+        batch = self.plain
+        assert batch is not None
+        room = self.batch_bytes_max - batch.bytes
+        last = min(len(values), start + self.batch_records_max - len(batch.values))
+        end = start
+        while end < last and sizes[end] <= room:
+            room -= sizes[end]
+            end += 1
+        taken = self.batch_bytes_max - batch.bytes - room
+        batch.values += values[start:end]
+        batch.bytes += taken
+        self.bytes += taken
+        self.accepted += end - start
+        return end
+
+    def take(self) -> None:
+        """The oldest batch was sent."""
+        batch = self.waiting.popleft()
+        if batch is self.plain:
+            self.plain = None
+        self.bytes -= batch.bytes
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self.waiting.clear()
+        self.plain = None
+        self.bytes = 0
+
+
 class LedgerTarget:
-    """One ledger that this writer sends to."""
+    """One ledger that this writer sends to, in one leader epoch."""
 
     __slots__ = (
         "confirmed",
+        "epoch",
         "first_offset",
         "in_flight",
         "ledger",
@@ -114,13 +255,12 @@ class LedgerTarget:
         "min_ms",
         "sent",
         "sent_bytes",
-        "since_ms",
     )
 
-    def __init__(self, ledger: LedgerWriter, first_offset: int, since_ms: int) -> None:
+    def __init__(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         self.ledger = ledger
         self.first_offset = first_offset
-        self.since_ms = since_ms
+        self.epoch = epoch
         self.sent = 0
         self.sent_bytes = 0
         self.confirmed = 0

@@ -21,24 +21,22 @@ from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MisuseError,
-    NotEnoughBookiesError,
     NotWritingError,
     OutcomeUnknownError,
     QuireError,
-    RefusedError,
     WindowFullError,
 )
 from quire.core.ids import LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
-from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch, fail, record_size, settle
+from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch, RecordQueue, fail, settle
 from quire.log.config import LogConfig
 from quire.log.leader import LOST_LEDGER, LogLeader
+from quire.log.rolling import Rolling
 from quire.wire.batch import Codec, Headers
 
 log = logging.getLogger(__name__)
 
-ROLL_RETRY_MS = 10_000
 _ENTRY_ROOM = 4096
 """What an entry needs besides the values: header and tables of a batch of one."""
 
@@ -73,31 +71,23 @@ class LogWriter:
         self._config = config
         self._resign = resign
         self._loop = asyncio.get_running_loop()
-        self._record_bytes_max = entry_bytes_max - _ENTRY_ROOM
-        self._batch_bytes_max = min(config.batch_bytes_max, self._record_bytes_max)
-        self._batch_records_max = config.batch_records_max
+        self._queue = RecordQueue(
+            name, entry_bytes_max - _ENTRY_ROOM, config.batch_bytes_max, config.batch_records_max
+        )
+        self._rolling = Rolling(name, leader, clock, config, lambda: self._target)
         self._window = config.window_bytes_max
         self._codec = Codec.ARROW if config.codec == "arrow" else None
         self._compression = config.compression
-        # Records that wait, as batches in the making; the last one grows.
-        self._waiting: deque[RecordBatch] = deque()
-        self._plain: RecordBatch | None = None
-        self._waiting_bytes = 0
         self._in_flight: deque[RecordBatch] = deque()
         self._in_flight_bytes = 0
         self._send_due = False
         self._stalled = False
         self._room: deque[asyncio.Future[None]] = deque()
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._accepted = 0
         self._settled = 0
-        self._now_ms = 0
         self._target: LedgerTarget | None = None
         self._targets: dict[LedgerId, LedgerTarget] = {}
         self._draining: LedgerId | None = None
-        self._roll_waiters: list[asyncio.Future[None]] = []
-        self._roll_timer: asyncio.TimerHandle | None = None
-        self._no_roll_before_ms = 0
         self._ended = False
         self._closing = False
         self._abandoned = False
@@ -128,7 +118,7 @@ class LogWriter:
     @property
     def pending_bytes(self) -> int:
         """Bytes that wait or are in flight."""
-        return self._waiting_bytes + self._in_flight_bytes
+        return self._queue.bytes + self._in_flight_bytes
 
     async def append(
         self,
@@ -151,7 +141,7 @@ class LogWriter:
             MisuseError: it is larger than an entry.
             OutcomeUnknownError: the writer ended meanwhile; the record may or may not be in the log.
         """
-        if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
+        if self._room or self._queue.bytes + self._in_flight_bytes >= self._window:
             await self._wait_for_room()
         return await self._put(value, key, headers, timestamp_ms)
 
@@ -168,9 +158,10 @@ class LogWriter:
             WindowFullError: no room; `await drain()`, then append again. Nothing was taken.
             NotLeaderError, NotWritingError, MisuseError: as `append`.
         """
-        if self._waiting_bytes + self._in_flight_bytes >= self._window:
+        queue = self._queue
+        if queue.bytes + self._in_flight_bytes >= self._window:
             raise self._full()
-        batch = self._plain
+        batch = queue.plain
         if (
             batch is not None
             and type(value) is bytes
@@ -180,13 +171,13 @@ class LogWriter:
         ):
             # A bare value in a turn that has begun: most records take this way, so it is short.
             size = len(value) + RECORD_OVERHEAD
-            if batch.bytes + size <= self._batch_bytes_max and len(batch.values) < self._batch_records_max:
+            if batch.bytes + size <= queue.batch_bytes_max and len(batch.values) < queue.batch_records_max:
                 future: asyncio.Future[int] = self._loop.create_future()
                 batch.values.append(value)
                 batch.claims.append(future)
                 batch.bytes += size
-                self._waiting_bytes += size
-                self._accepted += 1
+                queue.bytes += size
+                queue.accepted += 1
                 return future
         return self._put(value, key, headers, timestamp_ms)
 
@@ -213,14 +204,16 @@ class LogWriter:
         if total == 0:
             return range(0)
         values = list(values)  # the caller's own may change while this waits for room
-        sizes = self._sizes(values, keys, headers, timestamps_ms)
-        if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
+        queue = self._queue
+        sizes = queue.sizes(values, keys, headers, timestamps_ms)
+        if self._room or self._queue.bytes + self._in_flight_bytes >= self._window:
             await self._wait_for_room()
         self._check_writing()
+        self._begin_turn()
         many = Many(self._loop.create_future(), total)
         place = 0
         while place < total:
-            batch = self._add(
+            batch = queue.add(
                 values[place],
                 keys[place] if keys else None,
                 headers[place] if headers else None,
@@ -228,8 +221,8 @@ class LogWriter:
                 sizes[place],
             )
             end = place + 1
-            if batch is self._plain and not (keys or headers or timestamps_ms):
-                end = self._fill(batch, values, sizes, end)
+            if batch is queue.plain and not (keys or headers or timestamps_ms):
+                end = queue.fill(values, sizes, end)
             batch.claim(many, end - place)
             place = end
         return await many.future
@@ -243,10 +236,11 @@ class LogWriter:
         failure = self._sent_error or self._unsent_error
         if failure is not None:
             raise failure
-        if self._settled >= self._accepted:
+        accepted = self._queue.accepted
+        if self._settled >= accepted:
             return
         done: asyncio.Future[None] = self._loop.create_future()
-        self._drains.append((self._accepted, done))
+        self._drains.append((accepted, done))
         await done
 
     async def roll(self) -> None:
@@ -257,15 +251,7 @@ class LogWriter:
             NotEnoughBookiesError: no ledger can be made now; the current one goes on.
         """
         self._check_writing()
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._roll_waiters.append(waiter)
-        if self._leader.may_roll:
-            self._leader.roll()
-        elif not self._leader.rolling:
-            self._roll_waiters.remove(waiter)
-            msg = f"log {self.name!r}: the previous ledger is not closed yet; try again"
-            raise RefusedError(msg, log=self.name)
-        await waiter
+        await self._rolling.ask()
 
     async def close(self) -> None:
         """Confirm everything, close the ledger, give the lead back. Again is allowed.
@@ -277,7 +263,8 @@ class LogWriter:
         """
         if not self._closing:
             self._closing = True
-            self._plain = None
+            self._queue.plain = None
+            self._rolling.stop()
             try:
                 await self._flushed()
                 if not self._ended:
@@ -315,97 +302,23 @@ class LogWriter:
 
     # --- records in --------------------------------------------------------------------------------------------
 
-    def _size(
-        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
-    ) -> int:
-        size = record_size(value, key, headers, timestamp_ms)
-        if size > self._record_bytes_max:
-            msg = (
-                f"log {self.name!r}: a record of {size} bytes exceeds the limit of "
-                f"{self._record_bytes_max} (ClientConfig.entry_bytes_max or --frame-bytes-max, less a "
-                "header); split it"
-            )
-            raise MisuseError(msg, log=self.name)
-        return size
-
-    def _sizes(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        headers: Sequence[Headers | None] | None,
-        timestamps_ms: Sequence[int] | None,
-    ) -> list[int]:
-        """What each of many records counts, once it is known that all can be written."""
-        if not (keys or headers or timestamps_ms) and set(map(type, values)) == {bytes}:
-            sizes = [len(value) + RECORD_OVERHEAD for value in values if value is not None]
-            if max(sizes) <= self._record_bytes_max:
-                return sizes
-        return [
-            self._size(
-                values[i],
-                keys[i] if keys else None,
-                headers[i] if headers else None,
-                timestamps_ms[i] if timestamps_ms else None,
-            )
-            for i in range(len(values))
-        ]
-
-    def _fill(
-        self, batch: RecordBatch, values: Sequence[bytes | None], sizes: Sequence[int], start: int
-    ) -> int:
-        """Put bare values from `start` on into a plain batch, as many as fit; the place behind them."""
-        room = self._batch_bytes_max - batch.bytes
-        last = min(len(values), start + self._batch_records_max - len(batch.values))
-        end = start
-        while end < last and sizes[end] <= room:
-            room -= sizes[end]
-            end += 1
-        taken = self._batch_bytes_max - batch.bytes - room
-        batch.values += values[start:end]
-        batch.bytes += taken
-        self._waiting_bytes += taken
-        self._accepted += end - start
-        return end
-
     def _put(
         self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
     ) -> asyncio.Future[int]:
         self._check_writing()
-        batch = self._add(value, key, headers, timestamp_ms, self._size(value, key, headers, timestamp_ms))
+        self._begin_turn()
+        queue = self._queue
+        batch = queue.add(value, key, headers, timestamp_ms, queue.size(value, key, headers, timestamp_ms))
         future: asyncio.Future[int] = self._loop.create_future()
         batch.claims.append(future)
         return future
 
-    def _add(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        timestamp_ms: int | None,
-        size: int,
-    ) -> RecordBatch:
-        """Put a record into the batch in the making, or into a new one when it is full."""
+    def _begin_turn(self) -> None:
+        """Before the first record of a loop turn: its time serves for the whole turn."""
         if not self._send_due:
-            # The first record of a loop turn: its time serves for the whole turn.
             self._send_due = True
             self._loop.call_soon(self._turn_ended)
-            self._now_ms = self._clock.wall_ms()
-        if timestamp_ms is None:
-            timestamp_ms = self._now_ms
-        waiting = self._waiting
-        batch = waiting[-1] if waiting else None
-        if (
-            batch is None
-            or batch.bytes + size > self._batch_bytes_max
-            or len(batch.values) >= self._batch_records_max
-        ):
-            batch = RecordBatch(timestamp_ms)
-            waiting.append(batch)
-        batch.add(value, key, headers, timestamp_ms, size)
-        self._plain = batch if batch.plain and batch.base_ms == self._now_ms else None
-        self._waiting_bytes += size
-        self._accepted += 1
-        return batch
+            self._queue.now_ms = self._clock.wall_ms()
 
     def _check_writing(self) -> None:
         if self._unsent_error is not None:
@@ -448,26 +361,26 @@ class LogWriter:
 
     def _turn_ended(self) -> None:
         self._send_due = False
-        self._plain = None
+        self._queue.plain = None
         self._send()
 
     def _send(self) -> None:
         """Send batches as long as the ledger may have more in flight."""
         target = self._target
-        waiting = self._waiting
-        limit = self._config.in_flight_bytes_max
+        waiting = self._queue.waiting
+        limit, roll_bytes = self._config.in_flight_bytes_max, self._config.roll_bytes
         while waiting and target is not None and not self._stalled and not self._ended:
             if self._in_flight_bytes and self._in_flight_bytes + waiting[0].bytes > limit:
                 return
             batch = waiting[0]
             if not self._send_batch(target, batch):
                 return
-            if self._roll_due(target):
-                self._roll()
+            if target.sent_bytes >= roll_bytes:
+                self._rolling.by_size()
                 target = self._target
 
     def _send_batch(self, target: LedgerTarget, batch: RecordBatch) -> bool:
-        entry = batch.encode(target, self._leader.epoch, self._codec, self._compression)
+        entry = batch.encode(target, self._codec, self._compression)
         try:
             confirmed = target.ledger.append_nowait(entry)
         except WindowFullError:
@@ -479,11 +392,8 @@ class LogWriter:
             cause = error.__cause__ if isinstance(error.__cause__, QuireError) else error
             self._leader.ledger_failed(target.ledger.ledger_id, cause)
             return False
-        self._waiting.popleft()
-        if batch is self._plain:
-            self._plain = None
+        self._queue.take()
         target.sent_one(batch, len(entry))
-        self._waiting_bytes -= batch.bytes
         self._in_flight_bytes += batch.bytes
         self._in_flight.append(batch)
         confirmed.add_done_callback(self._entry_done)
@@ -522,7 +432,7 @@ class LogWriter:
             self._wake()
         if self._draining is not None and not target.in_flight:
             self._drained(target)
-        elif self._waiting:
+        elif self._queue.waiting:
             self._send()
         drains = self._drains
         while drains and drains[0][0] <= self._settled:
@@ -532,7 +442,7 @@ class LogWriter:
 
     async def _flushed(self) -> None:
         """Wait until everything is confirmed, or the writer has ended."""
-        if self._settled < self._accepted and not self._ended:
+        if self._settled < self._queue.accepted and not self._ended:
             with contextlib.suppress(QuireError):
                 await self.drain()
 
@@ -540,15 +450,12 @@ class LogWriter:
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         """Send to this ledger from now on; see `Sender`."""
-        del epoch
-        self._target = LedgerTarget(ledger, first_offset, self._clock.now_ms())
+        self._target = LedgerTarget(ledger, first_offset, epoch)
         self._targets[ledger.ledger_id] = self._target
         if not self._opened.done():
             self._end = first_offset
             self._opened.set_result(None)
-        if self._roll_timer is not None:
-            self._roll_timer.cancel()
-        self._roll_timer = self._loop.call_later(self._config.roll_ms / 1000, self._roll_by_time)
+        self._rolling.served()
         self._send()
 
     def drain_ledger(self, ledger_id: LedgerId) -> None:
@@ -576,54 +483,14 @@ class LogWriter:
 
     def rolled(self, *, done: bool) -> None:
         """A roll is over; see `Sender`."""
-        waiters, self._roll_waiters = self._roll_waiters, []
-        cause = self._leader.cause
-        if not done:
-            self._no_roll_before_ms = self._clock.now_ms() + ROLL_RETRY_MS
-            log.warning(
-                "log %r: no new ledger could be created; the writer continues in the current one: %s",
-                self.name,
-                cause,
-            )
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if done:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(
-                    cause or NotEnoughBookiesError(f"log {self.name!r}: no new ledger", log=self.name)
-                )
-
-    def _roll_due(self, target: LedgerTarget) -> bool:
-        return (
-            target.sent_bytes >= self._config.roll_bytes
-            and self._leader.may_roll
-            and self._clock.now_ms() >= self._no_roll_before_ms
-        )
-
-    def _roll_by_time(self) -> None:
-        target = self._target
-        if self._ended or self._closing:
-            return
-        if target is not None and target.sent and self._leader.may_roll:
-            self._roll()
-        else:
-            self._roll_timer = self._loop.call_later(self._config.roll_ms / 1000, self._roll_by_time)
-
-    def _roll(self) -> None:
-        if not self._closing:
-            self._leader.roll()
+        self._rolling.over(done=done)
 
     def ended(self) -> None:
         """The leader has ended: fail what is pending, each with what is known of it; see `Sender`."""
         if self._ended:
             return
         self._ended = True
-        self._plain = None
         self._target = None
-        if self._roll_timer is not None:
-            self._roll_timer.cancel()
         failure = self._leader.failure()
         sent = self._sent_failure(failure)
         self._unsent_error = failure or NotWritingError(
@@ -633,17 +500,17 @@ class LogWriter:
             self._sent_error = sent
         for batch in self._in_flight:
             fail(batch.claims, sent)
-        for batch in self._waiting:
+        for batch in self._queue.waiting:
             fail(batch.claims, self._unsent_error, begun=sent)
         self._in_flight.clear()
-        self._waiting.clear()
-        self._waiting_bytes = self._in_flight_bytes = 0
-        drained = [done for _, done in self._drains]
-        for waiter in (*self._room, *self._roll_waiters, *drained):
+        self._queue.clear()
+        self._in_flight_bytes = 0
+        error = self._sent_error or self._unsent_error
+        for waiter in (*self._room, *(done for _, done in self._drains)):
             if not waiter.done():
-                waiter.set_exception(self._sent_error or self._unsent_error)
+                waiter.set_exception(error)
+        self._rolling.fail(error)
         self._room.clear()
-        self._roll_waiters.clear()
         self._drains.clear()
         if not self._opened.done():
             self._opened.set_exception(self._unsent_error)
@@ -691,8 +558,7 @@ class LogWriter:
             log.warning("log %s: the leadership ends with the session of this client: %s", self.name, error)
 
     async def _finish(self) -> None:
-        if self._roll_timer is not None:
-            self._roll_timer.cancel()
+        self._rolling.stop()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
