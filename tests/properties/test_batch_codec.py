@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import MisuseError
-from quire.wire.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    BatchView,
-    Codec,
-    MalformedBatchError,
-    encode_arrow_batch,
-    encode_batch,
-    with_gaps,
-)
+from quire.wire.batch import HEADER_BYTES, BatchHeader, BatchView, encode_arrow_batch, encode_batch, with_gaps
+from quire.wire.batch_format import Codec, MalformedBatchError
 
 I64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 BLOB = st.binary(max_size=40)

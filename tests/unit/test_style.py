@@ -19,7 +19,6 @@ LONG_FILES = {
     "src/quire/log/writer.py": "the driver of the log's machine: one short method per effect",
     "src/quire/bookie/ledgers.py": "one short method per request; what several need is in parts of its own",
     "src/quire/storage/ledger_storage.py": "the disk as the bookie sees it: one short method per question",
-    "src/quire/wire/batch.py": "one format file for writer and reader, three codecs",
     "tests/unit/bookie/test_bookie_server.py": "one bookie and a raw client, and all that is asked of them",
     "tests/properties/test_log_machine.py": "the model world of the log's machine",
 }

@@ -25,14 +25,8 @@ from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
 from quire.core.repair_effects import RepairOutcome
 from quire.log.config import LogGuarantee
 from quire.log.guaranteeing import GuaranteeWait
-from quire.wire.batch import (
-    FORMAT_BATCH1,
-    BatchFlags,
-    BatchHeader,
-    BatchView,
-    Codec,
-    MalformedBatchError,
-)
+from quire.wire.batch import BatchHeader, BatchView
+from quire.wire.batch_format import FORMAT_BATCH1, BatchFlags, Codec, MalformedBatchError
 from quire.wire.entries import Entries
 from quire.wire.entry import Buffer
 

@@ -20,7 +20,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log_list import ItemState, LogItem, LogSettings
 from quire.log.ledgers import LOG_KEY, OWNER_KEY
-from quire.wire.batch import FORMAT_BATCH1
+from quire.wire.batch_format import FORMAT_BATCH1
 
 STAGED_KEY: Final = "quire.staged"
 """Custom metadata: whose batch a ledger was written for, as JSON; see `StagedBy`."""

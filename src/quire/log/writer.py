@@ -33,7 +33,7 @@ from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch,
 from quire.log.config import LogConfig
 from quire.log.leader import LOST_LEDGER, LogLeader
 from quire.log.rolling import Rolling
-from quire.wire.batch import Codec, Headers
+from quire.wire.batch_format import Codec, Headers
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 from quire.spark.schema import Projection
-from quire.wire.batch import without_empty_headers
+from quire.wire.batch_arrow import without_empty_headers
 
 if TYPE_CHECKING:
     from quire.log.records import ItemDescription, LogDescription

@@ -20,7 +20,8 @@ from quire.core.errors import PeerError
 from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.options import BATCH_BYTES_MAX
 from quire.spark.schema import Projection
-from quire.wire.batch import BatchFlags, BatchView, Codec
+from quire.wire.batch import BatchView
+from quire.wire.batch_format import BatchFlags, Codec
 
 _SMALL_BATCH: Final = 24
 """Below so many records an entry costs less as Python lists than as Arrow arrays of its own (measured)."""

@@ -21,7 +21,9 @@ from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.given import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX
-from quire.wire.batch import SPAN_MAX, Codec, arrow_schema, encode_arrow_batch, encode_batch, with_gaps
+from quire.wire.batch import encode_arrow_batch, encode_batch, with_gaps
+from quire.wire.batch_arrow import arrow_schema
+from quire.wire.batch_format import SPAN_MAX, Codec
 
 ENTRY_BYTES: Final = 1 << 20
 """An entry is about so large: a task's reads and a reader's memory are cut by it."""

@@ -21,7 +21,7 @@ from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan, Task
 from quire.spark.pushdown import Wanted, intersect
 from quire.spark.schema import Projection
-from quire.wire.batch import MalformedBatchError
+from quire.wire.batch_format import MalformedBatchError
 
 
 def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,8 @@ from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, n
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance
 from quire.metadata.store import MetadataStore
-from quire.wire.batch import FORMAT_BATCH1, BatchView
+from quire.wire.batch import BatchView
+from quire.wire.batch_format import FORMAT_BATCH1
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire_testing.explorer.log_parts import Ledger

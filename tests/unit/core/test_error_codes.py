@@ -14,7 +14,7 @@ MODULES = (
     "quire.spark.as_of",
     "quire.spark.extents",
     "quire.spark.given",
-    "quire.wire.batch",
+    "quire.wire.batch_format",
     "quire_testing.history.events",
 )
 CODES = [

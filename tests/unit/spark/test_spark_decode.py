@@ -11,7 +11,8 @@ from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.given import SparkUseError
 from quire.spark.schema import COLUMNS, project
-from quire.wire.batch import BatchView, Codec, encode_batch, with_gaps
+from quire.wire.batch import BatchView, encode_batch, with_gaps
+from quire.wire.batch_format import Codec
 
 
 def columns(*names):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.core.fingerprints import RowSum
 from quire.spark.row_sums import sum_of
-from quire.wire.batch import arrow_schema
+from quire.wire.batch_arrow import arrow_schema
 
 ROW = ("k", "v", 5, [("h", b"x")])
 

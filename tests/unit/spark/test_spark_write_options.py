@@ -21,7 +21,8 @@ from quire.spark.given import Given, SparkUseError
 from quire.spark.options import READ_OPTIONS
 from quire.spark.outgoing import EntryPacker, Times, by_log, check_columns, packed, records_of, unpacked
 from quire.spark.write_options import WRITE_OPTIONS, BodyCodec, Compression, OrderBy, parse_write
-from quire.wire.batch import BatchView, arrow_schema
+from quire.wire.batch import BatchView
+from quire.wire.batch_arrow import arrow_schema
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -213,7 +214,7 @@ def test_a_large_entry_is_halved_and_a_record_that_is_too_large_named():
 
 
 def test_a_record_that_no_reader_would_decode_is_not_written(monkeypatch):
-    for module in ("quire.wire.batch", "quire.spark.outgoing"):
+    for module in ("quire.wire.batch_arrow", "quire.spark.outgoing"):
         monkeypatch.setattr(f"{module}.DECODED_BYTES_MAX", 100_000)
     entries = EntryPacker(BodyCodec.ARROW, Compression.ZSTD, entry_bytes_max=1 << 20)
     two = records_of(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 60_000] * 2, pa.binary())}), 1)

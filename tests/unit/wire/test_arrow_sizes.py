@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX, LayoutError, decoded_sizes
-from quire.wire.batch import BatchHeader, BatchView, Codec, MalformedBatchError, arrow_schema, encode_batch
+from quire.wire.batch import BatchHeader, BatchView, encode_batch
+from quire.wire.batch_arrow import arrow_schema
+from quire.wire.batch_format import Codec, MalformedBatchError
 
 COLUMNS = ["key", "value", "timestamp_ms", "headers"]
 

@@ -46,7 +46,7 @@ from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.outgoing import EntryPacker
 from quire.spark.write_options import BodyCodec, Compression
-from quire.wire.batch import arrow_schema
+from quire.wire.batch_arrow import arrow_schema
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient

@@ -13,7 +13,7 @@ from quire.core.log_rewriting import Replacement
 from quire.log.rewriting import SWAPPED_AT_ONCE
 from quire.spark.jobs import command
 from quire.spark.jobs.units import Row
-from quire.wire.batch import FORMAT_BATCH1
+from quire.wire.batch_format import FORMAT_BATCH1
 
 
 @dataclass(frozen=True, slots=True)
