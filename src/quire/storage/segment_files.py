@@ -428,7 +428,7 @@ class SegmentFiles:
     def apart(self) -> SegmentFiles:
         """The same files, opened anew: for a caller that reads them in another thread, and closes them."""
         other = copy(self)
-        other.__dict__["_open"] = OrderedDict()
+        other._open = OrderedDict()  # noqa: SLF001 - of the same class
         return other
 
     def forget(self, sequence: int) -> None:

@@ -60,12 +60,17 @@ def lacking_copies(configuration: Configuration) -> Iterator[tuple[frozenset[int
     return product(*ways)
 
 
-class Beginning(WorldParts):
+class Beginning:
     """The creation of the ledger, where it is a step."""
 
-    def _creations(self, state: State) -> list[Move]:
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
+
+    def creations(self, state: State) -> list[Move]:
+        """How the world begins: every way of it."""
+        world = self._world
         """Every way to create the ledger that the rule allows; nothing else happens before."""
-        c, rules = self.configuration, self.switches.rules
+        c, rules = world.configuration, world.switches.rules
         if c.closed:
             return [self._closed_without(state, lacking) for lacking in lacking_copies(c)]
         if c.changed:
@@ -80,20 +85,21 @@ class Beginning(WorldParts):
         return moves
 
     def _created_without(self, state: State, absent: tuple[int, ...]) -> list[Move]:
-        record = record_of(self.configuration)
-        machine = self.switches.writer(
-            record, 0, rules=self.switches.rules, limits=patience(self.configuration)
+        world = self._world
+        record = record_of(world.configuration)
+        machine = world.switches.writer(
+            record, 0, rules=world.switches.rules, limits=patience(world.configuration)
         )
         new = list(state)
-        new[self.at_store] = self.stores.number(self.created(record, absent))
+        new[world.at_store] = world.stores.number(self.created(record, absent))
         command = f"creates the ledger without {' '.join(bookie_name(slot) for slot in absent)}"
         client_moves = [
-            self._client_move(0, outcome, command)
-            for outcome in self.writer_driver.step(
-                self.writer_driver.new(machine), lambda m: m.began_without(list(absent), 0)
+            world._client_move(0, outcome, command)
+            for outcome in world.writer_driver.step(
+                world.writer_driver.new(machine), lambda m: m.began_without(list(absent), 0)
             )
         ]
-        return [(move[0], self._client_after([*new], 0, move)) for move in client_moves]
+        return [(move[0], world._client_after([*new], 0, move)) for move in client_moves]
 
     def _closed_without(self, state: State, lacking: tuple[frozenset[int], ...]) -> Move:
         """The writer has closed, and some slots lack some entries.
@@ -101,69 +107,76 @@ class Beginning(WorldParts):
         Args:
             lacking: for each entry, the slots that do not have it.
         """
-        c = self.configuration
+        world = self._world
+        c = world.configuration
         writer, requests = self._appended(self._created_writer(), c.entries)
-        (asked,) = self.writer_driver.step(writer, lambda m: m.close())
-        (closed,) = self.writer_driver.step(asked.client, lambda m: m.metadata_written(1))
+        (asked,) = world.writer_driver.step(writer, lambda m: m.close())
+        (closed,) = world.writer_driver.step(asked.client, lambda m: m.metadata_written(1))
         (_, record, _), *_ = asked.asks
         holes = [
             f"{entry} at {bookie_name(slot)}" for entry, slots in enumerate(lacking) for slot in sorted(slots)
         ]
         new = self._held(state, [(slot, each) for slot, each in requests if slot not in lacking[each[3]]])
-        new[self.at_store] = self.stores.number(Store(record, 1, 1))
-        new[self.at_client] = self.clients.number(closed.client)
+        new[world.at_store] = world.stores.number(Store(record, 1, 1))
+        new[world.at_client] = world.clients.number(closed.client)
         return Label("writer", f"has closed, lacking: {', '.join(holes) or 'nothing'}", kind="closed"), tuple(
             new
         )
 
     def _changed(self, state: State) -> Move:
         """Entry 0 is everywhere; entry 1 is on its way, to a next fragment without the first ensemble's last bookie."""
-        c = self.configuration
+        world = self._world
+        c = world.configuration
         writer, requests = self._appended(self._created_writer(), 1)
         slot = c.ensemble - 1
-        sent = self.writer_driver.step(writer, lambda m: m.append(c.run, c.run))[0]
-        lost = self.writer_driver.lost(sent.client, slot, bookie_name(slot))[0]
-        changed = self.writer_driver.step(lost.client, lambda m: m.metadata_written(1))[0]
+        sent = world.writer_driver.step(writer, lambda m: m.append(c.run, c.run))[0]
+        lost = world.writer_driver.lost(sent.client, slot, bookie_name(slot))[0]
+        changed = world.writer_driver.step(lost.client, lambda m: m.metadata_written(1))[0]
         (_, record, _), *_ = lost.asks
         new = self._held(state, requests)
-        new[self.at_store] = self.stores.number(Store(record, 1))
+        new[world.at_store] = world.stores.number(Store(record, 1))
         for outcome in (sent, lost, changed):
-            new = [*self._client_after(new, 0, self._client_move(0, replace(outcome, asks=()), "changes"))]
+            new = [*world._client_after(new, 0, world._client_move(0, replace(outcome, asks=()), "changes"))]
         if c.gone:
-            left = self.bookies.parts[new[slot]]
-            new = self._stopped((*new,), slot, left, left._replace(gone=True))
+            left = world.bookies.parts[new[slot]]
+            new = world._stopped((*new,), slot, left, left._replace(gone=True))
         return Label("writer", f"has changed the ensemble: {record_text(record)}", kind="changed"), tuple(new)
 
     def _created_writer(self) -> ClientState:
-        rules, limits = self.switches.rules, patience(self.configuration)
-        return self.writer_driver.new(
-            self.switches.writer(record_of(self.configuration), 0, rules=rules, limits=limits)
+        world = self._world
+        rules, limits = world.switches.rules, patience(world.configuration)
+        return world.writer_driver.new(
+            world.switches.writer(record_of(world.configuration), 0, rules=rules, limits=limits)
         )
 
     def _appended(self, writer: ClientState, entries: int) -> tuple[ClientState, list[tuple[int, Request]]]:
         """A writer whose entries are acknowledged by all slots; and (slot, request) of each add."""
-        c, requests = self.configuration, []
+        world = self._world
+        c, requests = world.configuration, []
         for _ in range(entries):
-            (sent,) = self.writer_driver.step(writer, lambda m: m.append(c.run, c.run))
+            (sent,) = world.writer_driver.step(writer, lambda m: m.append(c.run, c.run))
             writer = sent.client
             for bookie, request in sent.sends:
                 requests.append((bookie, request))
                 reply = (request, Answer.OK, None)
-                (acked,) = self.writer_driver.answered(writer, bookie, reply)
+                (acked,) = world.writer_driver.answered(writer, bookie, reply)
                 writer = acked.client
         return writer, requests
 
     def _held(self, state: State, requests: Sequence[tuple[int, Request]]) -> list[int]:
         """The state once these requests of the writer are on their bookies' disks."""
+        world = self._world
         new = list(state)
         for bookie, request in requests:
-            after, _, _ = self.bookie_driver.deliver(self.bookies.parts[new[bookie]], 0, request, waits=False)
-            new[bookie] = self.bookies.number(self._synced(after)[0])
+            after, _, _ = world.bookie_driver.deliver(
+                world.bookies.parts[new[bookie]], 0, request, waits=False
+            )
+            new[bookie] = world.bookies.number(world._synced(after)[0])
         return new
 
     def created(self, record: LedgerMetadata, absent: Sequence[int]) -> Store:
         """The store with the new ledger; C is judged here, by counting and not by the rule."""
-        shape = shape_of(self.configuration)
+        shape = shape_of(self._world.configuration)
         there = {*range(shape.ensemble_size)} - {*absent}
         thinnest = min(
             len(there.intersection(quorum.write_set(entry, shape.ensemble_size, shape.write_quorum)))

@@ -20,18 +20,23 @@ from quire_testing.explorer.parts import Clearing, Label, Move, State, WorldPart
 CLEARER = "clearer"
 
 
-class Doubts(WorldParts):
+class Doubts:
     """What bookies and clients do about what may be lost."""
 
-    def _doubt_moves(self, state: State, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            self._doubt_moves_of(state, bookie, moves)
-        if self.at_clearing != self.at_budget:
-            self._clearing_moves(state, moves)
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
 
-    def _doubt_moves_of(self, state: State, bookie: int, moves: list[Move]) -> None:
+    def moves_of(self, state: State, moves: list[Move]) -> None:
+        """Every step after a loss."""
+        world = self._world
+        for bookie in range(world.n):
+            self.moves_of_bookie(state, bookie, moves)
+        if world.at_clearing != world.at_budget:
+            self.clearing_moves(state, moves)
+
+    def moves_of_bookie(self, state: State, bookie: int, moves: list[Move]) -> None:
         """What one bookie does about its own doubts."""
-        before = self.bookies.parts[state[bookie]]
+        before = self._world.bookies.parts[state[bookie]]
         if before.looking:
             moves.append(self._looks_for_lost(state, bookie, before))
         if before.question == "asked":
@@ -40,17 +45,18 @@ class Doubts(WorldParts):
             moves.append(self._hears_answer(state, bookie, before))
 
     def _record(self, state: State) -> LedgerMetadata | None:
-        return self.stores.parts[state[self.at_store]].record
+        world = self._world
+        return world.stores.parts[state[world.at_store]].record
 
     def _looks_for_lost(self, state: State, bookie: int, before: BookieState) -> Move:
-        after = self.bookie_driver.look_for_lost(before, self._record(state), bookie_name(bookie))
+        after = self._world.bookie_driver.look_for_lost(before, self._record(state), bookie_name(bookie))
         said = "it may have lost entries" if after.in_doubt else "nothing names it"
         label = Label(bookie_name(bookie), "looks through the records", (said,), kind="scan")
         return label, self._with_bookie(state, bookie, after)
 
     def _store_answers(self, state: State, bookie: int, before: BookieState) -> Move:
         record = self._record(state)
-        after = self.bookie_driver.store_answers(before, record, bookie_name(bookie))
+        after = self._world.bookie_driver.store_answers(before, record, bookie_name(bookie))
         text = record_text(record) if record is not None else "nothing"
         command = f"reads {text} for {bookie_name(bookie)}"
         return Label("store", command, (), bookie_name(bookie), "ask"), self._with_bookie(
@@ -58,27 +64,30 @@ class Doubts(WorldParts):
         )
 
     def _hears_answer(self, state: State, bookie: int, before: BookieState) -> Move:
-        after, replies, said = self.bookie_driver.answered(before)
-        if self._syncs_at_once(state):
-            after, more = self._synced(after)
+        world = self._world
+        after, replies, said = world.bookie_driver.answered(before)
+        if world._syncs_at_once(state):
+            after, more = world._synced(after)
             replies = [*replies, *more]
-        said += [f"-> {self.names[whom]} {reply_text(reply)}" for whom, reply in replies]
+        said += [f"-> {world.names[whom]} {reply_text(reply)}" for whom, reply in replies]
         what = "settles the fence" if before.question == "settled" else "does not settle the fence"
         label = Label(bookie_name(bookie), f"hears that the record {what}", tuple(said), "store", "answer")
         new = list(self._with_bookie(state, bookie, after))
         for whom, reply in replies:
-            self._push_reply(new, whom, bookie, reply)
+            world._push_reply(new, whom, bookie, reply)
         return label, tuple(new)
 
     def _with_bookie(self, state: State, bookie: int, after: BookieState) -> State:
         new = list(state)
-        new[bookie] = self.bookies.number(after)
+        new[bookie] = self._world.bookies.number(after)
         return tuple(new)
 
     # --- the end of a doubt ------------------------------------------------------------------------------------------
 
-    def _clearing_moves(self, state: State, moves: list[Move]) -> None:
-        clearing = self.clearings.parts[state[self.at_clearing]]
+    def clearing_moves(self, state: State, moves: list[Move]) -> None:
+        """The next step of the client that ends doubts."""
+        world = self._world
+        clearing = world.clearings.parts[state[world.at_clearing]]
         if not clearing.step:
             if clearing.left:
                 self._begin_clearing(state, clearing, moves)
@@ -88,7 +97,7 @@ class Doubts(WorldParts):
             self._fill(state, clearing, moves)
         elif clearing.step == "filled":
             record = self._record(state)
-            rule, filled = self.switches.rules.may_end_doubt, clearing.filled
+            rule, filled = world.switches.rules.may_end_doubt, clearing.filled
             ends = record is not None and filled is not None and rule(filled, record, name)
             after = clearing._replace(step="sent", filled=None) if ends else Clearing(clearing.left)
             text = record_text(record) if record is not None else "nothing"
@@ -96,17 +105,18 @@ class Doubts(WorldParts):
             label = Label(CLEARER, f"reads {text}", said, kind="reads again")
             moves.append((label, self._with_clearing(state, after)))
         else:
-            before = self.bookies.parts[state[clearing.bookie]]
-            after_bookie, answer = self.bookie_driver.clear_limbo(before, clearing.lsn)
-            if self._syncs_at_once(state):
-                after_bookie, _ = self._synced(after_bookie)
+            before = world.bookies.parts[state[clearing.bookie]]
+            after_bookie, answer = world.bookie_driver.clear_limbo(before, clearing.lsn)
+            if world._syncs_at_once(state):
+                after_bookie, _ = world._synced(after_bookie)
             label = Label(name, f"takes clear limbo {clearing.lsn}", (answer.name,), CLEARER, "clear")
             new = self._with_bookie(state, clearing.bookie, after_bookie)
             moves.append((label, self._with_clearing(new, Clearing(clearing.left))))
 
     def _begin_clearing(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            facts = self.bookies.parts[state[bookie]].facts
+        world = self._world
+        for bookie in range(world.n):
+            facts = world.bookies.parts[state[bookie]].facts
             doubt = LedgerFacts(*facts).doubt if facts else None
             if doubt is not None:
                 label = Label(
@@ -117,6 +127,7 @@ class Doubts(WorldParts):
 
     def _fill(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
         """It copies what is decided and what the bookie lacks of its share; where no copy is left, it gives up."""
+        world = self._world
         record, bookie = self._record(state), clearing.bookie
         lacks = None if record is None else self._lacking(state, record, bookie)
         if record is None or lacks is None:
@@ -125,18 +136,19 @@ class Doubts(WorldParts):
             return
         new = state
         if lacks:
-            before = self.bookies.parts[state[bookie]]
-            new = self._with_bookie(state, bookie, self.bookie_driver.fill(before, lacks))
+            before = world.bookies.parts[state[bookie]]
+            new = self._with_bookie(state, bookie, world.bookie_driver.fill(before, lacks))
         entries = " ".join(str(entry) for entry in range(lacks.bit_length()) if lacks >> entry & 1)
         label = Label(CLEARER, f"fills {bookie_name(bookie)} with {entries or 'nothing'}", (), kind="fill")
         moves.append((label, self._with_clearing(new, clearing._replace(step="filled", filled=record))))
 
     def _lacking(self, state: State, record: LedgerMetadata, bookie: int) -> int | None:
         """The decided entries that a bookie should hold and does not; None if one of them is nowhere."""
+        world = self._world
         lacks, name = 0, bookie_name(bookie)
         readable = [
             0 if part.gone else part.held & ~part.damaged
-            for part in (self.bookies.parts[number] for number in state[: self.n])
+            for part in (world.bookies.parts[number] for number in state[: world.n])
         ]
         for index in range(len(record.fragments)):
             last = record.last_entry_of_fragment(index)
@@ -154,6 +166,7 @@ class Doubts(WorldParts):
         return lacks
 
     def _with_clearing(self, state: State, after: Clearing) -> State:
+        world = self._world
         new = list(state)
-        new[self.at_clearing] = self.clearings.number(after)
+        new[world.at_clearing] = world.clearings.number(after)
         return tuple(new)

@@ -18,15 +18,21 @@ from quire_testing.explorer.messages import Request, reply_text, request_text
 from quire_testing.explorer.parts import Budget, Label, Move, State, Store, WorldParts
 
 
-class Faults(WorldParts):
+class Faults:
     """The steps of disks and of everything that fails."""
 
-    def _syncs(self, state: State, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            self._sync_moves(state, bookie, moves)
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
 
-    def _sync_moves(self, state: State, bookie: int, moves: list[Move]) -> None:
-        memo = self._memo("sync")
+    def syncs(self, state: State, moves: list[Move]) -> None:
+        """Every disk may sync."""
+        for bookie in range(self._world.n):
+            self.sync_moves(state, bookie, moves)
+
+    def sync_moves(self, state: State, bookie: int, moves: list[Move]) -> None:
+        """One disk may sync."""
+        world = self._world
+        memo = world._memo("sync")
         number = state[bookie]
         found = memo.get((bookie, number))
         if found is None:
@@ -36,87 +42,100 @@ class Faults(WorldParts):
             new = list(state)
             new[bookie] = after
             for client, reply in replies:
-                self._push_reply(new, client, bookie, reply)
+                world._push_reply(new, client, bookie, reply)
             moves.append((label, tuple(new)))
 
     def _sync(self, bookie: int, number: int) -> Any:
-        before = self.bookies.parts[number]
+        world = self._world
+        before = world.bookies.parts[number]
         if not before.journal:
             return ()
-        after, replies = self.bookie_driver.sync(before)
-        said = tuple(f"-> {self.names[client]} {reply_text(reply)}" for client, reply in replies)
-        return Label(bookie_name(bookie), "syncs", said, kind="sync"), self.bookies.number(after), replies
+        after, replies = world.bookie_driver.sync(before)
+        said = tuple(f"-> {world.names[client]} {reply_text(reply)}" for client, reply in replies)
+        return (
+            Label(bookie_name(bookie), "syncs", said, kind="sync"),
+            world.bookies.number(after),
+            replies,
+        )
 
-    def _faults(self, state: State, budget: Budget, moves: list[Move]) -> None:
+    def moves_of(self, state: State, budget: Budget, moves: list[Move]) -> None:
+        """Everything that may fail, as far as the budget goes."""
+        world = self._world
         if budget.timeouts:
-            spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
+            spent = world.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
             self._timeouts((*state[:-1], spent), moves)
         if budget.crashes:
-            spent = self.budgets.number(budget._replace(crashes=budget.crashes - 1))
+            spent = world.budgets.number(budget._replace(crashes=budget.crashes - 1))
             self._crashes((*state[:-1], spent), moves)
         if budget.breaks:
-            spent = self.budgets.number(budget._replace(breaks=budget.breaks - 1))
-            self._breaks((*state[:-1], spent), moves, product(range(self.count), range(self.n)))
+            spent = world.budgets.number(budget._replace(breaks=budget.breaks - 1))
+            self.breaks((*state[:-1], spent), moves, product(range(world.count), range(world.n)))
         if budget.lost_swaps:
-            spent = self.budgets.number(budget._replace(lost_swaps=budget.lost_swaps - 1))
+            spent = world.budgets.number(budget._replace(lost_swaps=budget.lost_swaps - 1))
             self._lost_swaps((*state[:-1], spent), moves)
         if budget.damages:
-            spent = self.budgets.number(budget._replace(damages=budget.damages - 1))
+            spent = world.budgets.number(budget._replace(damages=budget.damages - 1))
             self._damages((*state[:-1], spent), moves)
         if budget.deletions:
-            spent = self.budgets.number(budget._replace(deletions=budget.deletions - 1))
+            spent = world.budgets.number(budget._replace(deletions=budget.deletions - 1))
             self._deletion((*state[:-1], spent), moves)
         if budget.transit_damages:
-            spent = self.budgets.number(budget._replace(transit_damages=budget.transit_damages - 1))
+            spent = world.budgets.number(budget._replace(transit_damages=budget.transit_damages - 1))
             self._transit_damages((*state[:-1], spent), moves)
         if budget.losses:
-            spent = self.budgets.number(budget._replace(losses=budget.losses - 1))
+            spent = world.budgets.number(budget._replace(losses=budget.losses - 1))
             self._losses((*state[:-1], spent), moves)
         if budget.returns:
-            spent = self.budgets.number(budget._replace(returns=budget.returns - 1))
+            spent = world.budgets.number(budget._replace(returns=budget.returns - 1))
             self._returns((*state[:-1], spent), moves)
 
     def _timeouts(self, state: State, moves: list[Move]) -> None:
-        for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
-            moves.extend(self._lost(state, slot, name))
-        for client in range(1, self.count):
-            who = self.clients.parts[state[self.at_client + client]]
+        world = self._world
+        for slot, name in world.writer_driver.losable(world.clients.parts[state[world.at_client]]):
+            moves.extend(self.lost(state, slot, name))
+        for client in range(1, world.count):
+            who = world.clients.parts[state[world.at_client + client]]
             if who.machine is None or who.idle:
                 continue
-            for bookie in range(self.n):
-                for request in self._outstanding(state, client, bookie):
-                    self._give_up(state, client, bookie, request, moves)
+            for bookie in range(world.n):
+                for request in self.outstanding(state, client, bookie):
+                    self.give_up(state, client, bookie, request, moves)
 
-    def _lost(self, state: State, slot: int, name: BookieId) -> list[Move]:
+    def lost(self, state: State, slot: int, name: BookieId) -> list[Move]:
         """The writer gives a bookie up."""
-        memo = self._memo("lost")
-        found = memo.get((state[self.at_client], slot))
+        world = self._world
+        memo = world._memo("lost")
+        found = memo.get((state[world.at_client], slot))
         if found is None:
-            outcomes = self.writer_driver.lost(self.clients.parts[state[self.at_client]], slot, name)
-            found = [self._client_move(0, outcome, f"lost {name}", kind="timeout") for outcome in outcomes]
-            memo[state[self.at_client], slot] = found
-        return [(move[0], self._client_after(list(state), 0, move)) for move in found]
+            outcomes = world.writer_driver.lost(world.clients.parts[state[world.at_client]], slot, name)
+            found = [world._client_move(0, outcome, f"lost {name}", kind="timeout") for outcome in outcomes]
+            memo[state[world.at_client], slot] = found
+        return [(move[0], world._client_after(list(state), 0, move)) for move in found]
 
-    def _outstanding(self, state: State, client: int, bookie: int) -> list[Request]:
-        link = self.links.parts[state[self.at_link + client * self.n + bookie]]
+    def outstanding(self, state: State, client: int, bookie: int) -> list[Request]:
+        """The requests of a client that a bookie has not answered."""
+        world = self._world
+        link = world.links.parts[state[world.at_link + client * world.n + bookie]]
         waiting = [request for request, waits in link.requests if waits]
         waiting += [reply[0] for reply in link.replies]
         waiting += [
             record[2][1]
-            for record in self.bookies.parts[state[bookie]].journal
+            for record in world.bookies.parts[state[bookie]].journal
             if record[2] and record[2][0] == client and record[2][2]
         ]
         return waiting
 
-    def _give_up(self, state: State, client: int, bookie: int, request: Request, moves: list[Move]) -> None:
-        who = self.clients.parts[state[self.at_client + client]]
-        driver = self.driver_of(client)
+    def give_up(self, state: State, client: int, bookie: int, request: Request, moves: list[Move]) -> None:
+        """A client waits no longer for a response."""
+        world = self._world
+        who = world.clients.parts[state[world.at_client + client]]
+        driver = world.driver_of(client)
         if not driver.waits_for(who, request):
             return
         new = list(state)
-        place = self.at_link + client * self.n + bookie
-        new[place] = self.links.number(self.links.parts[state[place]].given_up(request))
-        before = self.bookies.parts[state[bookie]]
+        place = world.at_link + client * world.n + bookie
+        new[place] = world.links.number(world.links.parts[state[place]].given_up(request))
+        before = world.bookies.parts[state[bookie]]
         journal = tuple(
             (
                 kind,
@@ -125,20 +144,21 @@ class Faults(WorldParts):
             )
             for kind, content, waiting in before.journal
         )
-        new[bookie] = self.bookies.number(before._replace(journal=journal))
+        new[bookie] = world.bookies.number(before._replace(journal=journal))
         command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
         for outcome in driver.gave_up(who, bookie, request):
-            move = self._client_move(client, outcome, command, kind="timeout")
-            moves.append((move[0], self._client_after([*new], client, move)))
+            move = world._client_move(client, outcome, command, kind="timeout")
+            moves.append((move[0], world._client_after([*new], client, move)))
 
     def _crashes(self, state: State, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            before = self.bookies.parts[state[bookie]]
+        world = self._world
+        for bookie in range(world.n):
+            before = world.bookies.parts[state[bookie]]
             if before.gone or (before.facts is None and not before.journal and not before.waiting):
                 continue
-            after = self.bookie_driver.crashed(before)
-            new = self._stopped(state, bookie, before, after)
-            if self._syncs_at_once(state):
+            after = world.bookie_driver.crashed(before)
+            new = world._stopped(state, bookie, before, after)
+            if world._syncs_at_once(state):
                 self._settle_disks(new)
             moves.append(
                 (Label(bookie_name(bookie), "crashes and starts again", (), kind="crash"), tuple(new))
@@ -146,8 +166,9 @@ class Faults(WorldParts):
 
     def _losses(self, state: State, moves: list[Move]) -> None:
         """A bookie goes for ever. What it holds and its fence stay as they are: of those who judge, none reads it."""
-        for bookie in range(self.n):
-            before = self.bookies.parts[state[bookie]]
+        world = self._world
+        for bookie in range(world.n):
+            before = world.bookies.parts[state[bookie]]
             if not before.gone:
                 after = before._replace(
                     journal=(),
@@ -159,97 +180,105 @@ class Faults(WorldParts):
                     condemned=0,
                     put=0,
                 )
-                new = self._stopped(state, bookie, before, after)
+                new = world._stopped(state, bookie, before, after)
                 moves.append((Label(bookie_name(bookie), "is lost for ever", (), kind="loss"), tuple(new)))
 
     def _transit_damages(self, state: State, moves: list[Move]) -> None:
         """An add of the writer arrives damaged: its bookie refuses it."""
-        for bookie in range(self.n):
-            place = self.at_link + bookie
-            link = self.links.parts[state[place]]
+        world = self._world
+        for bookie in range(world.n):
+            place = world.at_link + bookie
+            link = world.links.parts[state[place]]
             if not link.requests or link.requests[0][0][0] != "add":
                 continue
             (request, waits), rest = link.requests[0], link.requests[1:]
             link = link._replace(requests=rest)
             new = list(state)
             reply = (request, Answer.DAMAGED_IN_TRANSIT, None)
-            new[place] = self.links.number(link.answered(reply) if waits else link)
-            self._tidy(new, 0, place)
-            said = (f"-> {self.names[0]} {reply_text(reply)}",) if waits else ()
+            new[place] = world.links.number(link.answered(reply) if waits else link)
+            world._tidy(new, 0, place)
+            said = (f"-> {world.names[0]} {reply_text(reply)}",) if waits else ()
             command = f"refuses {request_text(request)}, damaged on its way"
-            label = Label(bookie_name(bookie), command, said, self.names[0], "transit damage")
+            label = Label(bookie_name(bookie), command, said, world.names[0], "transit damage")
             moves.append((label, tuple(new)))
 
     def _returns(self, state: State, moves: list[Move]) -> None:
         """A bookie that was gone is there again, with what it held."""
-        for number in range(self.n):
-            before = self.bookies.parts[state[number]]
+        world = self._world
+        for number in range(world.n):
+            before = world.bookies.parts[state[number]]
             if before.gone:
                 new = list(state)
-                new[number] = self.bookies.number(before._replace(gone=False))
+                new[number] = world.bookies.number(before._replace(gone=False))
                 label = Label(bookie_name(number), "is back with what it held", (), kind="return")
                 moves.append((label, tuple(new)))
 
     def _settle_disks(self, new: list[int]) -> None:
         """The last crash has been: what waits for a disk is on it now."""
-        for bookie in range(self.n):
-            after, replies = self._synced(self.bookies.parts[new[bookie]])
-            new[bookie] = self.bookies.number(after)
+        world = self._world
+        for bookie in range(world.n):
+            after, replies = world._synced(world.bookies.parts[new[bookie]])
+            new[bookie] = world.bookies.number(after)
             for client, reply in replies:
-                self._push_reply(new, client, bookie, reply)
+                world._push_reply(new, client, bookie, reply)
 
-    def _breaks(self, state: State, moves: list[Move], pairs: Iterable[tuple[int, int]]) -> None:
+    def breaks(self, state: State, moves: list[Move], pairs: Iterable[tuple[int, int]]) -> None:
+        """A connection of one of these pairs of client and bookie breaks."""
+        world = self._world
         for client, bookie in pairs:
-            place = self.at_link + client * self.n + bookie
-            link = self.links.parts[state[place]]
+            place = world.at_link + client * world.n + bookie
+            link = world.links.parts[state[place]]
             if not link.requests:
                 continue
             new = list(state)
-            new[place] = self.links.number(link.cut())
-            self._tidy(new, client, place)
+            new[place] = world.links.number(link.cut())
+            world._tidy(new, client, place)
             command = f"its connection to {bookie_name(bookie)} breaks"
-            moves.append((Label(self.names[client], command, (), kind="break"), tuple(new)))
+            moves.append((Label(world.names[client], command, (), kind="break"), tuple(new)))
 
     def _lost_swaps(self, state: State, moves: list[Move]) -> None:
-        for client in range(self.count):
-            questions = self.asks.parts[state[self.at_ask + client]]
+        world = self._world
+        for client in range(world.count):
+            questions = world.asks.parts[state[world.at_ask + client]]
             for index, ask in enumerate(questions):
                 if ask.kind != "swap" or not ask.waits:
                     continue
                 kept = () if ask.answer else (ask._replace(waits=False),)
                 rest = (*questions[:index], *kept, *questions[index + 1 :])
-                driver = self.driver_of(client)
-                who = self.clients.parts[state[self.at_client + client]]
+                driver = world.driver_of(client)
+                who = world.clients.parts[state[world.at_client + client]]
                 assert ask.record is not None
                 outcomes = driver.swap_answered(who, "unknown", ask.record, ask.version)
                 found = [
-                    self._client_move(client, outcome, "hears nothing of its swap", kind="lost swap")
+                    world._client_move(client, outcome, "hears nothing of its swap", kind="lost swap")
                     for outcome in outcomes
                 ]
-                self._with_questions(state, client, rest, found, moves)
+                world._with_questions(state, client, rest, found, moves)
 
     def _damages(self, state: State, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            before = self.bookies.parts[state[bookie]]
-            for entry in range(self.configuration.entries_written):
+        world = self._world
+        for bookie in range(world.n):
+            before = world.bookies.parts[state[bookie]]
+            for entry in range(world.configuration.entries_written):
                 if before.held >> entry & 1 and not before.damaged >> entry & 1 and not before.gone:
                     new = list(state)
-                    new[bookie] = self.bookies.number(before._replace(damaged=before.damaged | 1 << entry))
+                    new[bookie] = world.bookies.number(before._replace(damaged=before.damaged | 1 << entry))
                     label = Label(bookie_name(bookie), f"entry {entry} rots", (), kind="damage")
                     moves.append((label, tuple(new)))
 
     def _deletion(self, state: State, moves: list[Move]) -> None:
         """The owner deletes the ledger: the record goes, and every bookie gets it."""
-        store = self.stores.parts[state[self.at_store]]
+        world = self._world
+        store = world.stores.parts[state[world.at_store]]
         if store.record is None:
             return
         new = list(state)
-        new[self.at_store] = self.stores.number(Store(None, store.version + 1, store.closes, store.fault))
-        for bookie in range(self.n):
-            before = self.bookies.parts[state[bookie]]
+        new[world.at_store] = world.stores.number(Store(None, store.version + 1, store.closes, store.fault))
+        for bookie in range(world.n):
+            before = world.bookies.parts[state[bookie]]
             if before.facts is not None and not before.gone:
-                after, _, _ = self.bookie_driver.deliver(before, 0, ("delete",), waits=False)
-                new[bookie] = self.bookies.number(after)
-        if self._syncs_at_once(state):
+                after, _, _ = world.bookie_driver.deliver(before, 0, ("delete",), waits=False)
+                new[bookie] = world.bookies.number(after)
+        if world._syncs_at_once(state):
             self._settle_disks(new)
         moves.append((Label("owner", "deletes the ledger", (), kind="delete"), tuple(new)))

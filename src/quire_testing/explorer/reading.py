@@ -12,18 +12,24 @@ from quire_testing.explorer.parts import Budget, Label, Move, State, WorldParts
 from quire_testing.explorer.readers import ReaderMove
 
 
-class Reading(WorldParts):
+class Reading:
     """What readers do: each step is worked out once for a reader's state and that of the bookie that it asks."""
 
-    def _reader_moves(self, state: State, budget: Budget, moves: list[Move]) -> None:
-        for which in range(len(self.reader_names)):
-            self._moves_of_reader(state, which, budget, moves)
+    def __init__(self, world: WorldParts) -> None:
+        self._world = world
 
-    def _moves_of_reader(self, state: State, which: int, budget: Budget, moves: list[Move]) -> None:
+    def moves_of(self, state: State, budget: Budget, moves: list[Move]) -> None:
+        """Every step of every reader."""
+        for which in range(len(self._world.reader_names)):
+            self.moves_of_reader(state, which, budget, moves)
+
+    def moves_of_reader(self, state: State, which: int, budget: Budget, moves: list[Move]) -> None:
+        """Every step of one reader."""
+        world = self._world
         spent = None
         if budget.timeouts:
-            spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
-        place = self.at_reader + which
+            spent = world.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
+        place = world.at_reader + which
         for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
             new = list(state)
             new[place] = after
@@ -34,28 +40,30 @@ class Reading(WorldParts):
 
     def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
         """(label, the reader afterwards, whether no bookie was given up) of every step of one reader."""
-        memo = self._memo("reader")
-        number = state[self.at_reader + which]
-        key = (which, number, state[self.at_store], impatient, *state[: self.n])
+        world = self._world
+        memo = world._memo("reader")
+        number = state[world.at_reader + which]
+        key = (which, number, state[world.at_store], impatient, *state[: world.n])
         found = memo.get(key)
         if found is None:
             found = memo[key] = [
-                (self._reader_label(which, move), self.readers.number(move[3]), patient)
+                (self._reader_label(which, move), world.readers.number(move[3]), patient)
                 for move, patient in self._worked_out(number, state, impatient=impatient)
-                if move[3] != self.readers.parts[number]
+                if move[3] != world.readers.parts[number]
             ]
         return found
 
     def _worked_out(self, number: int, state: State, *, impatient: bool) -> Iterator[tuple[ReaderMove, bool]]:
-        driver, reader = self.reader_driver, self.readers.parts[number]
+        world = self._world
+        driver, reader = world.reader_driver, world.readers.parts[number]
         if reader.done:
             return
-        for move in driver.reads_record(reader, self.stores.parts[state[self.at_store]].record):
+        for move in driver.reads_record(reader, world.stores.parts[state[world.at_store]].record):
             yield move, True
         for move in driver.begins(reader):
             yield move, True
         for slot in driver.poll_slots(reader):
-            bookie = self.bookies.parts[state[driver.bookie_of(reader, slot)]]
+            bookie = world.bookies.parts[state[driver.bookie_of(reader, slot)]]
             for move in driver.polls(reader, slot, bookie):
                 yield move, True
         for slots, hears in (
@@ -63,12 +71,16 @@ class Reading(WorldParts):
             (driver.read_slots(reader), driver.hears_entries),
         ):
             for slot in slots:
-                yield hears(reader, slot, self.bookies.parts[state[driver.bookie_of(reader, slot)]]), True
+                yield (
+                    hears(reader, slot, world.bookies.parts[state[driver.bookie_of(reader, slot)]]),
+                    True,
+                )
                 if impatient:
                     yield hears(reader, slot, None), False
 
     def _reader_label(self, which: int, move: ReaderMove) -> Label:
+        world = self._world
         command, said, kind, _ = move
         other = command.rpartition(" from ")[2]
-        known = {bookie_name(number) for number in range(self.n)}
-        return Label(self.reader_names[which], command, said, other if other in known else "", kind)
+        known = {bookie_name(number) for number in range(world.n)}
+        return Label(world.reader_names[which], command, said, other if other in known else "", kind)

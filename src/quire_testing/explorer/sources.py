@@ -90,13 +90,13 @@ class SourcesWorld(LedgerWorld):
             self._questions_of(state, one, moves)
         elif kind == "disk":
             if self.bookies.parts[state[one]].journal and not self.syncs_at_once(state):
-                self._sync_moves(state, one, moves)
+                self.faults.sync_moves(state, one, moves)
         elif kind == "doubt":
-            self._doubt_moves_of(state, one, moves)
+            self.doubts.moves_of_bookie(state, one, moves)
         elif kind == "clearer":
-            self._clearing_moves(state, moves)
+            self.doubts.clearing_moves(state, moves)
         else:
-            self._moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
+            self.reading.moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
         return moves
 
     def syncs_at_once(self, state: State) -> bool:
@@ -170,9 +170,9 @@ class SourcesWorld(LedgerWorld):
             return self._timeouts_of((*state[:-1], spent), victim, aim)
         moves: list[Move] = []
         if kind == "breaks":
-            self._breaks(state, moves, self._breakable(state, victim, aim))
+            self.faults.breaks(state, moves, self._breakable(state, victim, aim))
         else:
-            self._faults(state, NOTHING_ELSE._replace(**{kind: left}), moves)
+            self.faults.moves_of(state, NOTHING_ELSE._replace(**{kind: left}), moves)
         return [(move[0].actor, [(move[0], (*move[1][:-1], spent))].copy) for move in moves]
 
     def _breakable(self, state: State, victim: int, aim: str) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ class SourcesWorld(LedgerWorld):
         found: list[Fault] = []
         if victim <= 0 and not aim:
             for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
-                found.append((self.names[0], partial(self._lost, state, slot, name)))
+                found.append((self.names[0], partial(self.faults.lost, state, slot, name)))
         for client in range(1, self.count) if victim < 0 else range(max(1, victim), victim + 1):
             who = self.clients.parts[state[self.at_client + client]]
             if who.machine is None or who.idle:
@@ -199,7 +199,7 @@ class SourcesWorld(LedgerWorld):
             found += [
                 (self.names[client], partial(self._given_up, state, client, bookie, request))
                 for bookie in range(self.n)
-                for request in self._outstanding(state, client, bookie)
+                for request in self.faults.outstanding(state, client, bookie)
                 if (not aim or request[0] == aim) and self.driver_of(client).waits_for(who, request)
             ]
             if client > self.configuration.recoverers:
@@ -208,7 +208,7 @@ class SourcesWorld(LedgerWorld):
 
     def _given_up(self, state: State, client: int, bookie: int, request: Request) -> list[Move]:
         moves: list[Move] = []
-        self._give_up(state, client, bookie, request, moves)
+        self.faults.give_up(state, client, bookie, request, moves)
         return moves
 
     def is_over(self, state: State) -> bool:

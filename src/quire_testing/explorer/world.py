@@ -32,6 +32,7 @@ from quire_testing.explorer.parts import (
     Move,
     State,
     Store,
+    WorldParts,
     legal,
     repaired_only,
 )
@@ -41,11 +42,15 @@ from quire_testing.explorer.repairing import Repairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 
-class LedgerWorld(Beginning, Faults, Reading, Doubts):
+class LedgerWorld(WorldParts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
         super().__init__(configuration, switches)
+        self.beginning = Beginning(self)
+        self.faults = Faults(self)
+        self.reading = Reading(self)
+        self.doubts = Doubts(self)
         self.repairs = Repairs(self)
         self.extras = Extras(self)
 
@@ -91,7 +96,7 @@ class LedgerWorld(Beginning, Faults, Reading, Doubts):
         """Every next step: a label and the state after it."""
         moves: list[Move] = []
         if self.stores.parts[state[self.at_store]] == NOT_CREATED:
-            return self._creations(state)
+            return self.beginning.creations(state)
         if self._over(state):
             return moves
         self._messages(state, moves)
@@ -99,15 +104,15 @@ class LedgerWorld(Beginning, Faults, Reading, Doubts):
         self._store_moves(state, moves)
         budget = self.budgets.parts[state[self.at_budget]]
         if not self._syncs_at_once(state):
-            self._syncs(state, moves)
+            self.faults.syncs(state, moves)
         if not self.configuration.journal:
-            self._doubt_moves(state, moves)
+            self.doubts.moves_of(state, moves)
         if self.reader_names:
-            self._reader_moves(state, budget, moves)
+            self.reading.moves_of(state, budget, moves)
         if self.configuration.collects:
             self.extras.moves_of(state, moves)
         if any(budget):
-            self._faults(state, budget, moves)
+            self.faults.moves_of(state, budget, moves)
         if budget.timeouts and self.configuration.repairers:
             self._silences(state, budget, moves)
         return moves

@@ -113,7 +113,7 @@ class Play:
         )
         assert created.result() == 0
         self.writer.open(record, 0, self.clock, absent)
-        self.store = self.world.created(record, absent)
+        self.store = self.world.beginning.created(record, absent)
 
     def _creates(self, away: Sequence[BookieId]) -> None:
         """The writer places and creates the ledger while these bookies are away."""
