@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import code_size
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +32,35 @@ LONG_FUNCTIONS = {
     "src/quire/cli/demo/story.py:tell": "the demo's steps in order; cutting them apart would hide the order",
 }
 """Functions past the limit (`path:name`), each with its reason."""
+
+SETTINGS = "a frozen record of settings: one a line, with its unit, its default and its limit"
+CONNECTION = "what a connection receives into is `FrameProtocol`, on the way of every byte; the rest is who waits for what"
+WORLD = "the tables of a world and where each part stands in a state; its steps are in components"
+LARGE_CLASSES = {
+    "quire.bookie.bookkeeper_connection.BookKeeperConnection": CONNECTION,
+    "quire.bookie.client_connection.ClientConnection": CONNECTION,
+    "quire.bookie.connection.Connection": CONNECTION,
+    "quire.net.channel.Channel": CONNECTION,
+    "quire.bookie.config.BookieConfig": SETTINGS,
+    "quire.client.config.ClientConfig": SETTINGS,
+    "quire.spark.options.ReadOptions": SETTINGS,
+    "quire_testing.explorer.configuration.Configuration": SETTINGS,
+    "quire.bookie.server.BookieServer": "the parts of one bookie, in the order in which they begin and end",
+    "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
+    "quire.client.writer.LedgerWriter": "`WriterDriver`, which carries out effects, and the side that callers see",
+    "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
+    "quire.core.finding_end.EndSearch": "a verdict reads the answers to the fence and the votes of a window together",
+    "quire.core.rules.Rules": "every judgement in one record, of which a mutant replaces one",
+    "quire.spark.decode.ArrowBuilder": "the columns of one Arrow batch in the making, a list each",
+    "quire.storage.journal.Journal": "the group in the making, the groups on their way, and who is told of both",
+    "quire.storage.ledger_storage.LedgerStorage": "the parts of one disk, in the order in which they begin and end",
+    "quire_testing.history.ledger.LedgerJudge": "what one ledger's events said so far, compared as they come",
+    "quire_testing.explorer.parts.WorldParts": WORLD,
+    "quire_testing.explorer.world.LedgerWorld": WORLD,
+    "quire_testing.explorer.sources.SourcesWorld": WORLD,
+    "quire_testing.replay.world.ProgramWorld": WORLD,
+}
+"""Classes of more than 20 fields (`tools/code_size.py`), each with its reason."""
 
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 """Bytes from a peer or a disk are parsed, never executed."""
@@ -131,6 +161,21 @@ def test_tests_do_not_sleep(path):
     """They wait for a condition: tests/support/waiting.py."""
     slept = [line for call, line in calls(ast.parse(path.read_text())) if call in {"time.sleep", "sleep"}]
     assert slept == []
+
+
+def test_classes_of_many_fields_have_a_reason():
+    """Give a part of it a state of its own, held as one field; or say here why it has none."""
+    assert set(code_size.count().large_classes()) == LARGE_CLASSES.keys()
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_nothing_is_put_into_an_objects_dictionary(path):
+    named = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__"
+    ]
+    assert named == []
 
 
 def test_the_exceptions_are_still_needed():

@@ -23,6 +23,17 @@ class Faults:
 
     def __init__(self, world: WorldParts) -> None:
         self._world = world
+        self._kinds = (
+            ("timeouts", self._timeouts),
+            ("crashes", self._crashes),
+            ("breaks", self._all_breaks),
+            ("lost_swaps", self._lost_swaps),
+            ("damages", self._damages),
+            ("deletions", self._deletion),
+            ("transit_damages", self._transit_damages),
+            ("losses", self._losses),
+            ("returns", self._returns),
+        )
 
     def syncs(self, state: State, moves: list[Move]) -> None:
         """Every disk may sync."""
@@ -60,34 +71,12 @@ class Faults:
 
     def moves_of(self, state: State, budget: Budget, moves: list[Move]) -> None:
         """Everything that may fail, as far as the budget goes."""
-        world = self._world
-        if budget.timeouts:
-            spent = world.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
-            self._timeouts((*state[:-1], spent), moves)
-        if budget.crashes:
-            spent = world.budgets.number(budget._replace(crashes=budget.crashes - 1))
-            self._crashes((*state[:-1], spent), moves)
-        if budget.breaks:
-            spent = world.budgets.number(budget._replace(breaks=budget.breaks - 1))
-            self.breaks((*state[:-1], spent), moves, product(range(world.count), range(world.n)))
-        if budget.lost_swaps:
-            spent = world.budgets.number(budget._replace(lost_swaps=budget.lost_swaps - 1))
-            self._lost_swaps((*state[:-1], spent), moves)
-        if budget.damages:
-            spent = world.budgets.number(budget._replace(damages=budget.damages - 1))
-            self._damages((*state[:-1], spent), moves)
-        if budget.deletions:
-            spent = world.budgets.number(budget._replace(deletions=budget.deletions - 1))
-            self._deletion((*state[:-1], spent), moves)
-        if budget.transit_damages:
-            spent = world.budgets.number(budget._replace(transit_damages=budget.transit_damages - 1))
-            self._transit_damages((*state[:-1], spent), moves)
-        if budget.losses:
-            spent = world.budgets.number(budget._replace(losses=budget.losses - 1))
-            self._losses((*state[:-1], spent), moves)
-        if budget.returns:
-            spent = world.budgets.number(budget._replace(returns=budget.returns - 1))
-            self._returns((*state[:-1], spent), moves)
+        budgets = self._world.budgets
+        for kind, happens in self._kinds:
+            left = getattr(budget, kind)
+            if left:
+                spent = budgets.number(budget._replace(**{kind: left - 1}))
+                happens((*state[:-1], spent), moves)
 
     def _timeouts(self, state: State, moves: list[Move]) -> None:
         world = self._world
@@ -221,6 +210,9 @@ class Faults:
             new[bookie] = world.bookies.number(after)
             for client, reply in replies:
                 world._push_reply(new, client, bookie, reply)
+
+    def _all_breaks(self, state: State, moves: list[Move]) -> None:
+        self.breaks(state, moves, product(range(self._world.count), range(self._world.n)))
 
     def breaks(self, state: State, moves: list[Move], pairs: Iterable[tuple[int, int]]) -> None:
         """A connection of one of these pairs of client and bookie breaks."""
