@@ -26,7 +26,7 @@ DRAWN = (
     "X14",
     "reader-record",
     "X22",
-    "F-30",
+    "log-sends-early",
     "collector-missing-twice",
     "collector-zxid",
 )

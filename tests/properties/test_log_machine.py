@@ -553,7 +553,7 @@ def play(world: World, *lines: str) -> None:
             ],
         ),
         (
-            "F-30 send to the next before the former is confirmed",
+            "log-sends-early send to the next before the former is confirmed",
             {"may_send_to_next": lambda *, previous_confirmed: True},
             ["- open", "0 work 9 3", "0 append", "0 roll", "0 work 9 2", "0 append"],
         ),

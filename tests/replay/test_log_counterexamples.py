@@ -64,12 +64,14 @@ def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     played = saved(name).replay_shipped(stage)
     assert played.violation is None
     assert played.rested
-    assert (played.read is None) == (name == "F-10"), "only a list that a sink has spoilt is refused"
+    assert (played.read is None) == (name == "log-fences-last-two"), (
+        "only a list that a sink has spoilt is refused"
+    )
 
 
 def test_the_list_of_f_10_is_refused_before_its_rule_is_asked():
     """The mutant needs a second fix out: reading a list asks whether it is a possible one."""
-    found = saved("F-10")
+    found = saved("log-fences-last-two")
     with pytest.raises(DriverDiffersError, match="ended: abandoned"):
         replay_log(found.world, found.result.path, found.mutant.switches, kind=KeptLog)
 

@@ -65,7 +65,7 @@ class ClassicWorld:
     Args:
         ack_quorum: Qa; the write quorum is the number of bookies.
         entries: the specification's SendLimit, with one add in flight.
-        mended: slips that are left out, of "S2", "S5" and "S6" (protocol reference 11).
+        mended: slips that are left out, of "S2", "S5" and "S6" ("The slips of the sources").
     """
 
     def __init__(

@@ -75,7 +75,7 @@ ADVANCING: Final[dict[str, Any]] = {
     "recovery_header_lac": lambda lac_at_start, lac_now: lac_now,
     "lac_after_add": _raised_by_every_add,
 }
-"""D8 and F-19 are the two halves of one defect: the sender of such headers, and the reader that relies on them."""
+"""D8 and recovery-adds-raise-lac are the two halves of one defect: the sender of such headers, and the reader that relies on them."""
 
 
 def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
@@ -351,7 +351,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         deleted_refuses_adds=lambda: False,
     ),
     with_rules(
-        "F-19",
+        "recovery-adds-raise-lac",
         "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
         TWO_TWICE,
         "I10",
@@ -359,7 +359,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         **ADVANCING,
     ),
     with_rules(
-        "F-21",
+        "absent-below-quorum",
         "a writer goes on when absent slots leave no ack quorum",
         Configuration(timeouts=1),
         "F1",

@@ -359,7 +359,7 @@ class LogWorld(Trims):
         return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
 
     def _stages(self, state: LogState) -> tuple[Label, LogState]:
-        """A sink commits a closed ledger to the log; its place and offsets come later (decisions F-10, F-34)."""
+        """A sink commits a closed ledger to the log; its place and offsets come later (docs/decisions/024-adoption.md)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
         adoption = Adoption((LogItem(LedgerId(number), state=ItemState.CLOSED),))
@@ -376,7 +376,7 @@ class LogWorld(Trims):
         )
 
     def _adopts(self, state: LogState) -> tuple[Label, LogState]:
-        """A sink puts a closed ledger at the list's end, whatever is open (the placement rule of F-10 is out)."""
+        """A sink puts a closed ledger at the list's end, whatever is open (the rule of placement is out)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
         item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)

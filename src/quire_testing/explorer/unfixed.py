@@ -118,7 +118,7 @@ class PublishesIntoAnyFragment(RepairMachine):
 
 
 class DeletesFirst(TrimMachine):
-    """F-32: what is about to leave the list is deleted before that is written."""
+    """What is about to leave the list is deleted before that is written."""
 
     __slots__ = ()
 

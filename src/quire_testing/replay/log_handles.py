@@ -57,7 +57,7 @@ class HeadStore(ScriptedStore):
         shared: the heads' space.
         elections: the elections' space.
         blind: "open" or "roll" when such a compare-and-swap is taken now whatever the version (X20-swap, X22), and
-            merged into what is there; "trim" when it is taken as it is (F-32-swap).
+            merged into what is there; "trim" when it is taken as it is (log-blind-truncation).
     """
 
     def __init__(self, shared: MemorySpace, elections: MemorySpace, blind: Callable[[], str]) -> None:
@@ -122,7 +122,7 @@ class AnybodyMayLead:
 
 
 class UncheckedHeads(LogHeads):
-    """Heads whose reader does not ask whether the list is a possible one (a second fix that F-10 needs out)."""
+    """Heads whose reader does not ask whether the list is a possible one (a second fix that log-fences-last-two needs out)."""
 
     async def read(self, log_id: bytes) -> tuple[LogHead, int] | None:
         """A head as its record says."""
@@ -131,7 +131,7 @@ class UncheckedHeads(LogHeads):
 
 
 class GuessingLeader(LogLeader):
-    """X21, F-30: a leader that must send before a first offset is known takes 0."""
+    """X21, log-sends-early: a leader that must send before a first offset is known takes 0."""
 
     def _serve(self, effect: fx.Serve) -> None:
         super()._serve(replace(effect, first_offset=effect.first_offset or 0))

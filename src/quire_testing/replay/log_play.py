@@ -56,7 +56,7 @@ class NoNetwork:
 
 
 def log_kind(switches: Switches, configuration: LogConfiguration) -> type[KeptLog]:
-    """The programs that can do what a mutant's rules say: F-10, X21 and F-30 need more out than their rule."""
+    """The programs that can do what a mutant's rules say: log-fences-last-two, X21 and log-sends-early need more out than their rule."""
     rules = switches.rules
     if rules.may_serve(list_written=False) or rules.may_send_to_next(previous_confirmed=False):
         return GuessedLog
