@@ -75,12 +75,12 @@ class Connection(ClientConnection):
         self.enter(SHUT)
         transport, self.transport = self.transport, None
         self.opened()  # the protocol's own connection has its own clock
-        heir = BookKeeperConnection(self._server)
+        other = BookKeeperConnection(self._server)
         self._budget.leave(self)
         self._server.disconnected(self)
-        transport.set_protocol(heir)
-        heir.connection_made(transport)
-        heir.take_over(start)
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        other.take_over(start)
         return True
 
     def hello_received(self, body: memoryview) -> None:
