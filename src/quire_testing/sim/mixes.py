@@ -223,11 +223,11 @@ MIXES: Final = {
         ),
         Mix(
             "streams",
-            "leaders of two elections take a stream over from each other; pauses, power cuts, lost store answers, clock jumps",
+            "leaders of two elections take a stream over from each other, a repairer copies, a bookie may be lost for ever; pauses, power cuts, lost store answers, clock jumps",
             "streams",
             SMALL,
             10,
-            ("leader1", "leader2", "leader3", "leader4", "tail", "reader"),
+            ("leader1", "leader2", "leader3", "leader4", "tail", "reader", "repairer"),
             {
                 **_NETWORK,
                 FaultKind.PAUSE: 5,
@@ -350,7 +350,12 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
     _swarm(settings, chance, names)
     if mix.name == "hunt":
         _hunt(settings, chance, names)
-    if mix.workload in {"repair", "autorecovery"}:
+    is_lost = mix.workload in {"repair", "autorecovery"}
+    if (
+        mix.workload == "streams"
+    ):  # with Qa = 1 the lost bookie may be the only one that acknowledged an entry
+        is_lost = chance.random() < 0.4 and settings.shape[3] > 1
+    if is_lost:
         when = min(int(5 * MS * (1.0 - chance.random()) ** -1.0), 4000 * MS)
         settings.faults.append(Fault(Phase.BEGIN, when, FaultKind.LOST, chance.choice(names)))
     return settings

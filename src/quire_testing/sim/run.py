@@ -272,6 +272,8 @@ class _End:
             self.world.saw("a loss keeps a stream from being taken over")
         elif wrong:
             self._stuck(wrong)
+        elif record is not None and len(self.world.bookies) > record.ensemble_size:
+            await self._repair_all(partial(self.workload.repairs.run, self.process.name, client))
 
     async def _is_undecidable(self, ledger_id: int) -> bool:
         """Whether too few bookies can say what became of an open ledger's end: others are in doubt, or lost.
@@ -317,12 +319,11 @@ class _End:
         if tries == TRIES:  # what daemons do not mark, as what bookies that were away lack, stays missing
             world.history.note(self.process.name, "quiescent", guaranteed=True)
         lost = {one.server.bookie_id for one in world.bookies.values() if one.lost and one.server is not None}
-        for box in self.workload.boxes:
-            record = world.record(box.ledger_id)
+        for ledger_id in (*(box.ledger_id for box in self.workload.boxes), self.workload.streams.stream_id):
+            record = world.record(ledger_id)
             names_lost = record and any(lost & {*fragment.ensemble} for fragment in record.fragments)
-            undecided = box.ledger_id in self._undecided
-            if names_lost and not undecided and await self._is_there(box.ledger_id):
-                world.broken(f"F5: ledger {box.ledger_id} names a bookie that is lost, after the last repair")
+            if names_lost and ledger_id not in self._undecided and await self._is_there(ledger_id):
+                world.broken(f"F5: ledger {ledger_id} names a bookie that is lost, after the last repair")
 
     async def _is_there(self, ledger_id: int) -> bool:
         assert self.process.client is not None

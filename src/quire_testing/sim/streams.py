@@ -21,6 +21,7 @@ from quire_testing.history import Operation, entry_hash, entry_hashes
 from quire_testing.sim.faults import Phase
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.programs import SimClient
+from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.responses import answer
 from quire_testing.sim.world import World
 
@@ -30,8 +31,12 @@ ELECTIONS: Final = 2
 TERMS: Final = 2
 """So often each client takes the stream over."""
 POLL_SECONDS: Final = 0.002
+COMES_SECONDS: Final = 0.05
+"""So long the later leaders wait for an append, before they look whether the first one has ended."""
 LEAD_SECONDS: Final = 3.0
 """So long a client waits for the lead, at most."""
+AGAIN: Final = 0.2
+"""How often a stream is read again although nothing was appended since."""
 TAIL_SECONDS: Final = 1.0
 """So long a tail waits, before it looks whether anybody writes."""
 TRIES: Final = 12
@@ -49,19 +54,24 @@ class UnknownAppend:
 class StreamPrograms:
     """The clients of a world's stream.
 
+    Args:
+        world: in which they run.
+        repairs: what its repairer does.
+
     Attributes:
         stream_id: -1 before it is created.
         doubts: appends of which nobody knows yet what became of them.
         over: the leaders that have ended.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, repairs: RepairPrograms) -> None:
+        self._world, self._repairs = world, repairs
         self._settings, self._history = world.settings, world.history
         self.stream_id = -1
         self.doubts: list[UnknownAppend] = []
         self.over: list[str] = []
         self._appended = 0
+        self._coming: list[asyncio.Future[None]] = []
 
     def stream_of(self, client: QuireClient) -> UnboundedLedger:
         """The stream, as a client has it."""
@@ -70,12 +80,14 @@ class StreamPrograms:
     async def run(
         self, process: SimClient, connect: Callable[[SimClient], Coroutine[Any, Any, QuireClient]]
     ) -> None:
-        """A leader, the tail or the reader, by the name of the process."""
+        """A leader, the tail, the reader or the repairer, by the name of the process."""
         name, client = process.name, await connect(process)
         if name == "tail":
             await self.tail(name, client)
         elif name == "reader":
             await self.reader(name, client)
+        elif name == "repairer":
+            await self._repairs.again(name, client, lambda: not self._goes_on())
         else:
             await self.leader(name, client, int(name.removeprefix("leader")) - 1)
 
@@ -101,7 +113,9 @@ class StreamPrograms:
         """The second and the later ones come at the add at which the run's take-over is, or later."""
         creator = self._world.clients["leader1"].loop
         while creator.alive and not self.over and self._appended < self._settings.takeover_at:
-            await asyncio.sleep(POLL_SECONDS)
+            coming = asyncio.get_running_loop().create_future()
+            self._coming.append(coming)
+            await asyncio.wait([coming], timeout=COMES_SECONDS)
         await asyncio.sleep((number - 1) * self._settings.second_ns / SECOND)
 
     async def _create(self, stream: UnboundedLedger) -> None:
@@ -179,6 +193,10 @@ class StreamPrograms:
             answer(operation, error)
             raise
         self._appended += 1
+        if self._appended == self._settings.takeover_at:
+            for coming in self._coming:
+                if not coming.done():
+                    coming.set_result(None)
         future.add_done_callback(partial(self._ended, name, payload, operation))
         return future
 
@@ -254,9 +272,12 @@ class StreamPrograms:
     async def reader(self, name: str, client: QuireClient) -> None:
         """Read some entries now and then, each time with a record of its own."""
         stream, chance = self.stream_of(client), self._world.chance(name)
+        seen = -1
         while self._goes_on():
             await asyncio.sleep(0.02 + chance.random() ** 3)
-            if self.stream_id >= 0:
+            news = self._appended + len(self.over)
+            if self.stream_id >= 0 and (news > seen or chance.random() < AGAIN):
+                seen = news
                 await self.read(name, stream, chance.randrange(1 + self._appended))
 
     async def read(self, name: str, stream: UnboundedLedger, first: int) -> int:

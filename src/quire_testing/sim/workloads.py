@@ -63,10 +63,10 @@ class Workload:
         self.world = world
         self.settings = world.settings
         self.history = world.history
-        self.tasks: list[asyncio.Task[Any]] = []
+        self._left: list[asyncio.Task[Any]] = []
         self.boxes: list[LedgerBox] = []
         self.repairs = RepairPrograms(world)
-        self.streams = StreamPrograms(world)
+        self.streams = StreamPrograms(world, self.repairs)
 
     def start(self) -> None:
         """Start all of them."""
@@ -108,7 +108,7 @@ class Workload:
 
     def _program(self, name: str, program: Any, *args: Any) -> None:
         process = self.world.clients.get(name) or self.world.client(name)
-        self.tasks.append(process.loop.spawn(self._guarded(process, program, *args), name))
+        self._left.append(process.loop.spawn(self._guarded(process, program, *args), name))
 
     async def _guarded(self, process: SimClient, program: Any, *args: Any) -> None:
         try:
@@ -119,7 +119,9 @@ class Workload:
 
     def over(self) -> bool:
         """Whether every program has ended, or its process has."""
-        return all(task.done() or not task.get_loop().alive for task in self.tasks)  # type: ignore[attr-defined]
+        while self._left and (self._left[-1].done() or not self._left[-1].get_loop().alive):  # type: ignore[attr-defined]
+            self._left.pop()
+        return not self._left
 
     async def _client(self, process: SimClient) -> QuireClient:
         while True:
