@@ -2,7 +2,8 @@
 
 One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
 bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed. Of an open ledger the last fragment is left out: what it
-will hold is not decided. A bookie that does not respond is "unknown", never "missing".
+will hold is not decided. A bookie that does not respond is "unknown", never "missing". A stream's entry is looked for
+under the term that the record's ranges name; what another term left there is "extra".
 
 Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
 """
@@ -28,6 +29,7 @@ from quire.core.quorum import told_through
 from quire.core.repair_marks import MarkReason, RepairMark
 from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.wire.entries import Entries
+from quire.wire.native_bodies import ANY_TERM
 from quire.wire.responses import ReadReply
 
 WINDOW_BYTES = 4 << 20
@@ -56,6 +58,7 @@ class CopyVerdict(StrEnum):
 
 
 IN_LIMBO = "limbo"
+NO_TERMS = "its program does not know streams"
 _MARKED = {CopyVerdict.MISSING: MarkReason.HOLE, CopyVerdict.CORRUPT: MarkReason.DAMAGE}
 
 
@@ -131,6 +134,8 @@ class ReplicaCheck:
             bookie: who is asked.
             mine: all its shares of the ledger.
         """
+        if self._knows_no_terms(bookie):
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS) for share in mine]
         answer, held = Answer.TIMED_OUT, list[HeldInterval]()
         if bookie not in self._bookies.without_lists:
             answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
@@ -194,8 +199,17 @@ class ReplicaCheck:
         if bookie in self._silent:
             found.append(Finding(first, last, CopyVerdict.UNKNOWN, self._silent[bookie].name))
             return last + 1
+        if self._knows_no_terms(bookie):
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, NO_TERMS))
+            return last + 1
         reply = await self._bookies.read(
-            bookie, self._access, first, last, _READ_BYTES, timeout_ms=self._timeout_ms
+            bookie,
+            self._access,
+            first,
+            last,
+            _READ_BYTES,
+            timeout_ms=self._timeout_ms,
+            origin_term=part.origin_term or ANY_TERM,
         )
         if reply.answer in NEGATIVES:
             found += _findings(part, part.ids(), CopyVerdict.MISSING, reply.answer.name)
@@ -205,7 +219,7 @@ class ReplicaCheck:
                 self._silent[bookie] = reply.answer
             found.append(Finding(first, last, CopyVerdict.UNKNOWN, reply.answer.name))
             return last + 1
-        entries, bad, _ = open_runs(reply.runs, self._access, first, last)
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term)
         ids = entries.entry_ids
         through = told_through(
             first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
@@ -245,6 +259,10 @@ class ReplicaCheck:
             found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
         found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
 
+    def _knows_no_terms(self, bookie: BookieId) -> bool:
+        """Whether this is a stream, and the bookie's program is one that would answer as if it were a ledger."""
+        return self._record.terms is not None and bookie in self._bookies.without_terms()
+
     async def _doubt(self, bookie: BookieId) -> str:
         """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""
         answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
@@ -263,12 +281,13 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
 
 
 def _too_much(mine: Sequence[BookieShare], held: Sequence[HeldInterval]) -> list[Finding]:
-    """Stretches of held entries that lie in no share of the bookie."""
+    """Stretches of held entries that lie in no share of the bookie, or have another origin term."""
     found: list[Finding] = []
-    for low, high, *_ in held:
+    ordered = sorted(mine, key=lambda each: each.first)
+    for low, high, _, _, term in held:
         at = low
-        for share in sorted(mine, key=lambda each: each.first):
-            if share.first <= high and share.last >= at:
+        for share in ordered:
+            if share.origin_term == term and share.first <= high and share.last >= at:
                 if at < share.first:
                     found.append(Finding(at, share.first - 1, CopyVerdict.EXTRA))
                 at = share.last + 1

@@ -1,6 +1,6 @@
-"""What each bookie should hold of a closed ledger, and what of it a bookie's own list does not have.
+"""What each bookie should hold of a ledger or stream, and what of it a bookie's own list does not have.
 
-Source: BookKeeper protocol, "Write Quorums"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
+Source: BookKeeper protocol, "Write Quorums"; `docs/formats/native-protocol.md`, LIST_ENTRIES; docs/protocol/streams.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import residues_of_slot
+from quire.core.terms import by_origin
 
 Stretch: TypeAlias = tuple[int, int]
 """Ids from the first to the last, both included."""
@@ -30,13 +31,17 @@ class HeldInterval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BookieShare:
-    """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`)."""
+    """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`).
+
+    `origin_term` is the term that wrote all of them, of a stream; 0 of a ledger.
+    """
 
     bookie: BookieId
     first: int
     last: int
     period: int
     residues: int
+    origin_term: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -62,33 +67,40 @@ class BookieShare:
 
     def cut(self, first: int, last: int) -> BookieShare:
         """The part of it from `first` to `last`."""
-        return BookieShare(
-            self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues
-        )
+        first, last = max(first, self.first), min(last, self.last)
+        return BookieShare(self.bookie, first, last, self.period, self.residues, self.origin_term)
 
 
 def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[BookieShare]:
     """What each bookie should hold of a ledger: a share for each fragment and slot that is not empty.
+
+    Of a stream what lies before its start is left out, and there is a share for each term of a fragment.
 
     Args:
         record: the ledger's record.
         last_entry: how far to look in a ledger that is not closed; without it its last fragment is left out.
     """
     size, write_quorum = record.ensemble_size, record.write_quorum
+    start = 0 if record.terms is None else record.terms.start
     for index, fragment in enumerate(record.fragments):
         last = record.last_entry_of_fragment(index)
         if last is None:
             last = last_entry
         if last is None or last < fragment.first_entry:
             continue
-        for slot, bookie in enumerate(fragment.ensemble):
-            residues = residues_of_slot(slot, size, write_quorum)
-            yield BookieShare(bookie, fragment.first_entry, last, size, residues)
+        for first, end, term in by_origin(max(fragment.first_entry, start), last, record.ranges):
+            for slot, bookie in enumerate(fragment.ensemble):
+                residues = residues_of_slot(slot, size, write_quorum)
+                yield BookieShare(bookie, first, end, size, residues, term)
 
 
 def not_held(share: BookieShare, held: Sequence[HeldInterval]) -> list[int]:
-    """The ids of a share that no interval holds."""
-    near = [each for each in held if each.first <= share.last and each.last >= share.first]
+    """The ids of a share that no interval of its term holds."""
+    near = [
+        each
+        for each in held
+        if each.origin_term == share.origin_term and each.first <= share.last and each.last >= share.first
+    ]
     if any(each.first <= share.first and each.last >= share.last and each.period == 1 for each in near):
         return []
     there = {

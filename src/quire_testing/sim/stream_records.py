@@ -15,6 +15,7 @@ from quire.core.quorum import write_set
 from quire.core.transcript import record_text
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView
+from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History
 from quire_testing.sim.programs import SimBookie
 
@@ -33,7 +34,11 @@ def illegal_stream_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
         return f"U4: {name} was in term {old.term} and is in term {new.term}"
     if before.state is LedgerState.CLOSED:
         same = replace(after, custom=before.custom) == before
-        return "" if same else f"U4: {name} was closed and is {record_text(after)}"
+        return (
+            ""
+            if same or repaired_only(before, replace(after, custom=before.custom))
+            else f"U4: {name} was closed and is {record_text(after)}"
+        )
     if new.term > old.term:
         announced = after.state is LedgerState.IN_RECOVERY and (new.ranges, after.fragments) == (
             old.ranges,

@@ -19,7 +19,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
-from quire.core.shares import HeldInterval, not_held, shares
+from quire.core.shares import not_held, shares
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
@@ -232,7 +232,12 @@ class World:
             first = int(before.ranges[-1].first_entry)
             if lacking := lacks_ack_quorum(record, self.bookies, first):
                 self.broken(lacking)
-        if record.fragments != before.fragments:
+        if record.fragments == before.fragments:
+            return
+        if repaired_only(before, replace(record, custom=before.custom)):
+            self.saw("a repair replaces a bookie of a stream")
+            self._check_replaced(before, record)
+        else:
             self.saw("the ensemble of a stream changes")
 
     def _check_replaced(self, before: LedgerMetadata, record: LedgerMetadata) -> None:
@@ -242,7 +247,7 @@ class World:
             bookie = self.bookies[share.bookie.partition(".")[0]]
             if share in known or not bookie.up or bookie.server is None:
                 continue
-            held = [HeldInterval(*each) for each in bookie.server.storage.held(record.ledger_id)]
+            held = list(bookie.server.storage.held_from(record.ledger_id, 0))
             if lacking := not_held(share, held):
                 self.broken(
                     f"RR2: ledger {record.ledger_id} names {bookie.name}, which lacks entry {lacking[0]}"

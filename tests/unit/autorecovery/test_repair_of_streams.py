@@ -6,6 +6,7 @@ Source: docs/protocol/repair.md, "Streams"; docs/protocol/streams.md.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.client import Client
 from quire.client.copying import copies
+from quire.client.scrubbing import NO_TERMS, CopyVerdict, Finding, ReplicaCheck, windows
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
 from quire.core.answers import Answer
@@ -21,6 +23,7 @@ from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.repair_effects import RepairOutcome
 from quire.core.repair_marks import LedgerRepairs, MarkReason, WaitsFor
+from quire.core.shares import BookieShare, shares
 from quire.metadata.repairs import Stored
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
@@ -214,3 +217,68 @@ def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment() -
         assert named(-1) != {*ensemble}
         cluster.until(lambda: cluster.marked() == {}, 600)
         assert ensemble[0] not in named(0) | named(-1)
+
+
+async def _looked_at(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 5) as cluster:
+        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        record = await stream.show()
+        check = ReplicaCheck(client.bookies, record, 1000)
+        by_bookie: dict[BookieId, list[BookieShare]] = {}
+        for share in shares(record):
+            by_bookie.setdefault(share.bookie, []).append(share)
+        decided = record.last_fragment.first_entry
+        parts = [(each.first, each.last, each.origin_term) for each in by_bookie[gone]]
+        assert parts == [(0, COUNT - 1, 2), (COUNT, decided - 1, 3)]
+        dirty = record.fragments[0].ensemble[1]
+        for bookie, mine in by_bookie.items():
+            listed = await check.audit(bookie, mine)
+            read = [await check.scrub(part) for share in mine for part in windows(record, share)]
+            found = [finding for window in read for finding in window.findings]
+            if bookie == gone:
+                assert {each.verdict for each in (*listed, *found)} == {CopyVerdict.UNKNOWN}
+                continue
+            assert sum(window.entries for window in read) == decided
+            assert found == [], "what another term left is not read"
+            extra = [Finding(COUNT, COUNT, CopyVerdict.EXTRA)] if bookie == dirty else []
+            assert listed == extra
+        other = next(iter({*by_bookie} - {gone, dirty}))
+        prints = [
+            [
+                (await check.scrub(part)).fingerprints
+                for share in by_bookie[bookie]
+                for part in windows(record, share)
+            ]
+            for bookie in (dirty, other)
+        ]
+        assert prints[0] == prints[1]
+        # Under the wrong term nothing is there: a bookie that has only what another term left lacks the entry.
+        wrong = [replace(share, origin_term=share.origin_term + 7) for share in by_bookie[other]]
+        assert {each.verdict for each in await check.audit(other, wrong)} == {
+            CopyVerdict.MISSING,
+            CopyVerdict.EXTRA,
+        }
+        read = [await check.scrub(share) for share in wrong]
+        assert [(f.first, f.last, f.verdict) for window in read for f in window.findings] == [
+            (share.first, share.last, CopyVerdict.MISSING) for share in wrong
+        ]
+
+
+def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: Path) -> None:
+    run(_looked_at(tmp_path))
+
+
+async def _older_program(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, 5) as cluster:
+        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        record = await stream.show()
+        client.bookies.without_terms = lambda: sorted(cluster.servers)  # type: ignore[method-assign]
+        check = ReplicaCheck(client.bookies, record, 1000)
+        (share, *_) = [share for share in shares(record) if share.bookie != gone]
+        unknown = [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS)]
+        assert await check.audit(share.bookie, [share]) == unknown
+        assert (await check.scrub(share)).findings == unknown
+
+
+def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(tmp_path: Path) -> None:
+    run(_older_program(tmp_path))

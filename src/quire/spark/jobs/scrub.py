@@ -1,10 +1,10 @@
 """Every stored copy looked at, by many machines: which are missing, damaged, too many, or unlike the others.
 
-    quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID] [--audit] [--mark] [--dry-run]
+    quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID | --stream NAME] [--audit] [--mark] [--dry-run]
 
 `--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. No copy is changed; `--mark`
 marks what is missing, damaged or in limbo, so that auto-recovery repairs it. An open ledger is looked at up to its last
-decided fragment. What a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
+decided fragment, and so is a stream. What a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
 of a bookie's share, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
 
 Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
@@ -98,8 +98,8 @@ class ScrubPlan:
 
     Attributes:
         units: the work.
-        ledgers: closed ledgers that it covers.
-        open_ledgers: ledgers that are not closed, which it covers up to their last decided fragment.
+        ledgers: closed ledgers and streams that it covers.
+        open_ledgers: ledgers and streams that are not closed, which it covers up to their last decided fragment.
     """
 
     units: tuple[ScrubUnit, ...]
@@ -142,6 +142,7 @@ def plan(
     *,
     logs: Sequence[str] = (),
     ledgers: Sequence[int] = (),
+    streams: Sequence[str] = (),
     audit: bool = False,
     mark: bool = False,
     timeout_ms: int = 10_000,
@@ -152,16 +153,17 @@ def plan(
     Args:
         uri: the cluster.
         logs: only the ledgers of these logs.
-        ledgers: only these ledgers (besides those of `logs`). Without either, all.
+        ledgers: only these ledgers (besides those of `logs`).
+        streams: only these streams. Without any of the three, all ledgers and streams.
         audit: compare lists only.
         mark: mark what is wrong for repair.
         timeout_ms: how long a bookie may take for a response.
         unit_bytes: payload that a task reads.
 
     Raises:
-        NoSuchLogError, NoSuchLedgerError: one that was named is not there.
+        NoSuchLogError, NoSuchLedgerError, NoSuchStreamError: one that was named is not there.
     """
-    records = cluster.call(uri, _records, tuple(logs), tuple(ledgers))
+    records = cluster.call(uri, _records, tuple(logs), tuple(ledgers), tuple(streams))
     closed = sum(record.state is LedgerState.CLOSED for record in records)
     found: list[ScrubUnit] = []
     by_bookie: dict[str, list[tuple[LedgerMetadata, BookieShare]]] = {}
@@ -332,7 +334,7 @@ def _row(found: Finding, mine: Sequence[BookieShare]) -> Fields:
 async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fields]) -> list[Fields]:
     """Findings about a ledger that was deleted meanwhile are none; one that was changed cannot be judged by its old record."""
     try:
-        now = await client.ledger_metadata(record.ledger_id)
+        now, _ = await client.both_records.read(record.ledger_id)
     except NoSuchLedgerError:
         return []
     if _decided(now, record) == _decided(record, record):
@@ -357,22 +359,23 @@ def _decided(now: LedgerMetadata, record: LedgerMetadata) -> object:
 
 
 async def _records(
-    client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...]
+    client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...], streams: tuple[str, ...]
 ) -> list[LedgerMetadata]:
-    wanted = list(ledgers)
+    wanted = [*ledgers, *[int(await client.stream_store.find(name)) for name in streams]]
+    named = bool(wanted)
     for name in logs:
         wanted += [item.ledger_id for item in (await client.log(name).describe()).items]
-    if not logs and not ledgers:
-        wanted = [ledger_id async for ledger_id in client.ledgers()]
+    if not logs and not named:
+        wanted = [ledger_id async for ledger_id in client.both_records.ids()]
     found: list[LedgerMetadata] = []
     for some in batched(dict.fromkeys(wanted), 64):
-        answers = await asyncio.gather(*map(client.ledger_metadata, some), return_exceptions=True)
+        answers = await asyncio.gather(*map(client.both_records.read, some), return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, NoSuchLedgerError) and not ledgers:
+            if isinstance(answer, NoSuchLedgerError) and not named:
                 continue  # deleted between the list and now
             if isinstance(answer, BaseException):
                 raise answer
-            found.append(answer)
+            found.append(answer[0])
     return sorted(found, key=lambda record: record.ledger_id)
 
 
@@ -453,6 +456,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
         arguments.cluster,
         logs=arguments.log or (),
         ledgers=arguments.ledger or (),
+        streams=arguments.stream or (),
         audit=arguments.audit,
         mark=arguments.mark,
         timeout_ms=arguments.timeout_ms,
@@ -474,12 +478,9 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     parser = command.parser("scrub", "look at every stored copy and say what is wrong", one_log=False)
-    parser.add_argument(
-        "--log", action="append", metavar="NAME", help="only this log's ledgers; may be repeated"
-    )
-    parser.add_argument(
-        "--ledger", action="append", type=int, metavar="ID", help="only this ledger; may be repeated"
-    )
+    parser.add_argument("--log", action="append", metavar="NAME", help="only this log's ledgers, or those")
+    parser.add_argument("--ledger", action="append", type=int, metavar="ID", help="the same of a ledger")
+    parser.add_argument("--stream", action="append", metavar="NAME", help="the same of a stream")
     parser.add_argument(
         "--audit", action="store_true", help="compare the bookies' lists only; reads no entry"
     )
