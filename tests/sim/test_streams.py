@@ -83,14 +83,16 @@ SEEN = (
     "fault: pause",
     "fault: power",
     "fault: clock jump",
+    "fault: lost for ever",
+    "a repair ends: whole",
     "an answer of the metadata store is lost after the change",
 )
 
 
 @pytest.mark.timeout(36_000)
 def test_no_simulated_take_over_breaks_an_invariant() -> None:
-    """Two leaders at a time; what `resolve` says of each append is held against what readers saw."""
-    run_seeds("simulated_take_overs", 16, 100_000, mixes=("streams",), seen=SEEN)
+    """Two leaders at a time; what `resolve` says of each append is held against what readers saw. RR2 and F5 of what is repaired."""
+    run_seeds("simulated_take_overs", 16, 100_000, mixes=("streams",), seen=SEEN, words=("repair",))
 
 
 FOUND_BY_RUNS = {"X23": 2, "X24": 19, "X33": 0, "own-term": 36, "X49": 7}

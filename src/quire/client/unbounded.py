@@ -300,7 +300,7 @@ class UnboundedLedger:
                 hole.first,
                 hole.last,
             )
-        return LedgerWriter(
+        writer = LedgerWriter(
             record,
             taken.version,
             LedgerAccess.of(record, take_over.term),
@@ -309,6 +309,8 @@ class UnboundedLedger:
             taken.last_entry,
             taken.length,
         )
+        writer.bookies_changed()  # those that left before it was there are replaced, also if it never appends
+        return writer
 
     def _not_taken(
         self, result: e.RecoveryClosed | e.RecoveryInconclusive | e.RecoveryFailed, stream_id: LedgerId

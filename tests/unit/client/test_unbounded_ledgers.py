@@ -241,6 +241,30 @@ async def test_a_stream_goes_on_without_one_of_its_three_bookies(tmp_path) -> No
 
 
 @run
+async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left_before(tmp_path) -> None:
+    async with small_cluster(tmp_path, 4) as cluster:
+        mine, theirs = await streams(cluster)
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        gone = writer.metadata.last_fragment.ensemble[1]
+        await writer.release()
+        await cluster.stop_bookie(gone)
+        context = theirs._context
+        theirs._context = replace(
+            context, config=replace(context.config, left_wait_ms_min=0, left_wait_ms_max=0)
+        )
+        await theirs.open_writer()
+
+        async def is_replaced() -> bool:
+            return gone not in (await mine.show()).last_fragment.ensemble
+
+        await until_async(is_replaced, "the bookie that left to be replaced")
+        record = await mine.show()
+        assert [each.first_entry for each in record.fragments] == [0, 1]
+        assert (record.state, record.term, len(record.ranges)) == (LedgerState.OPEN, 3, 3)
+
+
+@run
 async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster)
