@@ -252,7 +252,7 @@ class Upgrade:
         if self.scale.commands and self.checks_values:
             refused = await asyncio.to_thread(NEW.quire, "cluster", "upgrade", "--cluster", self.uri)
             assert bookie.id in refused.stderr
-            assert "nobody can tell with which program" in documented(refused.stderr)
+            assert "so their versions are unknown" in documented(refused.stderr)
         await asyncio.to_thread(bookie.start, NEW)
 
     @property

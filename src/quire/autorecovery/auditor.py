@@ -244,7 +244,7 @@ class Auditor:
         self.report = report
         gone = ", ".join(f"{bookie} ({seconds} s)" for bookie, seconds in report.gone.items()) or "none"
         if not report.concluded:
-            _LOG.warning("the audit came to no conclusion and is done again: %s", report.why)
+            _LOG.warning("the audit was inconclusive and will be repeated: %s", report.why)
         else:
             _LOG.info("audit: %d ledgers read, %d marked; gone: %s", report.ledgers, report.marked, gone)
 
@@ -256,5 +256,7 @@ class Auditor:
                 try:
                     await duty()
                 except QuireError as error:
-                    _LOG.warning("a duty beside the audit failed, and is done again in an hour: %s", error)
+                    _LOG.warning(
+                        "a periodic task of the auditor failed and will be repeated in an hour: %s", error
+                    )
             await asyncio.sleep(DUTIES_S)

@@ -116,7 +116,7 @@ def _stop(*, as_json: bool) -> int:
     """Ctrl-C, or the end of the input, where a question was asked."""
     cause = sys.exc_info()[1]
     if cause is not None and isinstance(cause.__context__, EOFError):
-        text = "The question was not answered: nothing was done. Give --yes where there is nobody to ask."
+        text = "The question was not answered: nothing was done. Give --yes where there is no terminal."
         return report(MisuseError(text), as_json=as_json)
     report(KeyboardInterrupt(), as_json=as_json)
     return EXIT_INTERRUPTED

@@ -148,7 +148,7 @@ def holdings(held: Sequence[HeldShare]) -> list[str]:
     for each in held:
         for part in each.missing[:LISTED_MAX]:
             known = any(first <= part.last and last >= part.first for first, last in each.holes)
-            what = "a hole that the record tells of" if known else "the record does not tell of it"
+            what = "a hole that the record lists" if known else "the record does not list it"
             lines.append(
                 f"  {each.bookie} lacks entries {part.first:,}..{part.last:,} ({part.count:,}): {what}"
             )
@@ -156,7 +156,7 @@ def holdings(held: Sequence[HeldShare]) -> list[str]:
             lines.append(f"  {each.bookie} lacks {len(each.missing) - LISTED_MAX:,} more ranges")
         if each.is_known and not each.missing:
             lines += [
-                f"  {each.bookie}: the hole {first:,}..{last:,} that the record tells of is filled"
+                f"  {each.bookie}: the hole {first:,}..{last:,} that the record lists is filled"
                 for first, last in each.holes[:LISTED_MAX]
             ]
     if silent:

@@ -215,7 +215,7 @@ class CollectorMachine:
         if own.store.generation != store.generation:
             return f"this store is of generation {store.generation}, the one before was of {own.store.generation}"
         if shown is None:
-            return f"the store has no counter of this bookie's passes, which had come to {own.passes}"
+            return f"the store has no counter of this bookie's passes, whose last value was {own.passes}"
         if self._rules.store_went_back(
             own_chain=own.chain, own=own.passes, shown_chain=shown.chain, shown=shown.passes
         ):

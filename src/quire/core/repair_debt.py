@@ -69,7 +69,7 @@ class LedgerDebt:
         gone: bookies that are gone and that decided fragments name.
         undecided: bookies that are gone and that a fragment names whose end is not decided.
         limbo: bookies that are in limbo for this ledger.
-        stale_notes: whether the record tells of holes that are filled.
+        stale_notes: whether the record lists holes that are filled.
     """
 
     ledger_id: int

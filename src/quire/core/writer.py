@@ -800,7 +800,7 @@ class WriterMachine:
             )
             self.waits.check()
         else:
-            assert not window.pending, "an ended writer owes nobody an answer"
+            assert not window.pending, "an ended writer has no entry that waits"
         if self.status is Status.WRITING:
             assert change.ensemble == record.last_fragment.ensemble, "entries go where the record says"
             assert change.status is ChangeStatus.IDLE

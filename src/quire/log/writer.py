@@ -516,7 +516,7 @@ class LogWriter:
             self._opened.set_exception(self._unsent_error)
             self._opened.exception()  # nothing else reads it if the opening was cancelled
         # A caller that lost the log may never close this handle: its candidacy is withdrawn at once. What else
-        # is under way, as the deletion of a ledger that was created in vain, goes on.
+        # is under way, as the deletion of a ledger that is not needed any more, goes on.
         if self._ending is None:
             self._start(self._give_place_up())
 

@@ -68,7 +68,7 @@ def test_bookies_that_are_away_are_named_and_need_force(path):
     async def scenario():
         async with registered(path, a=NEW, b=NEW):
             said = await quire(path, code=1)
-            assert "1 bookie is not registered, and nobody can tell with which program: c:3181" in said
+            assert "1 bookie is not registered, so their versions are unknown: c:3181" in said
             assert "--force" in said
             assert json.loads(await quire(path, "--json", "--force")) == {
                 "cluster": f"sqlite:{path}",

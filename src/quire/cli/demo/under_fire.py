@@ -108,7 +108,7 @@ def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bul
     """
     writer.wait_until(lambda it: it.acknowledged >= bulk.share(6), lambda _count: None)
     acknowledged = writer.kill()
-    narrator.say(f"writer killed with SIGKILL; it had been told that {acknowledged:,} records are durable")
+    narrator.say(f"writer killed with SIGKILL; {acknowledged:,} of its records are acknowledged")
     successor = WriterProcess(cluster, LOG, bulk.root, bulk.files, bulk.rate)
     try:
         successor.wait_until(lambda it: it.opened is not None, lambda _count: None)
