@@ -16,7 +16,7 @@ from quire.core.after_loss import AfterLoss
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.closing import Closing
 from quire.core.ensemble_change import EnsembleChange
-from quire.core.finding_end import EndSearch
+from quire.core.finding_end import EndSearch, FenceAnswers, Votes
 from quire.core.garbage import CollectorMachine
 from quire.core.log import LogMachine
 from quire.core.log_fencing import Fencing
@@ -55,6 +55,8 @@ PARTS = {
         Closing,
         RecoveryMachine,
         EndSearch,
+        FenceAnswers,
+        Votes,
         WriteBack,
         ReadMachine,
         LacMachine,

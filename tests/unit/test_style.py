@@ -49,7 +49,6 @@ LARGE_CLASSES = {
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
     "quire.client.writer.LedgerWriter": "`WriterDriver`, which carries out effects, and the side that callers see",
     "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
-    "quire.core.finding_end.EndSearch": "a verdict reads the answers to the fence and the votes of a window together",
     "quire.core.rules.Rules": "every judgement in one record, of which a mutant replaces one",
     "quire.spark.decode.ArrowBuilder": "the columns of one Arrow batch in the making, a list each",
     "quire.storage.journal.Journal": "the group in the making, the groups on their way, and who is told of both",

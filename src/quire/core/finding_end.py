@@ -61,6 +61,118 @@ END_TABLE: Final = StateTable(
 
 
 @dataclass(slots=True, eq=False)
+class FenceAnswers:
+    """The responses of the last fragment's bookies to the fencing LAC read.
+
+    Attributes:
+        known: slots that answered it, as a mask; `failed`: those that did not.
+        lacs: the LAC that a slot reported, by ascending slot.
+        lafr: the highest LAFR that was reported.
+    """
+
+    known: int = 0
+    failed: int = 0
+    lacs: dict[int, int] = field(default_factory=dict)
+    lafr: int = NO_ENTRY
+
+    def take(self, slot: int, *, known: bool) -> None:
+        """A slot answered, or did not."""
+        bit = 1 << slot
+        self.known, self.failed = self.known | known * bit, self.failed | (not known) * bit
+
+    def take_lac(self, slot: int, lac: int, lafr: int) -> None:
+        """A slot reported its LAC and LAFR."""
+        self.lacs = dict(sorted({**self.lacs, slot: lac}.items()))
+        self.lafr = max(self.lafr, lafr)
+
+    def check(self) -> None:
+        """Assert what must always hold."""
+        assert list(self.lacs) == sorted(self.lacs), "LACs stand in the order of their slots"
+
+
+@dataclass(slots=True, eq=False)
+class Votes:
+    """The window of ids that is read, and what each slot said of each of them.
+
+    Attributes:
+        first: the first id of the window; `last`: the last one.
+        positive: for each id the slots that have it, as a mask; `negative`: that deny it; `unknown`: that cannot tell.
+        lengths: for each id the length in the header of an entry that was found.
+        told: each slot's responses cover every id up to here.
+        asked: the ids that each slot was asked for and has not answered yet.
+    """
+
+    first: int = 0
+    last: int = -1
+    positive: list[int] = field(default_factory=list)
+    negative: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    asked: list[tuple[int, int] | None] = field(default_factory=list)
+
+    def open(self, first: int, count: int) -> None:
+        """Begin a window of so many ids, on which nobody has voted."""
+        self.first, self.last = first, first + count - 1
+        self.positive, self.negative, self.unknown, self.lengths = ([0] * count for _ in range(4))
+        self.told = [first - 1] * len(self.asked)
+
+    def ask(self, lap: int) -> list[tuple[int, int]]:
+        """Ask each idle slot for what its responses do not cover: (slot, first id); the last one is the window's."""
+        found = [
+            (slot, max(told, lap) + 1)
+            for slot, told in enumerate(self.told)
+            if self.asked[slot] is None and told < self.last
+        ]
+        for slot, first in found:
+            self.asked[slot] = (first, self.last)
+        return found
+
+    def count(
+        self,
+        slot: int,
+        asked: tuple[int, int],
+        entries: Mapping[int, int],
+        unknown: Sequence[tuple[int, int]],
+    ) -> None:
+        """A slot has these entries, with the lengths in their headers, and cannot tell of those ranges."""
+        bit, base, last = 1 << slot, self.first, self.last
+        positive, lengths = self.positive, self.lengths
+        for entry_id, length in entries.items():
+            if base <= entry_id <= last and asked[0] <= entry_id <= asked[1]:
+                if not positive[entry_id - base]:
+                    lengths[entry_id - base] = length
+                positive[entry_id - base] |= bit
+        for lower, upper in unknown:
+            for i in range(max(lower, base) - base, min(upper, last) - base + 1):
+                if not positive[i] & bit:
+                    self.unknown[i] |= bit
+
+    def count_rest(self, slot: int, first: int, through: int, *, negative: bool) -> None:
+        """Of the other ids from `first` on up to `through` a slot said that they are not there, or cannot tell."""
+        bit, base = 1 << slot, self.first
+        votes = self.negative if negative else self.unknown
+        for i in range(max(first, base) - base, min(through, self.last) - base + 1):
+            if not (self.positive[i] | self.unknown[i]) & bit:
+                votes[i] |= bit
+        self.told[slot] = max(self.told[slot], min(through, self.last))
+
+    def found_after(self, lap: int, masks: Sequence[int], needed: int) -> list[int]:
+        """The lengths of the entries after `lap` that so many bookies of their write sets have, without a gap."""
+        base, positive = self.first, self.positive
+        begin = i = lap + 1 - base
+        while i < len(positive) and (positive[i] & masks[(base + i) % len(masks)]).bit_count() >= needed:
+            i += 1
+        return self.lengths[begin:i]
+
+    def check(self) -> None:
+        """Assert what must always hold."""
+        for positive, negative, unknown in zip(self.positive, self.negative, self.unknown, strict=True):
+            assert not negative & positive, "a slot has one vote"
+            assert not unknown & negative, "unknown is never negative"
+
+
+@dataclass(slots=True, eq=False)
 class EndSearch:
     """The search for one ledger's end. Others read its fields, and only it changes them.
 
@@ -76,8 +188,8 @@ class EndSearch:
         lap: every entry up to here is recoverable.
         length: the length in the header of the last entry that was recovered.
         final_quorum: how many bookies of a write set must have an entry in the end.
-        window_last: the last id of the window.
-        asked: the ids that each slot was asked for and has not answered yet.
+        fence: what the bookies answered to the fence.
+        votes: the window of ids, and what the bookies said of each.
     """
 
     record: LedgerMetadata
@@ -90,24 +202,11 @@ class EndSearch:
     lap: int = field(default=NO_ENTRY, init=False)
     length: int = field(default=0, init=False)
     final_quorum: int = field(default=0, init=False)
-    window_last: int = field(default=-1, init=False)
+    fence: FenceAnswers = field(default_factory=FenceAnswers, init=False)
+    votes: Votes = field(default_factory=Votes, init=False)
     _masks: tuple[int, ...] = field(default=(), init=False)
     _needed: tuple[int, int] = field(default=(0, 0), init=False)
     """How many bookies of a write set must have an entry to recover it, and how many must deny it to end the ledger."""
-    _known: int = field(default=0, init=False)
-    """Slots that answered the fence; `_failed`: those that did not."""
-    _failed: int = field(default=0, init=False)
-    _lacs: dict[int, int] = field(default_factory=dict, init=False)
-    _lafr: int = field(default=NO_ENTRY, init=False)
-    _window_first: int = field(default=0, init=False)
-    # Votes per id of the window as masks of slots, and the length found in the entry's header.
-    _positive: list[int] = field(default_factory=list, init=False)
-    _negative: list[int] = field(default_factory=list, init=False)
-    _unknown: list[int] = field(default_factory=list, init=False)
-    _lengths: list[int] = field(default_factory=list, init=False)
-    asked: list[tuple[int, int] | None] = field(default_factory=list, init=False)
-    _told: list[int] = field(default_factory=list, init=False)
-    """Each slot's responses cover every id up to here."""
     _waited: bool = field(default=False, init=False)
     _asked_again: bool = field(default=False, init=False)
 
@@ -122,31 +221,30 @@ class EndSearch:
             Whether the fence covers by it, so that reading begins; or what is missing, if it cannot cover any more.
         """
         assert END_TABLE.acts["fenced"][self.status]
-        rules, bit, reading = self.rules, 1 << slot, self.status is not EndStatus.FENCING
+        rules, fence = self.rules, self.fence
         known = rules.counts_as_known(answer)
         if known and self.ensemble[slot] not in self.ignored_lacs:
-            self._lacs = dict(sorted({**self._lacs, slot: last_add_confirmed}.items()))
-            self._lafr = max(self._lafr, lafr)
-        self._known, self._failed = self._known | known * bit, self._failed | (not known) * bit
-        if reading:
+            fence.take_lac(slot, last_add_confirmed, lafr)
+        fence.take(slot, known=known)
+        if self.status is not EndStatus.FENCING:
             return False
         record, size = self.record, self.record.ensemble_size
         quorums = record.write_quorum, record.ack_quorum
-        if rules.covers(self._known, size, *quorums):
+        if rules.covers(fence.known, size, *quorums):
             self._needed = rules.positive_votes_needed(*quorums), rules.negative_votes_needed(*quorums)
-            highest = max(self._lacs.values(), default=NO_ENTRY)
+            highest = max(fence.lacs.values(), default=NO_ENTRY)
             self.final_quorum = rules.final_quorum(record)
             if self.final_quorum > record.ack_quorum:
                 highest = min(
-                    highest, self._lafr
+                    highest, fence.lafr
                 )  # no digest vouches for a LAFR, which is never above the LAC
             self.start = self.lap = rules.recovery_start(highest, record.fragments[-1].first_entry)
             self.status = END_TABLE.moved[self.status, EndStatus.READING]
-            self.asked = [None] * size
+            self.votes.asked = [None] * size
             self._masks = write_set_masks(size, record.write_quorum)
             return True
-        if self._known | self._failed == (1 << size) - 1:
-            return RecoveryInconclusive(NO_ENTRY, self._names(self._failed & ~self._known))
+        if fence.known | fence.failed == (1 << size) - 1:
+            return RecoveryInconclusive(NO_ENTRY, self._names(fence.failed & ~fence.known))
         return False
 
     # --- the window ------------------------------------------------------------------------------------------------
@@ -155,12 +253,10 @@ class EndSearch:
         count, terms = self.window_entries, self.record.terms
         if terms is not None and (end := last_of_range(self.lap + 1, terms.ranges)) is not None:
             count = min(count, end - self.lap)  # a request names one origin term
-        self._window_first, self.window_last = self.lap + 1, self.lap + count
-        self._positive, self._negative, self._unknown, self._lengths = ([0] * count for _ in range(4))
-        self._told = [self.lap] * self.record.ensemble_size
+        self.votes.open(self.lap + 1, count)
 
     def asks(self, *, anew: bool = False) -> list[tuple[int, int]]:
-        """Each idle slot, with the first id that its responses do not cover yet: it is asked up to `window_last`.
+        """Each idle slot, with the first id that its responses do not cover yet: it is asked up to `votes.last`.
 
         Args:
             anew: the window begins at what follows the recovered entries, and nobody has voted on it.
@@ -168,14 +264,7 @@ class EndSearch:
         assert END_TABLE.acts["asks"][self.status]
         if anew:
             self._open_window()
-        found = [
-            (slot, max(told, self.lap) + 1)
-            for slot, told in enumerate(self._told)
-            if self.asked[slot] is None and told < self.window_last
-        ]
-        for slot, first in found:
-            self.asked[slot] = (first, self.window_last)
-        return found
+        return self.votes.ask(self.lap)
 
     def answered(
         self,
@@ -192,41 +281,25 @@ class EndSearch:
             in order, as far as the votes reach.
         """
         assert END_TABLE.acts["answered"][self.status]
-        asked, self.asked[slot] = self.asked[slot], None
+        votes = self.votes
+        asked, votes.asked[slot] = votes.asked[slot], None
         assert asked is not None, "it was asked"
         first, last = asked
-        bit, base, window_last = 1 << slot, self._window_first, self.window_last
-        positive, lengths = self._positive, self._lengths
         through = last  # of an error; and most answers vouch for all that was asked
         absent_is_negative = self.rules.counts_as_negative(Answer.NO_ENTRY if answer is Answer.OK else answer)
         if answer is Answer.OK and vouched_through < last:
             size = self.record.ensemble_size
             residues = residues_of_slot(slot, size, self.record.write_quorum)
             through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
-        for entry_id, length in entries.items():
-            if base <= entry_id <= window_last and first <= entry_id <= last:
-                if not positive[entry_id - base]:
-                    lengths[entry_id - base] = length
-                positive[entry_id - base] |= bit
-        for lower, upper in unknown:
-            for i in range(max(lower, base) - base, min(upper, window_last) - base + 1):
-                if not positive[i] & bit:
-                    self._unknown[i] |= bit
+        votes.count(slot, asked, entries, unknown)
         if through < first:
             # A response that does not cover the first id asked for: waiting for more would never end.
             through, absent_is_negative = last, False
-        votes = self._negative if absent_is_negative else self._unknown
-        for i in range(max(first, base) - base, min(through, window_last) - base + 1):
-            if not (positive[i] | self._unknown[i]) & bit:
-                votes[i] |= bit
-        self._told[slot] = max(self._told[slot], min(through, window_last))
-        needed, masks = self._needed[0], self._masks
-        begin = i = self.lap + 1 - base
-        while i < len(positive) and (positive[i] & masks[(base + i) % len(masks)]).bit_count() >= needed:
-            i += 1
-        if i > begin:
-            self.lap, self.length = base + i - 1, lengths[i - 1]
-        return lengths[begin:i]
+        votes.count_rest(slot, first, through, negative=absent_is_negative)
+        lengths = votes.found_after(self.lap, self._masks, self._needed[0])
+        if lengths:
+            self.lap, self.length = self.lap + len(lengths), lengths[-1]
+        return lengths
 
     # --- verdicts --------------------------------------------------------------------------------------------------
 
@@ -239,16 +312,17 @@ class EndSearch:
         """
         assert END_TABLE.acts["conclude"][self.status]
         entry_id = self.lap + 1
-        i = entry_id - self._window_first
-        if i == len(self._positive):
+        votes = self.votes
+        i = entry_id - votes.first
+        if i == len(votes.positive):
             return EndStep.GO_ON
         asked_of = self._masks[entry_id % len(self._masks)]
-        if (self._negative[i] & asked_of).bit_count() < self._needed[1]:
-            if (self._positive[i] | self._negative[i] | self._unknown[i]) & asked_of != asked_of:
+        if (votes.negative[i] & asked_of).bit_count() < self._needed[1]:
+            if (votes.positive[i] | votes.negative[i] | votes.unknown[i]) & asked_of != asked_of:
                 return EndStep.GO_ON
-            return RecoveryInconclusive(EntryId(entry_id), self._names(self._unknown[i] & asked_of))
+            return RecoveryInconclusive(EntryId(entry_id), self._names(votes.unknown[i] & asked_of))
         silent = self._silent_about(entry_id)
-        if any(lac >= entry_id for lac in self._lacs.values()):
+        if any(lac >= entry_id for lac in self.fence.lacs.values()):
             return EndStep.AGAIN if self.asks_again() else self.contradicted(entry_id, silent)
         if silent and not self._waited:
             if self.status is EndStatus.WAITING:
@@ -270,7 +344,9 @@ class EndSearch:
 
     def contradicted(self, entry_id: int, silent: Sequence[BookieId]) -> RecoveryInconclusive:
         """The result where enough bookies deny an entry, and the LACs of others say that it is acknowledged."""
-        told = [(self.ensemble[slot], EntryId(lac)) for slot, lac in self._lacs.items() if lac >= entry_id]
+        told = [
+            (self.ensemble[slot], EntryId(lac)) for slot, lac in self.fence.lacs.items() if lac >= entry_id
+        ]
         return RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(told))
 
     def measured(self, length: int) -> None:
@@ -282,8 +358,9 @@ class EndSearch:
 
         A bookie that holds no copy of this entry is asked too: it has answered the fence before, with its LAC.
         """
-        cannot_tell = self._unknown[entry_id - self._window_first] if self._asked_again else 0
-        silent = (slot for slot, told in enumerate(self._told) if told < entry_id or cannot_tell >> slot & 1)
+        votes = self.votes
+        cannot_tell = votes.unknown[entry_id - votes.first] if self._asked_again else 0
+        silent = (slot for slot, told in enumerate(votes.told) if told < entry_id or cannot_tell >> slot & 1)
         return tuple(self.ensemble[slot] for slot in silent)
 
     def _names(self, slots: int) -> tuple[BookieId, ...]:
@@ -295,12 +372,11 @@ class EndSearch:
         if self.status is EndStatus.FENCING:
             assert self.lap == self.start == NO_ENTRY, "nothing is judged before the fence covers"
             return
-        assert self.rules.covers(self._known, record.ensemble_size, record.write_quorum, record.ack_quorum)
+        assert self.rules.covers(
+            self.fence.known, record.ensemble_size, record.write_quorum, record.ack_quorum
+        )
         assert self.start >= record.last_fragment.first_entry - 1, "I6: never below the last fragment"
         assert self.start <= self.lap, "reading goes forward"
+        self.fence.check()
         if self.status is not EndStatus.FOUND:
-            for positive, negative, unknown in zip(
-                self._positive, self._negative, self._unknown, strict=True
-            ):
-                assert not negative & positive, "a slot has one vote"
-                assert not unknown & negative, "unknown is never negative"
+            self.votes.check()

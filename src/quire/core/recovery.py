@@ -311,7 +311,7 @@ class RecoveryMachine:
         if (
             not RECOVERY_TABLE.acts["read_answered"][self.status]
             or end.status is EndStatus.FOUND
-            or end.asked[slot] is None
+            or end.votes.asked[slot] is None
         ):
             return
         if answer is Answer.UNAUTHORISED:
@@ -386,7 +386,7 @@ class RecoveryMachine:
     def _ask(self, *, anew: bool = False) -> None:
         """Read on, in this window or in a new one."""
         end = self.end
-        asks, last = end.asks(anew=anew), EntryId(end.window_last)
+        asks, last = end.asks(anew=anew), EntryId(end.votes.last)
         original, fence = self._reads
         ensemble = end.ensemble if original else self.back.change.ensemble
         self.out += [
@@ -420,7 +420,7 @@ class RecoveryMachine:
                 self._measure()
         elif back.lengths and back.lengths[-1] - back.lengths[0] > self._window_bytes:
             return  # goes on when some of it is confirmed
-        elif end.lap < end.window_last:
+        elif end.lap < end.votes.last:
             self._ask()
         elif end.lap - back.lac < self._window_entries:
             self._ask(anew=True)

@@ -195,9 +195,10 @@ def settle(machine: RecoveryMachine) -> None:
     if end.status is EndStatus.FENCING:
         return
     size = machine.record.ensemble_size
-    end._failed, end._known, end._lafr = 0, (1 << size) - 1, NO_ENTRY
-    end._lacs = {slot: lac for slot, lac in end._lacs.items() if lac > end.lap}
+    fence, votes = end.fence, end.votes
+    fence.failed, fence.known, fence.lafr = 0, (1 << size) - 1, NO_ENTRY
+    fence.lacs = {slot: lac for slot, lac in fence.lacs.items() if lac > end.lap}
     if end.status is EndStatus.FOUND:
-        end._window_first, end.window_last = 0, -1
-        end._positive, end._negative, end._unknown, end._lengths = [], [], [], []
-        end._told, end.asked, end._lacs = [-1] * size, [None] * size, {}
+        votes.first, votes.last = 0, -1
+        votes.positive, votes.negative, votes.unknown, votes.lengths = [], [], [], []
+        votes.told, votes.asked, fence.lacs = [-1] * size, [None] * size, {}

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from quire.core.closing import Closing
 from quire.core.ensemble_change import EnsembleChange
-from quire.core.finding_end import EndSearch
+from quire.core.finding_end import EndSearch, FenceAnswers, Votes
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import Fragment, LedgerMetadata
 from quire.core.missing_copies import MissingCopies
@@ -79,16 +79,22 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "same": "_at_write_quorum _gives_up _ignored_lacs _reads _rules _version _window_bytes _window_entries out status",
     },
     EndSearch: {
-        "masks": "_failed _known",
-        "mask_lists": "_negative _positive _unknown",
-        "lists_by_slot": "_told asked",
-        "by_slot": "_lacs",
+        "parts": "fence votes",
         "ensembles": "ensemble",
         "records": "record",
         "same": (
-            "_asked_again _lafr _lengths _masks _needed _waited _window_first final_quorum ignored_lacs lap length rules "
-            "start status window_entries window_last"
+            "_asked_again _masks _needed _waited final_quorum ignored_lacs lap length rules start status window_entries"
         ),
+    },
+    FenceAnswers: {
+        "masks": "failed known",
+        "by_slot": "lacs",
+        "same": "lafr",
+    },
+    Votes: {
+        "mask_lists": "negative positive unknown",
+        "lists_by_slot": "asked told",
+        "same": "first last lengths",
     },
     WriteBack: {
         "parts": "change",

@@ -117,7 +117,7 @@ class ProgramWorld(LedgerWorld):
         came = re.search(r"has \[([\d, ]*)\]", label.command)
         here = [int(number) for number in came[1].split(",")] if came and came[1] else []
         end = before.end
-        return all(entry_id in here or end._positive[entry_id - end._window_first] for entry_id in new)
+        return all(entry_id in here or end.votes.positive[entry_id - end.votes.first] for entry_id in new)
 
     def _follows_to_gone(self, state: State, label: Label) -> bool:
         """Whether a request reaches a bookie that has refused one already, since it is gone."""
