@@ -81,7 +81,6 @@ DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         bodies.decode_damaged,
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9), bodies.DamagedInterval(4, 4, 0, 9)]),
     ),
-    "truncation": (bodies.decode_truncation, bodies.encode_truncation(bodies.Truncation(1, 2))),
     "tombstones": (bodies.decode_tombstones, bodies.encode_tombstones([(1, 2), (3, 4)])),
     "copy of a record": (bodies.decode_record_copy, bodies.encode_record_copy(bodies.RecordCopy(1, 2, b"x"))),
     "segment header": (

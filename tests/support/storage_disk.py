@@ -32,7 +32,7 @@ class FaultyFile(DiskFile):
     """An open file, whose reads can be made to fail; where its zeros begin is not known."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        self._files.reading(self._path)
+        self._files.reading(self._path, offset)
         return super().read_at(offset, size)
 
     def next_data(self, offset: int) -> int:
@@ -45,6 +45,7 @@ class FaultyFiles(FaultyDisk):
     Attributes:
         log: each change, as `what name`.
         bad_reads: reads of a path that contains this fail with EIO.
+        bad_from: only those from this offset on, of one block.
     """
 
     kind = FaultyFile
@@ -53,17 +54,19 @@ class FaultyFiles(FaultyDisk):
         super().__init__(random.Random(seed), direct=direct)
         self.log: list[str] = []
         self.bad_reads: str | None = None
+        self.bad_from: int | None = None
 
     def step(self, what: str, path: str) -> None:
         self.log.append(f"{what} {path.rpartition('/')[2]}")
         super().step(what, path)
 
-    def reading(self, path: str) -> None:
-        if self.bad_reads is not None and self.bad_reads in path:
+    def reading(self, path: str, offset: int) -> None:
+        here = self.bad_from is None or 0 <= offset - self.bad_from < 4096
+        if self.bad_reads is not None and self.bad_reads in path and here:
             raise OSError(errno.EIO, "injected", path)
 
     def read_uncached(self, path: Path, offset: int, size: int) -> bytes:
-        self.reading(str(path))
+        self.reading(str(path), offset)
         return super().read_uncached(path, offset, size)
 
     def crash(self) -> FaultyFiles:

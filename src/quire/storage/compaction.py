@@ -2,9 +2,11 @@
 
 A carried run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
 comes later there, and is on the disk only if the copies are. A copy that was superseded or dropped meanwhile does no
-harm, since the higher LSN is right wherever a record lies. A segment with a run that does not verify stays as it is.
+harm, since the higher LSN is right wherever a record lies. Of a run that does not verify, the entries that do are carried over,
+and the others are journaled as damaged. A segment that the disk does not give stays as it is.
 
-Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Carried runs".
+Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040-damage-is-carried.md;
+`docs/formats/segment.md`, "Carried runs", "Damaged intervals".
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DirectoryEntry, RowFlag
-from quire.storage.index import RunPiece
+from quire.storage.footer_format import DirectoryEntry
+from quire.storage.index import RunPiece, is_damaged
 from quire.storage.journal import Journal
 from quire.storage.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
-from quire.storage.reading import RunReader
+from quire.storage.reading import RunReader, is_unreadable
 from quire.storage.reclaim import BACKLOG_MAX
+from quire.storage.salvage import ends_of, positions_of, salvage
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import SegmentRecordKind
@@ -30,7 +33,7 @@ from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.space import directory_of
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
-from quire.wire.run import RunView, count_ids
+from quire.wire.run import RunView
 
 ROOMY_SHARE: Final = 0.3
 """With more of the disk free than this nothing is compacted."""
@@ -41,6 +44,10 @@ SLICE_BYTES: Final = 4 << 20
 
 PutCarried: TypeAlias = Callable[[RunView, RunPiece, Space], None]
 """Puts a run again that keeps the LSN of the one that a piece names; raises StorageError when it cannot be taken."""
+
+
+PutDamaged: TypeAlias = Callable[[RunPiece, Sequence[tuple[int, int]], Space], None]
+"""Journals that ids of the run of a piece are damaged; raises StorageError when it cannot be taken."""
 
 
 class SealedSize(NamedTuple):
@@ -86,7 +93,7 @@ def plan(sealed: Sequence[SealedSize], free_share: float) -> list[int]:
 
 
 class _StaysError(Exception):
-    """The source cannot be given back: something in it does not verify, or it is not what it was."""
+    """The source cannot be given back: something in it cannot be read, or it is not what it was."""
 
 
 class Compactor:
@@ -101,11 +108,12 @@ class Compactor:
         clock: for the length of a slice.
         damages: where one of them is over, segments that stayed for it are tried again.
         put: puts a carried run.
+        put_damaged: journals what is damaged of one.
 
     Attributes:
         carried_bytes: of run bodies, by this process.
         merged_runs: runs that were put again as part of a longer one, by this process.
-        stays: segments with something that does not verify.
+        stays: segments with something that cannot be read.
     """
 
     def __init__(
@@ -118,6 +126,7 @@ class Compactor:
         clock: Clock,
         damages: Damages,
         put: PutCarried,
+        put_damaged: PutDamaged,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -127,6 +136,7 @@ class Compactor:
         self._clock = clock
         self._damages = damages
         self._put = put
+        self._put_damaged = put_damaged
         self._damages_before = 0
         self._at_work = False
         self._in_slice = 0
@@ -234,29 +244,41 @@ class Compactor:
         """Put a piece again, unless its ledger was deleted or emptied since it was found; it may wait for the next one."""
         if self._is_dead(ledger_id, ledger, piece):
             return
-        if piece.row.flags & RowFlag.DAMAGED:
-            raise _StaysError
         try:
-            body = self._reader.body(piece)
-        except OSError:
-            body = None
-        if body is None:
-            raise _StaysError
-        run = RunView.parse(body)
-        if not piece.whole:
-            row = piece.row
-            low, high = max(piece.first, row.first), min(piece.last, row.last)
-            start = count_ids(row.first, low - 1, row.period, row.residues) if low > row.first else 0
-            end = count_ids(row.first, high, row.period, row.residues)
-            if start == end:
-                return
-            offsets = run.offsets()
-            run = RunView.parse(cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]))
+            runs, damaged = self._parts(piece)
+        except OSError as error:
+            raise _StaysError from error
         term_lsn = ledger.facts.term_lsn if ledger.facts is not None else 0
-        if not self._merging.fits(piece, run, term_lsn):
-            self._put_merged(ledger_id, ledger)
-        self._merging.add(piece, run)
-        self._in_slice += len(run.body)
+        for run in runs:
+            if not self._merging.fits(piece, run, term_lsn):
+                self._put_merged(ledger_id, ledger)
+            self._merging.add(piece, run)
+            self._in_slice += len(run.body)
+        if damaged:
+            self._put_damaged(piece, damaged, self._space)
+
+    def _parts(self, piece: RunPiece) -> tuple[Sequence[RunView], Sequence[tuple[int, int]]]:
+        """(runs of what verifies of a piece, the intervals of its ids that do not)."""
+        row = piece.row
+        low, high = max(piece.first, row.first), min(piece.last, row.last)
+        if is_unreadable(row):
+            raise _StaysError
+        if row.kind == SegmentRecordKind.DAMAGED:
+            ends = ends_of(row, low, high)
+            return (), (ends,) if ends else ()
+        body = None if is_damaged(row) else self._reader.body(piece)
+        if body is None:
+            lies = self._reader.raw_body(piece)
+            ends = ends_of(row, low, high)
+            return salvage(lies, row, low, high) if lies is not None else ((), (ends,) if ends else ())
+        run = RunView.parse(body)
+        if piece.whole:
+            return (run,), ()
+        start, end = positions_of(row, low, high)
+        if start == end:
+            return (), ()
+        offsets = run.offsets()
+        return (RunView.parse(cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]])),), ()
 
     def _is_dead(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> bool:
         return self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through

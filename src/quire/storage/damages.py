@@ -76,8 +76,8 @@ class Damages:
                 continue
             self._over(damage)
             for low, high in ((damage.first, first - 1), (last + 1, damage.last)):
-                if low <= high:
-                    left = replace(damage, first=low, last=high)
+                left = replace(damage, first=low, last=high)
+                if low <= high and left not in self._known:  # it may have been found as well
                     self._known[left] = None
                     self.kept.append(left)
                     self._note(left)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from quire.storage.reading import RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
-from quire.storage.record_bodies import Suspicion
+from quire.storage.record_bodies import DamagedInterval, Suspicion, encode_damaged
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
@@ -57,7 +57,7 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
-from quire.wire.run import RunView
+from quire.wire.run import RunView, count_ids
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
@@ -154,6 +154,7 @@ class LedgerStorage:
             clock,
             self.damages,
             self._put_carried,
+            self._put_damaged,
         )
         self._taking_up = TakingUp(
             self.segments,
@@ -844,6 +845,38 @@ class LedgerStorage:
             )
         )  # fmt: skip
         self._recent.add(segment.sequence, offset, body, place_lsn)
+
+    def _put_damaged(self, piece: RunPiece, intervals: Sequence[tuple[int, int]], space: Space) -> None:
+        """Journal that ids of a run are damaged, before its segment is given back. Raises StorageError as `_put_carried`."""
+        row = piece.row
+        for first, last in intervals:
+            body = encode_damaged([DamagedInterval(first, last, row.origin_term, row.lsn)])
+            segment, offset, _ = self._journal.put(
+                SegmentRecordKind.DAMAGED,
+                row.ledger_id,
+                body,
+                crc32c(body),
+                space,
+                period=row.period,
+                residues=row.residues,
+                first=first,
+                last=last,
+                token=self.token(row.ledger_id),
+                count=1,
+                of_stream=row.origin_term > 0,
+            )
+            assert segment.table is not None
+            segment.first_lsn = min(segment.first_lsn, row.lsn)
+            segment.table.add_carried(
+                Row(
+                    row.ledger_id, row.origin_term, first, last, row.lsn, offset // OFFSET_UNIT, len(body),
+                    count_ids(first, last, row.period, row.residues), row.period, RowFlag.DAMAGED, 0,
+                    SegmentRecordKind.DAMAGED, row.residues,
+                )
+            )  # fmt: skip
+            path = str(self._files.path(segment.sequence))
+            what = "damaged in a segment that was given back"
+            self.damages.found(Damage(path, offset, row.ledger_id, first, last, what, row.origin_term))
 
     def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
         """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.

@@ -34,6 +34,7 @@ from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
+from quire.storage.salvage import CHECKED_DIGESTS
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.wire import native
@@ -52,8 +53,7 @@ SPANS_EXPECTED_MAX = 32
 """Of so many footers at most, the rows of a ledger are fetched at one time."""
 _MUCH = 4
 """Of a run of which no more than one entry in so many is wanted, not all is read."""
-_CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
-_SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
+_SHORT_DIGESTS = CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
 _NOTHING_DEAD: Final[tuple[int, Dead]] = (0, ())
@@ -441,6 +441,19 @@ class RunReader:
             raise failure
         return None
 
+    def raw_body(self, piece: RunPiece) -> Buffer | None:
+        """The bytes of a run's body from the disk itself, as they are; None if its record is not there.
+
+        Raises:
+            OSError: the disk does not give them.
+        """
+        row, sequence = piece.row, piece.sequence
+        size = RECORD_HEADER_BYTES + row.body_bytes
+        data = self._files.read_uncached(sequence, row.offset, size)
+        if header_of(data, row, self._segments.segments[sequence].seed) is None or len(data) != size:
+            return None
+        return memoryview(data)[RECORD_HEADER_BYTES:]
+
     def _short(
         self, piece: RunPiece, low: int, high: int, left: int, *, more: bool
     ) -> tuple[Buffer, int] | None:
@@ -465,7 +478,7 @@ class RunReader:
             at = row.offset + RECORD_HEADER_BYTES + offsets[start]
             entries = memoryview(self._files.read_at(sequence, at, offsets[end] - offsets[start]))
             digest_type = DigestType(row.digest_type)
-            checker = EntryDigest(digest_type, b"") if digest_type in _CHECKED_DIGESTS else None
+            checker = EntryDigest(digest_type, b"") if digest_type in CHECKED_DIGESTS else None
             ids = run.ids()
             for position in range(start, end):
                 entry = entries[offsets[position] - offsets[start] : offsets[position + 1] - offsets[start]]

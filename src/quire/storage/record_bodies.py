@@ -16,8 +16,7 @@ from quire.wire.entry import Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout
 
 _BOOKIE = FieldUse("bookie", "bookie")
-_CRITICAL = FieldUse("nobody yet", "nobody yet", "2", REFUSES + " the directory")
-_CRITICAL_USED = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
+_CRITICAL = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
 _KEPT = FieldUse("nobody yet", "nobody yet", "2", "carries the record over")
 
 SEGMENT_LIST: Final = Layout(
@@ -43,13 +42,6 @@ SUSPICION: Final = Layout(
         ),
     ],
 )
-TRUNCATION: Final = Layout(
-    "Truncation (0x84); the first id that goes stands in the record's header",
-    [
-        Field("term of the truncation", "Q", _CRITICAL),
-        Field("only entries up to this LSN go", "Q", _CRITICAL),
-    ],
-)
 DAMAGED_INTERVAL: Final = Layout(
     "Damaged interval (0x8B), as often as the record says",
     [
@@ -62,8 +54,8 @@ DAMAGED_INTERVAL: Final = Layout(
 TOMBSTONE: Final = Layout(
     "Shrunk tombstones (0x8C), as often as the record says",
     [
-        Field("ledger", "q", _CRITICAL_USED),
-        Field("entries up to this LSN are dead", "Q", _CRITICAL_USED),
+        Field("ledger", "q", _CRITICAL),
+        Field("entries up to this LSN are dead", "Q", _CRITICAL),
     ],
 )
 RECORD_COPY: Final = Layout(
@@ -78,7 +70,7 @@ _SEQUENCE: Final = Layout("Retirement (0x87), as often as the record says", [Fie
 SEGMENTS_MAX: Final = 1 << 20
 """No bookie has more segments: 64 TiB of the usual size."""
 _SUSPICION_V1_BYTES: Final = 9
-TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, TRUNCATION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
+TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
@@ -175,7 +167,10 @@ def decode_suspicion(body: Buffer) -> Suspicion:
 
 
 class DamagedInterval(NamedTuple):
-    """Entries that were stored under an LSN and whose bytes do not match their checksum any more."""
+    """Entries that were stored under an LSN and whose bytes do not match their checksum any more.
+
+    Of those between the ends, as many as the residues of the record's header say, as of a run.
+    """
 
     first: int
     last: int
@@ -199,31 +194,6 @@ def decode_damaged(body: Buffer) -> list[DamagedInterval]:
         if not 0 <= one.first <= one.last <= ID_MAX:
             raise FormatError(f"a record of damaged intervals has {one.first}..{one.last}")
     return found
-
-
-# --- terms ------------------------------------------------------------------------------------------------------
-
-
-class Truncation(NamedTuple):
-    """Entries from an id on (in the record's header) go, as far as their LSN is at most `through`."""
-
-    term: int
-    through: int
-
-
-def encode_truncation(truncation: Truncation) -> bytes:
-    """A truncation's body."""
-    return TRUNCATION.struct.pack(*truncation)
-
-
-def decode_truncation(body: Buffer) -> Truncation:
-    """Read a truncation's body.
-
-    Raises:
-        FormatError: it is of another size.
-    """
-    _check_size("truncation", body, TRUNCATION.size)
-    return Truncation._make(TRUNCATION.struct.unpack(body))
 
 
 # --- deleted ledgers, and copies of records ---------------------------------------------------------------------

@@ -15,7 +15,13 @@ from crc32c import crc32c
 from quire.core.errors import DamagedSegmentError
 from quire.storage.findings import Damage, Scan, Torn
 from quire.storage.footer_format import OFFSET_UNIT, ROW, KeptPlace, Row, RowFlag
-from quire.storage.record_bodies import decode_retirement, decode_segment_list, decode_tombstones
+from quire.storage.record_bodies import (
+    DamagedInterval,
+    decode_damaged,
+    decode_retirement,
+    decode_segment_list,
+    decode_tombstones,
+)
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import (
     ALL_LEDGERS,
@@ -34,9 +40,11 @@ from quire.storage.segment_format import (
     is_kept,
     seed_of,
 )
+from quire.wire.run import count_ids
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, RecordHeader, decode_record_header
 
 _READ_BYTES = 1 << 20
+U32_MAX = (1 << 32) - 1
 _RUN = int(SegmentRecordKind.RUN)
 _RECORD = struct.Struct(RECORD_HEAD.format + "I")
 _FLAGS_KNOWN = RecordFlag.RECOVERY | RecordFlag.CARRIED
@@ -325,6 +333,10 @@ class SegmentScanner:
             found.retired += decode_retirement(body)
         elif kind == SegmentRecordKind.TOMBSTONES:
             found.states += [(ledger_id, record.lsn, state) for ledger_id, state in decode_tombstones(body)]
+        elif kind == SegmentRecordKind.DAMAGED:
+            for one in decode_damaged(body):
+                found.rows += ROW.pack(*damaged_row(offset, record, one))
+            found.raise_lac(record.ledger_id, -1)
         elif is_kept(kind):
             place = offset // OFFSET_UNIT
             found.kept.append(KeptPlace(record.ledger_id, record.lsn, place, record.body_bytes, kind))
@@ -462,6 +474,16 @@ def row_of(offset: int, record: RecordHeader) -> Row:
         record.kind,
         record.residues,
     )
+
+
+def damaged_row(offset: int, record: RecordHeader, interval: DamagedInterval) -> Row:
+    """The row of an interval of a record of damaged ones: in the index it stands for a run that does not verify."""
+    first, last, term, lsn = interval
+    period, residues = max(record.period, 1), record.residues or 1
+    return Row(
+        record.ledger_id, term, first, last, lsn, offset // OFFSET_UNIT, record.body_bytes,
+        min(count_ids(first, last, period, residues), U32_MAX), period, RowFlag.DAMAGED, 0, record.kind, residues,
+    )  # fmt: skip
 
 
 def lac_of(record: RecordHeader) -> int:

@@ -32,7 +32,7 @@ from quire.storage.footer_format import (
     sort_rows,
 )
 from quire.storage.index import RowTable
-from quire.storage.record_bodies import TOMBSTONE
+from quire.storage.record_bodies import DAMAGED_INTERVAL, TOMBSTONE
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
@@ -271,6 +271,8 @@ def footer_share(kind: int, body_bytes: int) -> int:
     """How much of a footer a record takes that is no run."""
     if kind in STATE_KINDS or kind == SegmentRecordKind.SUSPICION:
         return STATE_HEAD.size + body_bytes
+    if kind == SegmentRecordKind.DAMAGED:
+        return DIRECTORY_BYTES + ROW_BYTES * (body_bytes // DAMAGED_INTERVAL.size)
     if kind == SegmentRecordKind.TOMBSTONES:
         return (STATE_HEAD.size + SHRUNK_STATE.size) * (body_bytes // TOMBSTONE.size)
     return KEPT_RECORD.size if is_kept(kind) else 0

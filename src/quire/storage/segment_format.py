@@ -91,14 +91,16 @@ class SegmentRecordKind(IntEnum):
     FORMAT = 0x8D
 
 
-_NEW = FieldUse("nobody yet", "nobody yet", "2", REFUSES + " the directory")
 KINDS: Final = Names(
     "Kinds of records",
     {
         "0x81": ("run", _BOOKIE),
         "0x82": ("ledger state", _BOOKIE),
         "0x83": ("delete: a ledger state; entries with a lower LSN are dead", _BOOKIE),
-        "0x84": ("truncation", _NEW),
+        "0x84": (
+            "truncation; reserved, a truncation is a dead range of the ledger state",
+            FieldUse("nobody", "nobody", "2", REFUSES + " the directory"),
+        ),
         "0x85": (
             "explicit LAC; reserved, it travels in the ledger state",
             FieldUse("nobody", "nobody", "1", REFUSES),
@@ -112,7 +114,7 @@ KINDS: Final = Names(
             "copy of a metadata record",
             FieldUse("nobody yet", "nobody yet", "2", "loses it at reclaim"),
         ),
-        "0x8b": ("damaged intervals", _NEW),
+        "0x8b": ("damaged intervals", FieldUse("bookie", "bookie", "2", REFUSES + " the directory")),
         "0x8c": ("shrunk tombstones", FieldUse("bookie", "bookie", "2", REFUSES + " the directory")),
         "0x8d": (
             "format: from here on records are of version 2",
@@ -124,9 +126,8 @@ KINDS: Final = Names(
 UNDERSTOOD: Final = frozenset(SegmentRecordKind) - {
     SegmentRecordKind.TRUNCATE,
     SegmentRecordKind.EXPLICIT_LAC,
-    SegmentRecordKind.DAMAGED,
 }
-"""What this program acts on. It has codecs for truncations and damaged intervals, and refuses a directory with them."""
+"""What this program acts on. Two kinds are reserved; it refuses a directory with them."""
 STATE_KINDS = frozenset({SegmentRecordKind.LEDGER_STATE, SegmentRecordKind.DELETE})
 
 

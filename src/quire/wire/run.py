@@ -377,26 +377,3 @@ class RunView:
         if self.period == 1:
             return entry_id - self.first
         return count_ids(self.first, entry_id, self.period, self.residues) - 1
-
-    def clip(self, first: int, last: int) -> bytes | None:
-        """The body of the part of this run within first..last; None if no entry lies there."""
-        ids = [entry_id for entry_id in self.ids() if first <= entry_id <= last]
-        if not ids:
-            return None
-        start, end = self.position(ids[0]), self.position(ids[-1])
-        offsets = self.offsets()
-        residues = 1
-        if self.period > 1:
-            residues = sum({1 << entry_id % self.period for entry_id in ids})
-        return encode_run(
-            self.ledger_id,
-            ids[0],
-            ids[-1],
-            [memoryview(self.body)[offsets[start] : offsets[end + 1]]],
-            self.sizes[start : end + 1],
-            digest_type=self.digest_type,
-            period=self.period,
-            residues=residues,
-            origin_term=self.origin_term,
-            scheme=self.scheme,
-        )

@@ -140,24 +140,63 @@ def _row(first: int, last: int, lsn: int, period: int, residues: int) -> Row:
     return Row(1, 0, first, last, lsn, 8 * OFFSET_UNIT, 100, last - first + 1, period, 0, 3, 0x81, residues)
 
 
-def test_a_segment_with_a_run_that_does_not_verify_stays_until_that_was_put_back() -> None:
+def turned(files: FaultyFiles, storage: LedgerStorage, ledger_id: int, at: int) -> None:
+    """A bit of the body of a ledger's first run is another one."""
+    row = next(one for one in storage.scan() if one.ledger_id == ledger_id and one.kind == 0x81)
+    [path] = [path for path in files.segments() if f"{row.segment:016x}" in path]
+    files.nodes[path].data[row.offset + 104 + at] ^= 1
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_damaged_run_is_carried_as_far_as_it_verifies_and_the_rest_stays_known_as_damaged(
+    *, table: bool
+) -> None:
     files = FaultyFiles()
     storage, sink, first = a_sparse_segment(files, kept=2)
-    row = next(record for record in storage.scan() if record.ledger_id == 2 and record.kind == 0x81)
-    path = next(path for path in files.segments() if f"{first:016x}" in path)
-    files.nodes[path].data[row.offset + 300] ^= 1
-    for _ in range(2):
-        assert compact(storage) == 0
-        assert first in storage.segments
-    assert [(each.ledger_id, each.first, each.last) for each in storage.damages.kept] == [(2, 0, 9)]
-    assert payloads(storage, 2, 20) == dict.fromkeys(range(10)), "unknown, and no negative"
-    assert payloads(storage, 1, 20) == dict.fromkeys(range(10), b"a")
-    put(storage, make_run(2, 0, 9, payload=b"r"), sink, recovery=True)
-    settle(storage)
+    turned(files, storage, 2, 70 if table else 400)  # of the run's table, or in the middle of an entry
     assert compact(storage) == 1
     assert first not in storage.segments
-    assert storage.damages.kept == []
+    [damage] = storage.damages.kept
+    assert damage.ledger_id == 2
+    bad = range(damage.first, damage.last + 1)
+    assert len(bad) == 10 if table else len(bad) == 1
+    left = dict.fromkeys(range(10), b"a") | dict.fromkeys(bad)
+    for clean in (True, False):
+        assert payloads(storage, 2, 20) == left, "unknown, and no negative"
+        assert payloads(storage, 1, 20) == dict.fromkeys(range(10), b"a")
+        assert storage.last_entry(2) == 9
+        held = [one for low, high, _, _ in storage.held(2) for one in range(low, high + 1)]
+        assert held == [one for one in range(10) if one not in bad], "a repair copies what is damaged"
+        storage.close(clean=clean)
+        files = files.crash()
+        storage = open_storage(files)
+    # It goes on from segment to segment, until it is put back.
+    while files.segments() and len(storage.segments) < 3:
+        put(storage, make_run(FILLER + 1, storage.last_lsn, storage.last_lsn, payload=bytes(12_000)), sink)
+        settle(storage)
+    storage.delete(FILLER + 1, 1 << 50, sink, None)
+    settle(storage)
+    before = set(storage.segments)
+    assert compact(storage) >= 1
+    assert before - set(storage.segments)
+    assert payloads(storage, 2, 20) == left
+    put(storage, make_run(2, 0, 9, payload=b"r"), sink, recovery=True)
+    settle(storage)
     assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"r")
+    assert storage.damages.kept == []
+
+
+def test_damage_is_forgotten_with_what_it_is_about() -> None:
+    files = FaultyFiles()
+    storage, sink, _ = a_sparse_segment(files, kept=2)
+    turned(files, storage, 2, 400)
+    assert compact(storage) == 1
+    storage.drop(2, 0, 9, storage.last_lsn, sink, None)
+    settle(storage)
+    assert storage.damages.kept == []
+    assert payloads(storage, 2, 20) == {}
+    storage.close(clean=False)
+    assert payloads(open_storage(files.crash()), 2, 20) == {}
 
 
 def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:

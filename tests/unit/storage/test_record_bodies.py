@@ -35,13 +35,10 @@ def test_a_suspicion_comes_back_and_one_of_version_1_may_have_had_no_name(
     assert bodies.decode_suspicion(body[:9]) == suspicion._replace(lost_at=suspicion.limbo_through)
 
 
-@given(st.lists(U64, max_size=20), st.lists(DAMAGED, max_size=20), st.builds(bodies.Truncation, U64, U64))
-def test_the_others_come_back(
-    sequences: list[int], damaged: list[bodies.DamagedInterval], truncation: bodies.Truncation
-) -> None:
+@given(st.lists(U64, max_size=20), st.lists(DAMAGED, max_size=20))
+def test_the_others_come_back(sequences: list[int], damaged: list[bodies.DamagedInterval]) -> None:
     assert bodies.decode_retirement(bodies.encode_retirement(sequences)) == sequences
     assert bodies.decode_damaged(bodies.encode_damaged(damaged)) == damaged
-    assert bodies.decode_truncation(bodies.encode_truncation(truncation)) == truncation
 
 
 @given(st.lists(st.tuples(IDS, U64), max_size=20))
@@ -65,7 +62,6 @@ DECODERS = {
         bodies.decode_damaged,
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9)]),
     ),
-    "truncation": (bodies.decode_truncation, bodies.encode_truncation(bodies.Truncation(1, 2))),
     "tombstones": (bodies.decode_tombstones, bodies.encode_tombstones([(1, 2)])),
     "copy of a metadata record": (
         bodies.decode_record_copy,

@@ -1,4 +1,4 @@
-"""The run body: encoded, opened, clipped, and refused when anything in it does not fit."""
+"""The run body: encoded, opened, and refused when anything in it does not fit."""
 
 from __future__ import annotations
 
@@ -53,18 +53,6 @@ def test_a_share_is_opened_as_it_was_made(share: tuple[list[int], int, int]) -> 
     ] == [(entry_id, b"entry %d" % entry_id) for entry_id in ids]
     assert [run.position(entry_id) for entry_id in ids] == list(range(len(ids)))
     assert [entry_id for entry_id in range(ids[0], ids[-1] + 1) if run.holds(entry_id)] == ids
-
-
-@given(shares(), st.integers(0, 1100), st.integers(0, 60))
-def test_a_clip_holds_what_lies_within(share: tuple[list[int], int, int], first: int, length: int) -> None:
-    ids, period, residues = share
-    clipped = RunView.parse(make(9, ids, period, residues)).clip(first, first + length)
-    within = [entry_id for entry_id in ids if first <= entry_id <= first + length]
-    assert (clipped is None) == (not within)
-    if clipped is not None:
-        run = RunView.parse(clipped)
-        run.check_identity()
-        assert list(run.ids()) == within
 
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 9), st.integers(1, 511))
