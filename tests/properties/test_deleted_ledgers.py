@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import SegmentRecordKind
+from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
     Answers,
     FaultyFiles,
-    HurriedClock,
     make_run,
     open_storage,
     put,

@@ -14,7 +14,6 @@ from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.slices import SLICE_NS
 from quire.wire.entry import EntryDigest
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run, ids_in
 from quire_testing.kit.disk import DiskFile, DiskNode, FaultyDisk
@@ -88,14 +87,6 @@ class FaultyFiles(FaultyDisk):
 
     def segments(self) -> list[str]:
         return sorted(path for path in self.nodes if path.endswith(".seg"))
-
-
-class HurriedClock(StepClock):
-    """Each slice of work is over after one look at it."""
-
-    def now_ns(self) -> int:
-        self.ms += 1
-        return self.ms * SLICE_NS
 
 
 class Answers:

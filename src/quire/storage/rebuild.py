@@ -29,6 +29,7 @@ class StoredRecord(NamedTuple):
     ledger_id: int
     first: int
     last: int
+    body_bytes: int
     verifies: bool
 
 
@@ -44,6 +45,7 @@ def records_of(files: SegmentFiles, header: SegmentHeader) -> Iterator[StoredRec
             record.ledger_id,
             record.first,
             record.last,
+            record.body_bytes,
             body is not None,
         )
 

@@ -7,7 +7,7 @@ been promised. Disk jobs wait until `settle` or `step` runs them, as they would 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,18 +20,20 @@ from quire.core.answers import Answer
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
-from quire.env.interfaces import Files
+from quire.env.interfaces import Clock, Files
 from quire.storage.config import KIB, StorageConfig
+from quire.storage.footer_format import SECTOR_BYTES
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 from quire_testing.crash.promises import BookieMark, Promises, Told, request
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
-from quire_testing.kit.stepped import StepClock, StepWorker
+from quire_testing.kit.stepped import HurriedClock, StepClock, StepWorker
 
 DIRECTORY = Path("/disk/bookie")
 NAME, CLUSTER = "b1", "cluster-1"
@@ -40,6 +42,8 @@ SMALL = StorageConfig(
 )
 """The smallest segments, and no memory of recent runs: whatever is read comes from the disk."""
 LONG_AGO_MS = 1_000_000
+TABLE_ROOM = 200
+"""Header and table of a run of a few entries are shorter."""
 DELETED_UNTIL_MS = 1 << 50
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
@@ -58,12 +62,14 @@ def open_storage(
     served: bool = False,
     worker: StepWorker | None = None,
     seed: int = 7,
+    clock: Clock | None = None,
 ) -> tuple[Identity, LedgerStorage]:
     """Start a bookie's storage on some files, identity and all, as a process does; `served`: it has been up before."""
     chance = random.Random(seed)
     identity = open_identity(DIRECTORY, NAME, CLUSTER, files=files, chance=chance)
     storage = LedgerStorage.open(
-        DIRECTORY, config, identity, files=files, worker=worker or StepWorker(), clock=StepClock(LONG_AGO_MS),
+        DIRECTORY, config, identity, files=files, worker=worker or StepWorker(),
+        clock=clock or StepClock(LONG_AGO_MS),
         chance=chance, served=served,
     )  # fmt: skip
     return identity, storage
@@ -112,6 +118,7 @@ class BookieRun:
     Attributes:
         memory: the files.
         files: the recorder around them.
+        slices: of compaction and reclaiming that were taken.
         answers: (what was asked, the response) of everything, in order.
     """
 
@@ -130,9 +137,12 @@ class BookieRun:
         self._wrapped = wrap(self.files)
         self._salt = 0
         self._deletes: list[int] = []
+        self._drops: list[BookieMark] = []
         self._lacs: dict[int, int] = {}
         self.answers: list[tuple[str, Answer]] = []
         self.make_worker: Callable[[], StepWorker] = StepWorker
+        self.slices = 0
+        self._put: dict[int, list[tuple[int, int, int, bytes]]] = {}
         self.start()
 
     # --- the process ----------------------------------------------------------------------------------------------
@@ -140,7 +150,9 @@ class BookieRun:
     def start(self) -> None:
         """Start the bookie on what is there."""
         self.worker = self.make_worker()
-        identity, self.storage = open_storage(self._wrapped, self.config, worker=self.worker, seed=self._salt)
+        identity, self.storage = open_storage(
+            self._wrapped, self.config, worker=self.worker, seed=self._salt, clock=HurriedClock(LONG_AGO_MS)
+        )
         self.ledgers = TurnedLedgers(self.storage, lambda: None)
         self.files.mark(BookieMark(Told.BOOKIE, text=identity.bookie_id))
 
@@ -148,6 +160,7 @@ class BookieRun:
         """The process is gone with all that it had not written; the page cache stays. Start another one."""
         self.worker.jobs.clear()
         self._deletes.clear()
+        self._drops.clear()
         self._lacs.clear()
         self._salt += 1
         self.start()
@@ -204,10 +217,15 @@ class BookieRun:
         )
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
+        else:
+            lsn = self.storage.last_lsn
+            self._put.setdefault(ledger_id, []).extend((lsn, origin, *each) for each in entries)
         return answer
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """The bookie answers an add."""
+        if tag is None:  # a drop, which counts when the disk has settled
+            return
         assert isinstance(tag, _Waiting)
         self._answered(tag.event, Answer.OK if error is None else Answer.ERROR)
 
@@ -235,6 +253,62 @@ class BookieRun:
         self.files.mark(BookieMark(Told.ASKED_DELETE, ledger_id), weakens=True)
         self.ledgers.delete(ledger_id, DELETED_UNTIL_MS)
         self._deletes.append(ledger_id)
+
+    def drop(self, ledger_id: int, first: int, last: int, through: int) -> None:
+        """Drop entries that were put up to an LSN, as the collector of copies too many does."""
+        dead: dict[int, list[tuple[int, bytes]]] = {}
+        left = self._put.get(ledger_id, [])
+        for lsn, origin, entry_id, entry in left:
+            if lsn <= through and first <= entry_id <= last:
+                dead.setdefault(origin, []).append((entry_id, entry))
+        marks = [
+            BookieMark(Told.ASKED_DROP, ledger_id, tuple(some), origin_term=origin)
+            for origin, some in dead.items()
+        ]
+        for mark in marks:
+            self.files.mark(mark, weakens=True)
+        self._drops += [replace(mark, told=Told.DROPPED) for mark in marks]
+        self.storage.drop(ledger_id, first, last, through, self, None)
+
+    def rot(self, ledger_id: int) -> None:
+        """A byte in the first long run of a ledger in a sealed segment is another one: its entries need not be readable."""
+        sealed = {number for number, one in self.storage.segments.items() if one.trailer is not None}
+        for one in self.storage.scan():
+            start = one.offset + RECORD_HEADER_BYTES
+            sector = -(-(start + TABLE_ROOM) // SECTOR_BYTES) * SECTOR_BYTES
+            if (
+                one.ledger_id == ledger_id
+                and one.segment in sealed
+                and one.verifies
+                and one.body_bytes > TABLE_ROOM + 2 * SECTOR_BYTES
+            ):
+                break
+        else:
+            return
+        gone = [
+            (entry_id, entry)
+            for _, _, entry_id, entry in self._put[ledger_id]
+            if one.first <= entry_id <= one.last
+        ]
+        self.files.mark(BookieMark(Told.ROTTED, ledger_id, tuple(gone)), weakens=True)
+        path = DIRECTORY / "segments" / f"{one.segment:016x}.seg"
+        data = bytearray(self.memory.read_uncached(path, sector, SECTOR_BYTES))
+        data[7] ^= 1
+        file = self._wrapped.open_to_write(path, direct=False)
+        file.write_at(bytes(data), sector)
+        file.sync()
+        file.close()
+
+    def in_slices(self, steps: Generator[None, None, int], between: Callable[[int], None]) -> int:
+        """Take all slices of some work; `between` is called in each pause with their number."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: int = end.value
+                return result
+            self.slices += 1
+            between(self.slices)
 
     def reclaim(self) -> int:
         """Retire what is dead."""
@@ -283,6 +357,9 @@ class BookieRun:
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.deleted_until_ms:  # else a full disk refused it
                 self.files.mark(BookieMark(Told.DELETED, ledger_id))
+        for mark in self._drops:
+            self.files.mark(mark)
+        self._drops.clear()
         for ledger_id, lac in self._lacs.items():
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.lac >= lac:

@@ -34,6 +34,9 @@ class Told(Enum):
     LAC = "this LAC is durable"
     ASKED_DELETE = "a deletion was asked for"
     DELETED = "the deletion is durable"
+    ASKED_DROP = "a drop of these entries was asked for"
+    DROPPED = "the drop of these entries is durable"
+    ROTTED = "what stores these entries may not verify any more"
     FORGOTTEN = "the tombstone need not refuse anything any more"
 
 
@@ -59,10 +62,19 @@ class BookieMark:
 
 @dataclass(slots=True)
 class LedgerPromise:
-    """What was said about one ledger; entries by (origin term, id)."""
+    """What was said about one ledger; entries by (origin term, id).
 
-    sent: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)
+    Attributes:
+        sent: what was sent since the acknowledged one, that included: an earlier one does not come back.
+        added: what was acknowledged last.
+        dropped: what was dropped for good.
+        rotted: what was acknowledged last where it rotted: it may be unknown, and must not be denied.
+    """
+
+    sent: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     added: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    dropped: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
+    rotted: dict[tuple[int, int], bytes] = field(default_factory=dict)
     fenced: bool = False
     term: int = 0
     lac: int = NO_ENTRY
@@ -100,11 +112,29 @@ class Promises:
         match event.told:
             case Told.ASKED_ADD:
                 for entry_id, entry in event.entries:
-                    ledger.sent.setdefault((event.origin_term, entry_id), set()).add(entry)
+                    ledger.sent.setdefault((event.origin_term, entry_id), []).append(entry)
             case Told.ADDED:
-                ledger.added |= {(event.origin_term, entry_id): entry for entry_id, entry in event.entries}
+                for entry_id, entry in event.entries:
+                    key = event.origin_term, entry_id
+                    ledger.added[key] = entry
+                    ledger.sent[key] = ledger.sent[key][ledger.sent[key].index(entry) :]
+                    ledger.rotted.pop(key, None)
                 ledger.lac = max(ledger.lac, event.value)
                 ledger.term = max(ledger.term, event.term)
+            case Told.ASKED_DROP:
+                for entry_id, entry in event.entries:
+                    key = event.origin_term, entry_id
+                    if ledger.added.get(key) == entry:
+                        del ledger.added[key]
+                        ledger.rotted.pop(key, None)
+            case Told.DROPPED:
+                for entry_id, entry in event.entries:
+                    ledger.dropped.setdefault((event.origin_term, entry_id), []).append(entry)
+            case Told.ROTTED:
+                for entry_id, entry in event.entries:
+                    key = event.origin_term, entry_id
+                    if ledger.added.get(key) == entry:
+                        ledger.rotted[key] = ledger.added.pop(key)
             case Told.FENCED:
                 ledger.fenced = ledger.fenced or not event.term
                 ledger.term = max(ledger.term, event.term)
@@ -186,6 +216,11 @@ def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> N
     for (term, entry_id), entry in found.items():
         if entry not in promise.sent.get((term, entry_id), ()):
             raise BrokenPromiseError(f"entry {entry_id} of ledger {ledger_id} has other bytes than were sent")
+        if entry in promise.dropped.get((term, entry_id), ()):
+            raise BrokenPromiseError(f"entry {entry_id} of ledger {ledger_id} was dropped and is back")
+    for term, entry_id in promise.rotted:
+        if (term, entry_id) in denied:
+            raise BrokenPromiseError(f"entry {entry_id} of ledger {ledger_id} is damaged and is denied")
     for (term, entry_id), entry in promise.added.items():
         if found.get((term, entry_id)) not in promise.sent[term, entry_id]:
             how = "is denied" if (term, entry_id) in denied else "cannot be read"

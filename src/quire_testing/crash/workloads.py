@@ -6,9 +6,11 @@ operations of the disk.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from quire.core.ids import ID_MAX
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.rebuild import rebuild
@@ -384,6 +386,58 @@ def compacted(run: BookieRun) -> None:
         run.settle()
 
 
+def compacted_in_slices(run: BookieRun, *, turns: int = 4, seed: int = 0) -> None:
+    """Compaction and reclaiming with adds between their slices, ranges that are dropped up to an LSN, terms, rot and kills.
+
+    Ledger 1 has short runs, put again now and then; of 2 a range is dropped whose ids were put anew meanwhile; of 3 what is
+    older than its term; 4 rots; each turn fences another ledger.
+    """
+    chance = random.Random(seed)
+    late = 0
+
+    def between(number: int) -> None:
+        nonlocal late
+        if not chance.randrange(4):
+            late += 1
+            run.add(1, chance.randrange(12), size=150 + late % 50, recovery=True)
+        run.flush()
+        if number % 3 == 0:
+            run.step()
+
+    for turn in range(turns):
+        first, filler = 12 * (turn // 4), 100 + turn
+        for entry_id in range(0 if turn % 3 else 12):
+            run.add(1, entry_id, size=200)
+        run.add(2, first, count=4, size=300)
+        for entry_id in range(first, first + 4):
+            run.add(3, entry_id, size=100)
+        run.settle()
+        facts = run.storage.facts(3)
+        assert facts is not None
+        bound = facts.term_lsn = run.storage.last_lsn
+        run.storage.put_facts(facts, run, None)
+        for entry_id in range(first + 4, first + 8):
+            run.add(3, entry_id, size=100)
+        run.add(4, 4 * turn, count=4, size=700)
+        run.fence(10 + turn)
+        for entry_id in range(9):
+            run.add(filler, entry_id, size=ROLL_BYTES)
+            run.settle()
+        if turn % 3 == 1:
+            run.rot(4)
+        run.delete(filler)
+        run.settle()
+        run.in_slices(run.storage.compact_slices(0.0), between)
+        run.in_slices(run.storage.reclaim_slices(), between)
+        if turn % 5 == 4:
+            run.kill()
+        if turn % 2:
+            run.add(2, first, count=2, size=310)  # chosen again
+            run.drop(2, first, first + 3, bound)
+            run.drop(3, 0, ID_MAX, bound)
+        run.settle()
+
+
 NARROW = replace(SMALL, group_bytes_max=4 * KIB, inline_bytes_max=0)
 """Everything goes over the worker, in groups of a block."""
 
@@ -408,4 +462,5 @@ WORKLOADS = (
     DiskWorkload("killed while starting", killed_while_starting),
     DiskWorkload("killed while recycling", killed_while_recycling),
     DiskWorkload("compaction", compacted),
+    DiskWorkload("compaction in slices", compacted_in_slices),
 )

@@ -69,3 +69,12 @@ class StepClock:
     def wall_ms(self) -> int:
         """Milliseconds."""
         return self.ms
+
+
+class HurriedClock(StepClock):
+    """Each slice of work over many ledgers is over after one look at it."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds; a millisecond later each time."""
+        self.ms += 1
+        return self.ms * 1_000_000

@@ -13,11 +13,11 @@ from quire.storage.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RowTable
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
+from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
     FILLER,
     Answers,
     FaultyFiles,
-    HurriedClock,
     fill_oldest,
     make_run,
     open_storage,

@@ -16,12 +16,11 @@ from quire.storage.footer_format import DirectoryEntry
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.stored_ledger import StoredLedger
-from quire_testing.kit.stepped import StepWorker
+from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.storage_disk import (
     SMALL,
     Answers,
     FaultyFiles,
-    HurriedClock,
     make_run,
     open_storage,
     put,

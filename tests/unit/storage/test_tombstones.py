@@ -13,13 +13,12 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import SegmentRecordKind as RecordKind
 from quire.wire.stored_record import RECORD_HEADER_BYTES
-from quire_testing.kit.stepped import StepWorker
+from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.one_bookie import KEY, OneBookie
 from support.storage_disk import (
     SMALL,
     Answers,
     FaultyFiles,
-    HurriedClock,
     make_run,
     open_storage,
     put,
