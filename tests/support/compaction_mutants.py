@@ -9,12 +9,12 @@ import pytest
 
 from quire.core.ids import ID_MAX
 from quire.storage import merging, reading
+from quire.storage.carrying import Carrier
 from quire.storage.dropping import EntryDropper
 from quire.storage.findings import Scan
 from quire.storage.footer_format import ROW_BYTES, Row, row_at
 from quire.storage.index import IntervalMap, RowTable, RunPiece
 from quire.storage.journal import Journal
-from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.merging import may_merge
 from quire.storage.reclaim import Reclaimer
 from quire.storage.segment_files import Space
@@ -31,8 +31,10 @@ def lowest_lsn(pieces: list[RunPiece]) -> int:
     return min(piece.row.lsn for piece in pieces)
 
 
-def new_lsn(storage: LedgerStorage, run: RunView, piece: RunPiece, space: Space) -> None:
-    PUT_CARRIED(storage, run, piece._replace(row=piece.row._replace(lsn=storage.last_lsn + 1)), space)
+def new_lsn(carrier: Carrier, run: RunView, piece: RunPiece, space: Space) -> None:
+    PUT_CARRIED(
+        carrier, run, piece._replace(row=piece.row._replace(lsn=carrier._journal.last_lsn + 1)), space
+    )
 
 
 def over_newer(intervals: IntervalMap, first: int, last: int, row: int, _is_newer: object) -> None:
@@ -70,9 +72,9 @@ def as_they_come(scan: Scan) -> bytes | bytearray:
     return scan.rows
 
 
-PUT_CARRIED, WAIT, DROP = LedgerStorage._put_carried, Journal.wait, EntryDropper.drop
+PUT_CARRIED, WAIT, DROP = Carrier.put_run, Journal.wait, EntryDropper.drop
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
-    "carried rows get new LSNs": ((LedgerStorage, "_put_carried", new_lsn),),
+    "carried rows get new LSNs": ((Carrier, "put_run", new_lsn),),
     "a carried row wins over a newer one": (
         (IntervalMap, "insert_older", over_newer),
         (Scan, "rows_by_lsn", as_they_come),
@@ -80,7 +82,7 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "the source retires before the copies are synced": ((Journal, "wait", at_once),),
     "a state only in a retired segment is not carried": ((States, "carry_over", nothing),),
-    "damage is forgotten": ((LedgerStorage, "_put_damaged", nothing),),
+    "damage is forgotten": ((Carrier, "put_damaged", nothing),),
     "the LSN bound of a drop is left out": ((EntryDropper, "drop", without_bound),),
     "a merge across terms": ((merging, "may_merge", across_terms),),
     "the lowest LSN of a merged run": ((merging, "merged_lsn", lowest_lsn),),

@@ -11,12 +11,13 @@ Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
+from quire.storage.carrying import Carrier
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
 from quire.storage.footer_format import DirectoryEntry
@@ -41,13 +42,6 @@ SPARSE_SHARE: Final = (0.25, 0.8)
 """Of a segment so much may live for it to be compacted: with little less than that free, and on a full disk."""
 SLICE_BYTES: Final = 4 << 20
 """So much at most is carried over before a pause."""
-
-PutCarried: TypeAlias = Callable[[RunView, RunPiece, Space], None]
-"""Puts a run again that keeps the LSN of the one that a piece names; raises StorageError when it cannot be taken."""
-
-
-PutDamaged: TypeAlias = Callable[[RunPiece, Sequence[tuple[int, int]], Space], None]
-"""Journals that ids of the run of a piece are damaged; raises StorageError when it cannot be taken."""
 
 
 class SealedSize(NamedTuple):
@@ -107,8 +101,7 @@ class Compactor:
         files: the segments' files.
         clock: for the length of a slice.
         damages: where one of them is over, segments that stayed for it are tried again.
-        put: puts a carried run.
-        put_damaged: journals what is damaged of one.
+        carrier: puts what is carried over.
 
     Attributes:
         carried_bytes: of run bodies, by this process.
@@ -125,8 +118,7 @@ class Compactor:
         files: SegmentFiles,
         clock: Clock,
         damages: Damages,
-        put: PutCarried,
-        put_damaged: PutDamaged,
+        carrier: Carrier,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -135,8 +127,7 @@ class Compactor:
         self._files = files
         self._clock = clock
         self._damages = damages
-        self._put = put
-        self._put_damaged = put_damaged
+        self._carrier = carrier
         self._damages_before = 0
         self._at_work = False
         self._in_slice = 0
@@ -255,7 +246,7 @@ class Compactor:
             self._merging.add(piece, run)
             self._in_slice += len(run.body)
         if damaged:
-            self._put_damaged(piece, damaged, self._space)
+            self._carrier.put_damaged(piece, damaged, self._space)
 
     def _parts(self, piece: RunPiece) -> tuple[Sequence[RunView], Sequence[tuple[int, int]]]:
         """(runs of what verifies of a piece, the intervals of its ids that do not)."""
@@ -290,7 +281,7 @@ class Compactor:
             return
         run, piece = merging.merged()
         if not self._is_dead(ledger_id, ledger, piece):
-            self._put(run, piece, self._space)
+            self._carrier.put_run(run, piece, self._space)
             self.carried_bytes += len(run.body)
             self.merged_runs += len(merging.runs) if len(merging.runs) > 1 else 0
         merging.clear()

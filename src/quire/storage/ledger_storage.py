@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
@@ -28,6 +26,7 @@ from quire.core.shares import HeldInterval
 from quire.core.space import Reason
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
+from quire.storage.carrying import Carrier
 from quire.storage.compaction import Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
@@ -36,7 +35,6 @@ from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
 from quire.storage.holding import RangeHeld
 from quire.storage.identity import Identity
-from quire.storage.index import RunPiece
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.patient_worker import shortage
@@ -44,7 +42,7 @@ from quire.storage.reading import RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
-from quire.storage.record_bodies import DamagedInterval, Suspicion, encode_damaged
+from quire.storage.record_bodies import Suspicion
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
@@ -57,7 +55,6 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
-from quire.wire.run import RunView, count_ids
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
@@ -153,8 +150,7 @@ class LedgerStorage:
             segment_files,
             clock,
             self.damages,
-            self._put_carried,
-            self._put_damaged,
+            Carrier(self._journal, self._states, self._recent, segment_files, self.damages),
         )
         self._taking_up = TakingUp(
             self.segments,
@@ -815,68 +811,6 @@ class LedgerStorage:
                 return result
             yield
         return otherwise
-
-    def _put_carried(self, run: RunView, piece: RunPiece, space: Space) -> None:
-        """Put a run, or what is left of one, that keeps its LSN. Raises StorageError when it cannot be taken."""
-        row, body = piece.row, run.body
-        recovery = row.flags & RowFlag.RECOVERY
-        segment, offset, place_lsn = self._journal.put(
-            SegmentRecordKind.RUN,
-            row.ledger_id,
-            body,
-            crc32c(body),
-            space,
-            digest_type=run.digest_type,
-            period=run.period,
-            first=run.first,
-            last=run.last,
-            token=self.token(row.ledger_id),
-            residues=run.residues,
-            count=run.count,
-            flags=RecordFlag.CARRIED | (RecordFlag.RECOVERY if recovery else 0),
-            origin_term=row.origin_term,
-            carried_lsn=row.lsn,
-        )
-        assert segment.table is not None
-        segment.table.add_carried(
-            Row(
-                row.ledger_id, row.origin_term, run.first, run.last, row.lsn, offset // OFFSET_UNIT, len(body), run.count,
-                run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.residues,
-            )
-        )  # fmt: skip
-        self._recent.add(segment.sequence, offset, body, place_lsn)
-
-    def _put_damaged(self, piece: RunPiece, intervals: Sequence[tuple[int, int]], space: Space) -> None:
-        """Journal that ids of a run are damaged, before its segment is given back. Raises StorageError as `_put_carried`."""
-        row = piece.row
-        for first, last in intervals:
-            body = encode_damaged([DamagedInterval(first, last, row.origin_term, row.lsn)])
-            segment, offset, _ = self._journal.put(
-                SegmentRecordKind.DAMAGED,
-                row.ledger_id,
-                body,
-                crc32c(body),
-                space,
-                period=row.period,
-                residues=row.residues,
-                first=first,
-                last=last,
-                token=self.token(row.ledger_id),
-                count=1,
-                of_stream=row.origin_term > 0,
-            )
-            assert segment.table is not None
-            segment.first_lsn = min(segment.first_lsn, row.lsn)
-            segment.table.add_carried(
-                Row(
-                    row.ledger_id, row.origin_term, first, last, row.lsn, offset // OFFSET_UNIT, len(body),
-                    count_ids(first, last, row.period, row.residues), row.period, RowFlag.DAMAGED, 0,
-                    SegmentRecordKind.DAMAGED, row.residues,
-                )
-            )  # fmt: skip
-            path = str(self._files.path(segment.sequence))
-            what = "damaged in a segment that was given back"
-            self.damages.found(Damage(path, offset, row.ledger_id, first, last, what, row.origin_term))
 
     def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
         """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.

@@ -442,17 +442,11 @@ class RunReader:
         return None
 
     def raw_body(self, piece: RunPiece) -> Buffer | None:
-        """The bytes of a run's body from the disk itself, as they are; None if its record is not there.
-
-        Raises:
-            OSError: the disk does not give them.
-        """
-        row, sequence = piece.row, piece.sequence
-        size = RECORD_HEADER_BYTES + row.body_bytes
-        data = self._files.read_uncached(sequence, row.offset, size)
-        if header_of(data, row, self._segments.segments[sequence].seed) is None or len(data) != size:
-            return None
-        return memoryview(data)[RECORD_HEADER_BYTES:]
+        """A run's body as it lies on the disk, None if its record does not. Raises OSError as `body`."""
+        row, size = piece.row, RECORD_HEADER_BYTES + piece.row.body_bytes
+        data = self._files.read_uncached(piece.sequence, row.offset, size)
+        found = header_of(data, row, self._segments.segments[piece.sequence].seed)
+        return memoryview(data)[RECORD_HEADER_BYTES:] if found is not None else None
 
     def _short(
         self, piece: RunPiece, low: int, high: int, left: int, *, more: bool
