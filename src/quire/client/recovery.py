@@ -199,9 +199,13 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                 if not self._result.done():
                     self._result.set_exception(error)
 
+        def over(done: asyncio.Task[None]) -> None:
+            del self._tasks[done]
+            work.close()  # it was never awaited where the task is cancelled before its first step
+
         task = asyncio.create_task(feed())
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(over)
 
     def _left_behind(self, record: LedgerMetadata, last_entry: int) -> tuple[Hole, ...]:
         """What bookies of the record were sent up to its last entry and have not acknowledged."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -168,7 +169,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                     _close(task.get_coro())
         finally:
             _set_running_loop(None)
-        self._tasks.clear()
+        with warnings.catch_warnings():  # a task that had no first step never awaited what it was to await
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._tasks.clear()
 
     def spawn(self, work: Work, name: str = "") -> asyncio.Task[Any]:
         """Start a coroutine in this process, from outside."""

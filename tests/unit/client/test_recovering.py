@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import warnings
 
 import pytest
 
@@ -15,6 +16,7 @@ from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.connecting import Connecting
 from quire.client.ledger_repair import LedgerRepair
+from quire.client.recovery import LedgerRecovery
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
@@ -358,3 +360,27 @@ async def test_connecting_takes_the_environments_cluster(monkeypatch) -> None:
         await Connecting(None, Client)
     with pytest.raises(NoClusterError):
         await Connecting("sqlite:/nowhere/at/all.db", Client)
+
+
+def test_work_that_is_cancelled_before_its_first_step_is_no_warning() -> None:
+    """Found by simulated runs: `coroutine 'RecoveryPerformer._fence' was never awaited`."""
+    begun = []
+
+    async def work():
+        begun.append(True)
+
+    async def cancelled() -> None:
+        performer = object.__new__(LedgerRecovery)
+        performer._tasks = {}
+        performer._spawn(work())
+        [task] = performer._tasks
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+        assert not performer._tasks
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        asyncio.run(cancelled())
+        gc.collect()
+    assert (begun, [str(each.message) for each in said]) == ([], [])
