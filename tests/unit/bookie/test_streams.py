@@ -14,10 +14,11 @@ from quire.core.ledger_metadata import LedgerMetadata, new_stream
 from quire.core.terms import Terms
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.streams import StreamStore
-from quire.wire import bookkeeper, native, native_bodies, native_hello, native_info, v2
+from quire.wire import bookkeeper, native, native_bodies, native_hello, native_info, v2, v3
 from quire.wire.bookie_service_info import FEATURES_PROPERTY, parse_features_property
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, LacItem
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from quire.wire.run import SCHEME_TERMS, RunView, checksum, encode_run
 from support.hostile_worlds import ACCESS, ENTRIES, LEDGER, PASSWORD, StillBookie
 from support.records import record_of
@@ -334,6 +335,43 @@ def test_java_gets_nothing_of_a_stream(bookie: StreamBookie) -> None:
     fence = v2.encode_read(STREAM, bookkeeper.LAST_ENTRY, v2.V2Flag.DO_FENCING, KEY)
     assert v2_code(fence) == bookkeeper.v2_code(Answer.INVALID_TERM)
     assert (bookie.info()["fenced"], bookie.info()["last_entry"]) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fill", "answer"),
+    [
+        (pb.ADD_ENTRY, {"entryId": 1, "masterKey": KEY, "body": b"from V3"}, Answer.INVALID_TERM),
+        (pb.READ_ENTRY, {"entryId": 0}, Answer.BAD_REQUEST),
+        (pb.READ_ENTRY, {"entryId": 0, "flag": v3.FENCE_LEDGER, "masterKey": KEY}, Answer.INVALID_TERM),
+        (
+            pb.READ_ENTRY,
+            {"entryId": -1, "previousLAC": -1, "flag": v3.ENTRY_PIGGYBACK, "timeOut": 1},
+            Answer.BAD_REQUEST,
+        ),
+        (pb.READ_LAC, {}, Answer.BAD_REQUEST),
+        (
+            pb.WRITE_LAC,
+            {"lac": 0, "masterKey": KEY, "body": ACCESS.digest.lac_body(STREAM, 0)},
+            Answer.INVALID_TERM,
+        ),
+        (pb.GET_LIST_OF_ENTRIES_OF_LEDGER, {}, Answer.BAD_REQUEST),
+    ],
+)
+def test_no_request_of_v3_changes_a_stream_or_gets_an_entry_of_it(
+    bookie: StreamBookie, operation: int, fill: dict[str, Any], answer: Answer
+) -> None:
+    assert bookie.add(3, 0) is Answer.OK
+    if operation == pb.ADD_ENTRY:
+        fill = fill | {"body": ACCESS.digest.seal_one(STREAM, 1, 0, 7, fill["body"]) + fill["body"]}
+    message = v3.request(operation, 9)
+    body = getattr(message, v3.REQUEST_BODY[operation])
+    for name, value in {"ledgerId": STREAM, **fill}.items():
+        setattr(body, name, value)
+    said = v3.decode_response(bookie.serve_pieces([v3.frame_of(message)]))
+    assert v3.status_of(said) == bookkeeper.v3_code(answer) != 0
+    assert (bookie.info()["fenced"], bookie.info()["last_entry"]) == (False, 0)
+    assert bookie.read(0, 0, 3) == (Answer.OK, {0: b"0 of 3"}, 0)
+    assert bookie.add(3, 1) is Answer.OK
 
 
 # --- truncation, where terms only fence ------------------------------------------------------------------------------
