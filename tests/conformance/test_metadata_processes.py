@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 import warnings
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -72,6 +73,27 @@ def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
 
 async def absent(store, key):
     return await store.get(key) is None
+
+
+def test_a_client_that_waits_for_another_process_keeps_its_session(sqlite):
+    """Its registration shows for as long as it waits for the write lock, which may be as long as its session's timeout."""
+
+    async def scenario():
+        async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
+            held = await a.register("r", b"", again=False)
+            other = sqlite3.connect(sqlite.path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            waits = asyncio.ensure_future(a.create("k", b""))
+            end = time.monotonic() + 3 * SHORT_TIMEOUT_MS / 1000
+            while time.monotonic() < end:
+                assert await b.get("r") is not None
+            assert not waits.done()
+            other.execute("COMMIT")
+            other.close()
+            await waits
+            assert not held.lost.is_set()
+
+    run(scenario())
 
 
 # --- other processes --------------------------------------------------------------------------------------------

@@ -96,16 +96,23 @@ class SqliteRegistrations:
         if self._session is not None:
             self._file.end_session(self._number, self._session.name)
 
+    def move(self, now_ms: int) -> bool:
+        """Move the counter when it is time; says whether it was."""
+        if self._session is None or not self._held or now_ms < self._next_beat_ms:
+            return False
+        self._next_beat_ms = now_ms + self._options.beat_ms
+        self._session.beat()
+        return True
+
     def beat(self, now_ms: int) -> bool:
         """Move the counter when it is time.
 
         Returns:
             Whether the file no longer holds what is held here: then `mend` it.
         """
-        if self._session is None or not self._held or now_ms < self._next_beat_ms:
+        if not self.move(now_ms):
             return False
-        self._next_beat_ms = now_ms + self._options.beat_ms
-        self._session.beat()
+        assert self._session is not None
         return (
             not self._file.has_session(self._number, self._session.name)
             or self._file.keys_of_session(self._number) != self._held.keys()

@@ -29,7 +29,7 @@ from quire.core.errors import (
 )
 from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_place import BUSY_MS, explain
+from quire.metadata.sqlite_place import BUSY_MS, explain, primary_code
 from quire.metadata.sqlite_registrations import SqliteRegistrations
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.sqlite_settling import Settling
@@ -239,7 +239,7 @@ class StoreThread(threading.Thread):
         if self.failure is not None:
             return self.failure
         try:
-            self.file.begin(patience_ms)
+            self._begin(patience_ms)
             work()
             self.file.trim()
         except (sqlite3.Error, QuireError) as error:
@@ -259,6 +259,20 @@ class StoreThread(threading.Thread):
             )
         self.settling.committed()
         return None
+
+    def _begin(self, patience_ms: int) -> None:
+        """Start a transaction. Whoever waits for another process's is alive: its session's counter moves meanwhile."""
+        give_up_ms = self._options.now_ms() + patience_ms
+        while (left_ms := give_up_ms - self._options.now_ms()) > self._options.beat_ms:
+            try:
+                self.file.begin(self._options.beat_ms)
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY:
+                    raise
+                self.registrations.move(self._options.now_ms())
+            else:
+                return
+        self.file.begin(max(0, left_ms))
 
     def _commit(self) -> None:
         self.file.commit()
