@@ -23,7 +23,6 @@ from faults.recoverers import PacedWriter, Recoverer, members, naming, no_marks,
 from quire.autorecovery.marking import mark_findings
 from quire.autorecovery.repair import ClusterRepair
 from quire.cli.marked import marked_ledgers
-from quire.cli.toolbox import open_toolbox
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.scrubbing import ReplicaCheck
@@ -83,9 +82,8 @@ async def gone_under_a_paced_writer(folder: Path, ledgers: int) -> dict[str, Any
         while (now := await recoverer.figures())["repaired"] < len(touched):
             assert time.monotonic() - began < WAIT_S, now
             if not half and now["repaired"] >= len(touched) // 2:
-                async with open_toolbox(local.uri) as tools:
-                    half = time.monotonic()
-                    estimate = (await marked_ledgers(tools, marks))[1]["estimate_s"]
+                half = time.monotonic()
+                estimate = (await marked_ledgers(client.both_records, marks))[1]["estimate_s"]
             early = early or (now if now["repaired"] > len(touched) // 10 else None)
             await asyncio.sleep(0.1)
         assert early is not None

@@ -121,6 +121,8 @@ class MarkedLedgers:
         if marks is None:
             return True
         done = True
+        # Before they go: a listing that is on its way may have read them.
+        self._removed[ledger_id] = marks.revisions
         try:
             if marks.missing is not None:
                 done = await self._marks.remove_missing(ledger_id, marks.missing)
@@ -128,8 +130,8 @@ class MarkedLedgers:
                 done = await self._marks.remove_marks(ledger_id, marks.own) and done
         except QuireError as error:
             _LOG.warning("the marks of ledger %d cannot be removed: %s", ledger_id, error)
+            self._removed.pop(ledger_id, None)
             return False
-        self._removed[ledger_id] = marks.revisions
         return done
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -200,12 +200,15 @@ class ClusterRepair:
 
         began_ns = self._client.clock.now_ns()
         ledgers = list(wanted)
-        for _ in range(PASSES_MAX):
-            before = self.totals.entries
-            await _side_by_side(self._ids(ledgers), one)
-            ledgers = self.totals.left
-            if not ledgers or self.totals.entries == before:
-                break
+        try:
+            for _ in range(PASSES_MAX):
+                before = self.totals.entries
+                await _side_by_side(self._ids(ledgers), one)
+                ledgers = self.totals.left
+                if not ledgers or self.totals.entries == before:
+                    break
+        finally:
+            await self._targets.close()
         self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
         return self.totals
 

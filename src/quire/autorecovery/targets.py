@@ -16,6 +16,7 @@ from crc32c import crc32c
 from quire.client.client import Client
 from quire.client.copy_rate import CopyRate
 from quire.core.answers import Answer
+from quire.core.errors import QuireError
 from quire.core.ids import BookieId
 from quire.core.yielding import CopyPace
 
@@ -46,7 +47,18 @@ class RepairTargets:
         self._room_bytes: dict[BookieId, float] = {}
         self._looked_ms = -LOOK_AGAIN_MS
         self._sent_bytes = 0
-        self._looking = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Nothing is asked any more."""
+        if (looking := self._looking) is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    @property
+    def units(self) -> int:
+        """How much is to be repaired side by side, as `CopyPace` says."""
+        return self._pace.units
 
     async def candidates(self, ledger_id: int) -> list[BookieId]:
         """The bookies that take new entries and have room, in an order that follows from the ledger's id.
@@ -73,20 +85,40 @@ class RepairTargets:
         return True
 
     async def _look(self) -> None:
-        """Ask every bookie for its disk, now and then."""
-        async with self._looking:
-            now_ms = self._client.clock.now_ms()
-            if now_ms - self._looked_ms < LOOK_AGAIN_MS:
+        """Ask every bookie for its disk, now and then.
+
+        The responses are waited for only where one has not been asked before: a bookie that is slow to respond does not hold
+        up copies to the others.
+        """
+        if self._client.clock.now_ms() - self._looked_ms >= LOOK_AGAIN_MS:
+            self._asked()
+        for _ in range(2):  # those that are asked now may have been chosen before that one came
+            if all(bookie in self._room_bytes for bookie in self._client.bookies.writable()):
                 return
+            await asyncio.shield(self._asked())
+
+    def _asked(self) -> asyncio.Task[None]:
+        """Bookies are being asked."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._ask(), name="ask bookies for their disks")
+        return self._looking
+
+    async def _ask(self) -> None:
+        try:
             bookies = sorted(await self._client.bookies.bookies())
             told = await asyncio.gather(
                 *(self._client.bookies.info(bookie, timeout_ms=_ASKED_MS) for bookie in bookies)
             )
-            self._room_bytes = {
-                bookie: room_above_floor(info) if answer is Answer.OK else 0
-                for bookie, (answer, info) in zip(bookies, told, strict=True)
-            }
-            self._keep_pace({bookie: info for bookie, (_, info) in zip(bookies, told, strict=True)})
+        except QuireError as error:
+            _LOG.warning("the metadata store did not say which bookies are there: %s", error)
+            return
+        finally:
+            self._looking = None
+        self._room_bytes = {
+            bookie: room_above_floor(info) if answer is Answer.OK else 0
+            for bookie, (answer, info) in zip(bookies, told, strict=True)
+        }
+        self._keep_pace({bookie: info for bookie, (_, info) in zip(bookies, told, strict=True)})
 
     def _keep_pace(self, told: Mapping[BookieId, Mapping[str, Any]]) -> None:
         """Copy slower or faster, by what bookies say of others' adds."""
@@ -94,15 +126,18 @@ class RepairTargets:
             bookie: us for bookie, info in told.items() if isinstance(us := info.get("add_p99_us"), int)
         }
         now_ms, sent_bytes = self._client.clock.now_ms(), self._rate.sent_bytes
-        before, elapsed_ms = self._pace.bytes_per_s, max(1, now_ms - self._looked_ms)
+        before = self._pace.bytes_per_s, self._pace.units
+        elapsed_ms = max(1, now_ms - self._looked_ms)
         # After a long pause bookies tell of a time in which nothing was copied.
         copied = sent_bytes - self._sent_bytes if elapsed_ms < 2 * LOOK_AGAIN_MS else 0
         self._pace.looked(add_us, copied, elapsed_ms)
         self._rate.bytes_per_s = self._pace.bytes_per_s
         self._looked_ms, self._sent_bytes = now_ms, sent_bytes
-        if before != self._pace.bytes_per_s:
+        if before != (self._pace.bytes_per_s, self._pace.units):
             _LOG.info(
-                "copies are sent at %s bytes/s at most from now on", self._pace.bytes_per_s or "any number of"
+                "copies are sent at %s bytes/s at most from now on, of %d units side by side",
+                self._pace.bytes_per_s or "any number of",
+                self._pace.units,
             )
 
 

@@ -35,13 +35,14 @@ from quire.core.repair_queue import (
     StopRepair,
     is_whole,
 )
+from quire.core.repair_rate import RepairRate
 from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration
 
 LIST_PAUSE_MS: Final = 100
 LIST_SHARE: Final = 10
-"""Marks are listed again after so many times the time that it took."""
+"""Marks are listed again after so many times the time that it took; where nothing waits for a repair, after that time."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -80,12 +81,14 @@ class RepairWorker:
         self.state = RepairWorkerState(name)
         self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s
         self._wake = asyncio.Event()
-        self._listing_wanted, self._list_at_ms = True, 0
+        self._listing: asyncio.Task[None] | None = None
+        self._listing_wanted, self._listed_ms, self._list_took_ms = True, 0, 0
         self._registered: dict[BookieId, bool] = {}
         self._there: frozenset[BookieId] | None = None
         self._asking = asyncio.Lock()
         self._known: dict[BookieId, None] = {}
         self._look_at_ms = 0
+        self._rate = RepairRate()
         self._attempts: dict[int, asyncio.Task[None]] = {}
         self._repairs: dict[int, LedgerRepair] = {}
         self._copied = 0
@@ -116,10 +119,11 @@ class RepairWorker:
                         await asyncio.wait_for(self._wake.wait(), self._pause_s())
         finally:
             self._client.bookies.unfollow(self)
-            attempts = list(self._attempts.values())
-            for task in attempts:
+            tasks = [*self._attempts.values(), *([] if self._listing is None else [self._listing])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*attempts, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._targets.close()
             with contextlib.suppress(QuireError):
                 await held.close()
 
@@ -136,20 +140,32 @@ class RepairWorker:
     async def _turn(self, held: Registration) -> None:
         self._wake.clear()
         await self._look(held)
-        if self._listing_wanted and self._now_ms() >= self._list_at_ms:
-            await self._list()
+        if self._listing is not None and self._listing.done():
+            self._listing.result()
+            self._listing = None
+        if self._listing_wanted and self._listing is None and self._now_ms() >= self._list_at_ms:
+            # In a task of its own: bookies that come and go are noticed while many marks are listed.
+            self._listing = asyncio.create_task(self._list(), name="list marks of repair")
+            self._listing.add_done_callback(lambda _: self._wake.set())
         await self._go_on()
 
     def _pause_s(self) -> float:
         """Until something is due."""
         due = [self._look_at_ms]
-        due += [self._list_at_ms] if self._listing_wanted else []
+        due += [self._list_at_ms] if self._listing_wanted and self._listing is None else []
         due += [] if self.queue.due_ms is None else [self.queue.due_ms]
         return max(0, min(due) - self._now_ms()) / 1000
+
+    @property
+    def _list_at_ms(self) -> int:
+        """When marks may be listed again: earlier where no more is known that could be repaired."""
+        share = LIST_SHARE if self.queue.waiting else 1
+        return self._listed_ms + max(LIST_PAUSE_MS, share * self._list_took_ms)
 
     async def _go_on(self) -> None:
         # With no bookie registered it is the metadata store that was away: nobody is taken for gone.
         self.queue.switched(on=self._marked.enabled and bool(self._registered))
+        self.queue.bounded(self._targets.units)
         self.queue.tick(self._now_ms())
         await self._perform()
 
@@ -185,9 +201,19 @@ class RepairWorker:
     async def _tell(self, held: Registration, now_ms: int) -> None:
         """Say what was done, where that is more than at the last look."""
         ledgers, size = self.queue.counts.repaired, self.bytes_copied
-        elapsed_ms = self._tick_ms + now_ms - self._look_at_ms
-        rate = 1000 * (size - self.state.bytes) // max(1, elapsed_ms)
-        told = replace(self.state, ledgers=ledgers, bytes=size, bytes_per_s=rate)
+        self._rate.looked(
+            self._tick_ms + now_ms - self._look_at_ms,
+            ledgers - self.state.ledgers,
+            size - self.state.bytes,
+            busy=bool(self.queue.repairing),
+        )
+        told = replace(
+            self.state,
+            ledgers=ledgers,
+            bytes=size,
+            bytes_per_s=self._rate.bytes_per_s,
+            ledgers_per_hour=self._rate.ledgers_per_hour,
+        )
         self._look_at_ms = now_ms + self._tick_ms
         if told != self.state:
             self.state = told
@@ -195,17 +221,18 @@ class RepairWorker:
                 await self._marks.update_worker(held, told)
 
     async def _list(self) -> None:
-        """Read all marks; not again before some time is over, which grows with how many there are."""
+        """Read all marks."""
         began_ms, self._listing_wanted, self._there = self._now_ms(), False, None
         try:
             gone = await self._marked.refresh(self.queue.marked, self._go_on)
         except QuireError as error:
             _LOG.warning("marks of repair cannot be listed: %s", error)
-            self._listing_wanted, self._list_at_ms = True, self._now_ms() + int(1000 * AGAIN_S)
+            self._listing_wanted = True
+            self._listed_ms, self._list_took_ms = self._now_ms() + int(1000 * AGAIN_S), 0
             return
         for ledger_id in gone:
             self.queue.unmarked(ledger_id)
-        self._list_at_ms = self._now_ms() + max(LIST_PAUSE_MS, LIST_SHARE * (self._now_ms() - began_ms))
+        self._listed_ms, self._list_took_ms = self._now_ms(), self._now_ms() - began_ms
 
     # --- effects --------------------------------------------------------------------------------------------------
 

@@ -71,17 +71,18 @@ def autorecovery(
 def repairs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """List the ledgers that are marked for repair: why, since when, what was tried, and what each waits for.
 
-    With --json the last object has the totals. The estimate is what is left at the rate of the last seconds. Exit code 5:
-    ledgers are marked.
+    With --json the last object has the totals. The estimate is how long workers take for what they can repair by themselves,
+    at the rate of their last minute. Exit code 5: ledgers are marked.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> int:
         from quire.cli.marked import marked_ledgers, shown, totals
         from quire.cli.toolbox import open_toolbox
+        from quire.metadata.both_records import BothRecords
 
         async with open_toolbox(uri) as tools:
-            rows, facts = await marked_ledgers(tools, _marks_of(tools))
+            rows, facts = await marked_ledgers(BothRecords(tools.store), _marks_of(tools))
         columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
         if as_json:
             out.rows("", columns, rows)

@@ -10,11 +10,12 @@ from quire.cli.output import counted, human_bytes, human_duration
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.repair_marks import WaitsFor
 from quire.core.repair_queue import LIMITS, seen_mark
+from quire.core.repair_rate import seconds_left
 
 if TYPE_CHECKING:
-    from quire.cli.toolbox import Toolbox
     from quire.core.ledger_metadata import LedgerMetadata
     from quire.core.repair_marks import LedgerRepairs
+    from quire.metadata.both_records import BothRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies
 
@@ -29,8 +30,10 @@ WAITS: Final = {
 """What a ledger waits for, after an attempt that left something."""
 
 
-async def marked_ledgers(tools: Toolbox, marks: RepairStore) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A row for each marked ledger, those with the fewest copies left first, and the totals."""
+async def marked_ledgers(
+    records: BothRecords, marks: RepairStore
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A row for each marked ledger or stream, those with the fewest copies left first, and the totals."""
     from quire.autorecovery.marked_ledgers import every_mark
 
     missing = {ledger_id: stored async for ledger_id, stored in every_mark(marks.missing_page)}
@@ -40,30 +43,35 @@ async def marked_ledgers(tools: Toolbox, marks: RepairStore) -> tuple[list[dict[
     if not enabled:
         waiting = "auto-recovery is switched off: `quire cluster autorecovery on`"
     rows: list[dict[str, Any]] = []
+    left, left_bytes = 0, 0
     ids = sorted({*missing, *own})
     for start in range(0, len(ids), READS_MAX):
         some = ids[start : start + READS_MAX]
-        records = await asyncio.gather(*(_record(tools, ledger_id) for ledger_id in some))
-        rows += [
-            _row(ledger_id, record, missing.get(ledger_id), own.get(ledger_id), locks, waiting)
-            for ledger_id, record in zip(some, records, strict=True)
-        ]
+        found = await asyncio.gather(*(_record(records, ledger_id) for ledger_id in some))
+        for ledger_id, record in zip(some, found, strict=True):
+            row, by_worker = _row(
+                ledger_id, record, missing.get(ledger_id), own.get(ledger_id), locks, waiting
+            )
+            rows.append(row)
+            left, left_bytes = left + by_worker, left_bytes + by_worker * row["bytes"]
     rows.sort(key=lambda row: (row["copies_left"], row["bytes"], row["ledger_id"]))
-    size, rate = sum(row["bytes"] for row in rows), sum(one.bytes_per_s for one in workers)
+    rate, ledger_rate = sum(one.bytes_per_s for one in workers), sum(one.ledgers_per_hour for one in workers)
+    estimate_s = seconds_left(left, left_bytes, ledger_rate, rate)
     facts = {
         "ledgers": len(rows),
-        "bytes": size,
+        "bytes": sum(row["bytes"] for row in rows),
         "bytes_per_s": rate,
-        "estimate_s": round(size / rate, 1) if rate else None,
+        "ledgers_per_hour": ledger_rate,
+        "estimate_s": round(estimate_s, 1) if estimate_s is not None and enabled else None,
         "enabled": enabled,
         "workers": [one.name for one in workers],
     }
     return rows, facts
 
 
-async def _record(tools: Toolbox, ledger_id: int) -> LedgerMetadata | None:
+async def _record(records: BothRecords, ledger_id: int) -> LedgerMetadata | None:
     try:
-        return (await tools.ledgers.read(ledger_id))[0]
+        return (await records.read(ledger_id))[0]
     except (NoSuchLedgerError, CorruptMetadataError):
         return None
 
@@ -75,7 +83,8 @@ def _row(
     own: Stored[LedgerRepairs] | None,
     locks: dict[Any, str],
     waiting: str,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
+    """A ledger's line, and whether a worker goes on with it by itself."""
     reasons, bookies, times = dict[str, None](), dict[Any, None](), list[int]()
     if missing is not None and missing.mark is not None:
         reasons["gone"] = None
@@ -91,16 +100,17 @@ def _row(
     flaws = [str(each.flaw) for each in (missing, own) if each is not None and each.flaw is not None]
     seen = seen_mark(0, record, [bookie for bookie in bookies if bookie])
     why = attempts.why if attempts is not None else ""
+    by_worker = attempts is None or attempts.waits is WaitsFor.ATTEMPT
     if ledger_id in locks:
         waiting = f"{locks[ledger_id] or 'a worker'}, which repairs it now"
     elif flaws and not reasons:
         reasons["unreadable"], why = None, "; ".join(flaws)
-        waiting = "whoever wrote the mark: it cannot be read, and is kept"
+        waiting, by_worker = "whoever wrote the mark: it cannot be read, and is kept", False
     elif record is None and attempts is None:
         why = "its record is not there, or cannot be read"
     elif attempts is not None:
         waiting = WAITS[attempts.waits]
-    return {
+    row = {
         "ledger_id": ledger_id,
         "reasons": list(reasons),
         "bookies": sorted(filter(None, bookies)),
@@ -111,6 +121,7 @@ def _row(
         "waits_for": waiting,
         "why": why,
     }
+    return row, by_worker
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -128,5 +139,6 @@ def totals(facts: dict[str, Any]) -> str:
     """The last line."""
     text = f"{counted(facts['ledgers'], 'ledger')} marked, about {human_bytes(facts['bytes'])} to copy"
     if facts["estimate_s"] is not None:
-        text += f", {human_duration(facts['estimate_s'])} at {human_bytes(facts['bytes_per_s'])}/s"
+        text += f", {human_duration(facts['estimate_s'])} at {facts['ledgers_per_hour']:,} ledgers an hour"
+        text += f" and {human_bytes(facts['bytes_per_s'])}/s"
     return text + "."

@@ -41,7 +41,6 @@ async def recover(
     """
     import quire
     from quire.autorecovery.daemon import AutoRecovery
-    from quire.autorecovery.owed_copies import OwedCopies
     from quire.log.collecting import LogCollector
 
     stop = asyncio.Event()
@@ -51,9 +50,7 @@ async def recover(
     if until_eof:
         stop_at_end_of_input(loop, stop)
     async with quire.connect(cluster) as client:
-        daemon = AutoRecovery(
-            client, bytes_per_s=rate_bytes, duties=(LogCollector(client).collect, OwedCopies(client).mark)
-        )
+        daemon = AutoRecovery(client, bytes_per_s=rate_bytes, duties=(LogCollector(client).collect,))
         if lost_delay_s is not None:
             await daemon.marks.set_lost_delay_s(lost_delay_s)
         running = asyncio.create_task(daemon.run(), name="auto-recovery")

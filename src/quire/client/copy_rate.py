@@ -32,15 +32,21 @@ class CopyRate:
     ) -> None:
         self._clock, self.bytes_per_s, self._sleep = clock, bytes_per_s, sleep
         self._free_at_ns = 0
+        self._turn = asyncio.Lock()
         self.sent_bytes = 0
 
     async def wait(self, size: int) -> None:
-        """Return when so many bytes may be sent; callers are served in their order."""
-        self.sent_bytes += size
-        if self.bytes_per_s is None:
-            return
-        now_ns = self._clock.now_ns()
-        begin_ns = max(now_ns, self._free_at_ns)
-        self._free_at_ns = begin_ns + size * 1_000_000_000 // self.bytes_per_s
-        if begin_ns > now_ns:
-            await self._sleep((begin_ns - now_ns) / 1e9)
+        """Return when so many bytes may be sent; callers are served in their order.
+
+        The rate counts that there is when it is the caller's turn. One that is cancelled before has taken nothing.
+        """
+        async with self._turn:
+            now_ns = self._clock.now_ns()
+            if self.bytes_per_s is not None and self._free_at_ns > now_ns:
+                await self._sleep((self._free_at_ns - now_ns) / 1e9)
+                now_ns = self._clock.now_ns()
+            self.sent_bytes += size
+            rate = self.bytes_per_s
+            self._free_at_ns = (
+                now_ns if rate is None else max(now_ns, self._free_at_ns) + size * 1_000_000_000 // rate
+            )

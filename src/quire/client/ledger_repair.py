@@ -110,12 +110,14 @@ class LedgerRepair:
         return 0 if self._copier is None else self._copier.bytes
 
     def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
-        """Other bookies are gone, or may take slots: what is on its way is copied, and nothing more for the old choice.
+        """Other bookies are gone, or may take slots: what was sent is stored, and nothing more for the old choice.
 
         Args:
             gone: bookies that are gone for good.
             candidates: bookies that may take a slot, the best first.
         """
+        if self._copier is not None and frozenset(gone) != frozenset(self._gone):
+            self._copier.stop()
         self._gone, self._candidates = gone, candidates
         if self._machine is not None and self._access is not None:
             self._machine.bookies_changed(gone, self._able(candidates))

@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient
@@ -81,7 +81,13 @@ class RangeCopier(AddSink):
         self._lists, self._password_is_known = lists, password_is_known
         self._answered: dict[object, asyncio.Future[Answer]] = {}
         self._silent: dict[BookieId, Answer] = {}
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.bytes = 0
+
+    def stop(self) -> None:
+        """End the copies that are under way: what was sent is stored, and nothing more is read or sent for them."""
+        self._stopping.set_result(None)
+        self._stopping = asyncio.get_running_loop().create_future()
 
     async def copy(self, piece: CopyRange) -> CopyOutcome:
         """Copy what the sources give of a piece; one source after another is asked for what the others lack.
@@ -89,7 +95,7 @@ class RangeCopier(AddSink):
         Raises:
             WrongPasswordError: no entry fits the password, which the record does not have.
         """
-        outcome = CopyOutcome()
+        outcome, stopping = CopyOutcome(), self._stopping
         wants: Callable[[int], bool] = piece.entries.holds
         stretches = [(piece.entries.first, piece.entries.last)]
         sources = [source for source in self._in_turn(piece) if source not in self._silent]
@@ -99,7 +105,7 @@ class RangeCopier(AddSink):
                 left: list[int] = []
                 for first, last in stretches:
                     at = first
-                    while at <= last and outcome.answer is Answer.OK:
+                    while at <= last and outcome.answer is Answer.OK and not stopping.done():
                         reply = await self._read(source, at, last, piece.origin_term)
                         if reply is None:
                             left += filter(wants, range(at, last + 1))
@@ -111,8 +117,8 @@ class RangeCopier(AddSink):
                         at = through + 1
                         if writing is not None:
                             await writing
-                        writing = asyncio.create_task(self._write(piece, entries, wants, outcome))
-                if not left or outcome.answer is not Answer.OK:
+                        writing = asyncio.create_task(self._write(piece, entries, wants, outcome, stopping))
+                if not left or outcome.answer is not Answer.OK or stopping.done():
                     break
                 wants, stretches = set(left).__contains__, _near(left)
             if writing is not None:
@@ -191,7 +197,12 @@ class RangeCopier(AddSink):
         ]
 
     async def _write(
-        self, piece: CopyRange, entries: Entries, wants: Callable[[int], bool], outcome: CopyOutcome
+        self,
+        piece: CopyRange,
+        entries: Entries,
+        wants: Callable[[int], bool],
+        outcome: CopyOutcome,
+        stopping: asyncio.Future[None],
     ) -> None:
         part = piece.entries
         waiting: list[tuple[int, Copies, asyncio.Future[Answer]]] = []
@@ -203,8 +214,9 @@ class RangeCopier(AddSink):
             residues=part.residues,
             origin_term=piece.origin_term,
         ):
-            if not await self._may_send(piece.bookie, len(run.body)):
-                outcome.answer = Answer.READ_ONLY
+            if not await self._allowed(piece.bookie, len(run.body), stopping):
+                if not stopping.done():
+                    outcome.answer = Answer.READ_ONLY
                 break
             count = len(ids_in(run.first, run.last, part.period, part.residues))
             waiting.append((count, run, self._add(piece, run)))
@@ -214,6 +226,16 @@ class RangeCopier(AddSink):
                 outcome.count += count
             elif outcome.answer is Answer.OK:
                 outcome.answer = answer
+
+    async def _allowed(self, bookie: BookieId, size: int, stopping: asyncio.Future[None]) -> bool:
+        """Whether so much may be sent; waits for that, unless the copies are stopped."""
+        allowed = asyncio.ensure_future(self._may_send(bookie, size))
+        try:
+            either: set[asyncio.Future[Any]] = {allowed, stopping}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return allowed.done() and not stopping.done() and allowed.result()
+        finally:
+            allowed.cancel()
 
     async def _unless_busy(self, piece: CopyRange, run: Copies, answered: asyncio.Future[Answer]) -> Answer:
         """The bookie's response to a run, which is sent again as long as its queue of the background is full."""

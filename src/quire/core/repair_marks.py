@@ -111,13 +111,15 @@ class RepairWorkerState:
     Attributes:
         name: how people know it.
         ledgers, bytes: what it has repaired and copied since it began.
-        bytes_per_s: how fast it copied lately.
+        bytes_per_s: how fast it copied in its last minute of work; 0 while it has nothing to do.
+        ledgers_per_hour: how many ledgers it repaired, likewise; 0 also of a version that does not tell.
     """
 
     name: str
     ledgers: int = 0
     bytes: int = 0
     bytes_per_s: int = 0
+    ledgers_per_hour: int = 0
 
 
 @dataclass(frozen=True, slots=True)

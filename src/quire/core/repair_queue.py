@@ -270,7 +270,19 @@ class RepairQueue:
         on: whether repairs may begin.
     """
 
-    __slots__ = ("_due", "_limits", "_ready", "_room", "_rules", "_spread", "counts", "ledgers", "on", "out")
+    __slots__ = (
+        "_due",
+        "_limits",
+        "_ready",
+        "_room",
+        "_rules",
+        "_spread",
+        "_units",
+        "counts",
+        "ledgers",
+        "on",
+        "out",
+    )
 
     def __init__(self, spread: int = 0, limits: QueueLimits = LIMITS, rules: Rules = RULES) -> None:
         self._spread, self._limits, self._rules = spread, limits, rules
@@ -282,11 +294,17 @@ class RepairQueue:
         self._ready: list[tuple[tuple[int, int], int, int]] = []
         self._due: list[tuple[int, int]] = []
         self._room = _Room()
+        self._units = limits.units_max
 
     @property
     def repairing(self) -> Collection[int]:
         """The ledgers that are repaired now."""
         return self._room.units.keys()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some ledgers wait for room; a few of them may not need it any more."""
+        return bool(self._ready)
 
     @property
     def due_ms(self) -> int | None:
@@ -298,6 +316,11 @@ class RepairQueue:
         if self.on and not on:
             self.out += [StopRepair(ledger_id) for ledger_id in sorted(self._room.units)]
         self.on = on
+        self._begin()
+
+    def bounded(self, units: int) -> None:
+        """So much may be repaired side by side from now on, and one ledger whatever it needs. Effects: BeginRepair."""
+        self._units = min(units, self._limits.units_max)
         self._begin()
 
     def marked(self, ledger_id: int, seen: SeenMark) -> None:
@@ -401,7 +424,7 @@ class RepairQueue:
             ledger_id = self._ready[0][2]
             one = self.ledgers.get(ledger_id)
             if one is not None and one.status is MarkStatus.WAITING and ledger_id not in self._room.units:
-                if used + one.units > self._limits.units_max:
+                if used and used + one.units > self._units:
                     return
                 one.begin()
                 used += one.units

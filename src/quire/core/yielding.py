@@ -9,8 +9,8 @@ A request that its client marked as background waits in a queue of its own while
 | the first that waits has waited for `wait_ms_max` | it is served whatever is in flight: the background slows down and does not stop |
 | the queue is full | it is refused as too busy, and its client sends it again |
 
-A bookie tells how long adds take. Whoever copies halves its rate when an add takes more than one and a half times as
-long as while nothing was copied, and raises it again when that is over.
+A bookie tells how long adds take. Whoever copies halves its rate, and what it repairs side by side, when an add takes more
+than one and a half times as long as while nothing was copied, and raises both again when that is over.
 
 Pure: times are milliseconds of one monotonic clock.
 
@@ -153,28 +153,40 @@ QUIET_US_MIN: Final = 1_000
 """Adds that take less are not compared: there, what else the machine does decides."""
 RATE_MIN: Final = 1_000_000
 """Bytes a second that are always copied."""
-FORGETTING: Final = 16
-"""What an add takes without copies grows by so small a part, look by look, until it is seen again."""
 GROWTH: Final = 4
 """A look at which no bookie is slower adds so small a part of the rate: a quarter."""
+UNITS_MIN: Final = 2
+UNITS_BEGIN: Final = 8
+"""Beside adds of others so much is repaired side by side at first, in units of `repair_queue.py`."""
+UNITS_MAX: Final = 64
 
 
 class CopyPace:
-    """How fast one process copies, by what bookies tell it of their other clients' adds.
+    """How fast one process copies, and how much side by side, by what bookies tell it of their other clients' adds.
+
+    Bytes a second bound what large ledgers cost. Small ones cost their bookies and the metadata store requests, whatever
+    they hold: fewer of them at a time leave more of both to others.
 
     Args:
         most: bytes a second; None: as fast as bookies take them.
 
     Attributes:
         bytes_per_s: the rate now; None: as fast as bookies take them.
+        units: how much is repaired side by side.
     """
 
-    __slots__ = ("_most", "_quiet_us", "bytes_per_s")
+    __slots__ = ("_most", "_quiet_us", "bytes_per_s", "units")
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self.bytes_per_s = most
+        self.units = UNITS_BEGIN
         self._quiet_us: dict[BookieId, int] = {}
+
+    @property
+    def is_least(self) -> bool:
+        """Whether it cannot be slower."""
+        return self.units == UNITS_MIN and self.bytes_per_s is not None and self.bytes_per_s <= RATE_MIN
 
     def looked(self, add_us: Mapping[BookieId, int], copied_bytes: int, elapsed_ms: int) -> None:
         """Bookies told how long adds of others take.
@@ -185,17 +197,26 @@ class CopyPace:
             elapsed_ms: how long ago that was, above 0.
         """
         quiet = self._quiet_us
-        slower = [
-            bookie
+        slower = any(
+            copied_bytes and us > SLOWER * max(QUIET_US_MIN, quiet.get(bookie, us))
             for bookie, us in add_us.items()
-            if copied_bytes and us > SLOWER * max(QUIET_US_MIN, quiet.get(bookie, us))
-        ]
+        )
         for bookie, us in add_us.items():
-            # Beside copies adds are never faster than without: the least that was seen is nearest to that. It is forgotten
-            # slowly, since a load may have changed meanwhile.
-            before = quiet.get(bookie, us)
-            quiet[bookie] = min(us, before + before // FORGETTING) if copied_bytes else us
-        copied_per_s = 1000 * copied_bytes // elapsed_ms
+            # Beside copies adds are never faster than without: the least that was seen is nearest to that. Where next to
+            # nothing is copied, and adds are slow still, their load is another one than before.
+            quiet[bookie] = us if not copied_bytes or self.is_least else min(us, quiet.get(bookie, us))
+        self._pace_units(slower=slower, alone=not add_us)
+        self._pace_bytes(1000 * copied_bytes // elapsed_ms, slower=slower)
+
+    def _pace_units(self, *, slower: bool, alone: bool) -> None:
+        if alone:
+            self.units = UNITS_MAX
+        elif slower:
+            self.units = max(UNITS_MIN, self.units // 2)
+        else:
+            self.units = min(UNITS_MAX, self.units + self.units // 2)
+
+    def _pace_bytes(self, copied_per_s: int, *, slower: bool) -> None:
         if slower:
             rate = copied_per_s if self.bytes_per_s is None else min(self.bytes_per_s, copied_per_s)
             self.bytes_per_s = max(RATE_MIN, rate // 2)

@@ -379,10 +379,13 @@ class RepairStore:
         encode: Callable[[M], bytes],
         change: Callable[[M | None], M],
     ) -> int:
-        """Make a mark, or change the one that is there. A lost response is settled by doing it again: it adds nothing."""
+        """Make a mark, or change the one that is there. A lost response is settled by doing it again: it adds nothing.
+
+        Most ledgers that are marked have no mark: it is made first, and looked for where there is one.
+        """
         unknown: MetadataUnknownError | None = None
-        for _ in range(ATTEMPTS_MAX):
-            found = await self._store.get(key)
+        for attempt in range(ATTEMPTS_MAX):
+            found = await self._store.get(key) if attempt else None
             known = None if found is None else decode(found.value, ledger_id)
             wanted = change(known)
             if found is not None and wanted == known:

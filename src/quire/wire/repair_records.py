@@ -95,6 +95,7 @@ def encode_worker(worker: RepairWorkerState) -> bytes:
         ledgers=check_number(worker.ledgers, "the number of ledgers", where),
         bytes=check_number(worker.bytes, "the number of bytes", where),
         bytes_per_s=check_number(worker.bytes_per_s, "the rate", where),
+        ledgers_per_hour=check_number(worker.ledgers_per_hour, "the rate of ledgers", where),
     )
     return serialized(message, b"", where, WORKER_BYTES_MAX)
 
@@ -108,7 +109,9 @@ def decode_worker(data: bytes, name: str) -> RepairWorkerState:
     where = _of_worker(name)
     message = parse(pb.RepairWorker, data, where, WORKER_BYTES_MAX)
     check_version(message.format_version, FORMAT_VERSION, where)
-    return RepairWorkerState(message.name, message.ledgers, message.bytes, message.bytes_per_s)
+    return RepairWorkerState(
+        message.name, message.ledgers, message.bytes, message.bytes_per_s, message.ledgers_per_hour
+    )
 
 
 def encode_away(away: AwayCount) -> bytes:
@@ -240,7 +243,7 @@ ATTEMPTS_FIELDS: Final = Message(
 WORKER_FIELDS: Final = Message(
     "A repair worker's registration",
     pb.RepairWorker.DESCRIPTOR,
-    dict.fromkeys(("format_version", "name", "ledgers", "bytes", "bytes_per_s"), _WORKER),
+    dict.fromkeys(("format_version", "name", "ledgers", "bytes", "bytes_per_s", "ledgers_per_hour"), _WORKER),
 )
 MARK_FIELDS: Final = Message(
     "One mark of repair",

@@ -376,3 +376,29 @@ def test_copies_wait_for_the_rate_in_their_order() -> None:
         return slept
 
     assert asyncio.run(waits()) == [0.5, 1.5]
+
+
+def test_a_copy_that_is_not_wanted_any_more_takes_nothing_of_the_rate() -> None:
+    async def scenario() -> None:
+        now_ns, woken = [0], asyncio.Event()
+
+        class Clock:
+            def now_ns(self) -> int:
+                return now_ns[0]
+
+        async def sleep(seconds: float) -> None:
+            await woken.wait()
+            now_ns[0] += int(seconds * 1e9)
+
+        rate = CopyRate(Clock(), 1000, sleep)  # type: ignore[arg-type]
+        await rate.wait(5_000)
+        first, dropped, last = (asyncio.ensure_future(rate.wait(size)) for size in (1_000, 900_000, 2_000))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        rate.bytes_per_s = None
+        woken.set()
+        await asyncio.gather(first, last)
+        assert rate.sent_bytes == 8_000
+        assert now_ns[0] == 5_000_000_000, "who waits has no share of a rate that was lifted"
+
+    asyncio.run(scenario())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.autorecovery.repair import ClusterRepair
+from quire.cli.marked import marked_ledgers
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.client import Client
@@ -209,6 +210,8 @@ def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment() -
         assert isinstance(found, LedgerRepairs)
         assert found.attempts is not None
         assert found.attempts.waits is WaitsFor.WRITER
+        (row,), _ = cluster.run(marked_ledgers(cluster.client.both_records, cluster.marks))
+        assert (row["ledger_id"], row["copies_left"], row["bookies"]) == (ledger_id, 2, [gone])
         assert cluster.run(stream.show()).term == 3, "nobody has taken it over"
         assert named(-1) == {*ensemble}
         # The next writer moves it on; what is decided then is repaired, and the marks go.

@@ -6,14 +6,13 @@ Source: docs/autorecovery.md, "What an operator sees".
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from quire.cli.marked import marked_ledgers, shown
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair_marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
 from quire.core.repair_queue import LIMITS, QueueLimits
 from quire.metadata.keys import missing_key
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
@@ -21,8 +20,7 @@ from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 def row(cluster: RecoveringCluster, ledger: int) -> dict[str, Any]:
     """The ledger's line; empty if there is none."""
-    tools: Any = SimpleNamespace(ledgers=cluster.client.ledger_store)
-    rows, _ = cluster.run(marked_ledgers(tools, cluster.marks))
+    rows, _ = cluster.run(marked_ledgers(cluster.client.both_records, cluster.marks))
     return next((each for each in rows if each["ledger_id"] == ledger), {})
 
 
@@ -70,6 +68,27 @@ def test_what_is_switched_off_is_waited_for_until_it_is_switched_on() -> None:
         waits_for(cluster, ledger, "switched off: `quire cluster autorecovery on`")
         cluster.run(cluster.marks.set_enabled(True))
         ends(cluster, ledger)
+
+
+def test_the_estimate_is_of_what_workers_can_repair_by_themselves() -> None:
+    with recovering_cluster(4) as cluster:
+        ledgers = [LedgerId(cluster.written(10, 1_000)) for _ in range(3)]
+        for each in ledgers:
+            cluster.run(cluster.marks.mark_missing(each, [cluster.id_of("b0")]))
+        cluster.run(cluster.marks.note_attempts(ledgers[2], RepairAttempts(5, WaitsFor.BOOKIE, "")))
+
+        def totals() -> dict[str, Any]:
+            return cluster.run(marked_ledgers(cluster.client.both_records, cluster.marks))[1]
+
+        assert (totals()["ledgers"], totals()["estimate_s"]) == (3, None)
+        state = RepairWorkerState("w", bytes_per_s=100, ledgers_per_hour=3600)
+        held = cluster.run(cluster.marks.register_worker(state))
+        by_bytes = sum(row(cluster, each)["bytes"] for each in ledgers[:2]) / 100
+        assert totals()["estimate_s"] == by_bytes > 2
+        cluster.run(cluster.marks.update_worker(held, replace(state, bytes_per_s=1_000_000)))
+        assert totals()["estimate_s"] == 2
+        cluster.run(cluster.marks.set_enabled(False))
+        assert totals()["estimate_s"] is None
 
 
 def test_a_ledger_waits_for_its_turn_while_another_is_repaired() -> None:

@@ -81,6 +81,19 @@ def test_large_ledgers_take_more_room_and_are_not_passed() -> None:
     assert [each for each in said(some) if isinstance(each, BeginRepair)] == [BeginRepair(2)]
 
 
+def test_less_is_repaired_side_by_side_while_that_is_wanted_and_one_whatever_it_needs() -> None:
+    some = queue(units_max=8)
+    for ledger_id in range(1, 7):
+        some.marked(ledger_id, SeenMark(1, (B1,), 2, 3 * LIMITS.unit_bytes))
+    some.bounded(2)
+    assert len(begun(some)) == 1, "it needs three"
+    some.bounded(6)
+    assert [type(each) for each in said(some)] == [BeginRepair]
+    some.bounded(100)
+    assert not said(some), "there is room for eight, whatever is said"
+    some.check()
+
+
 def test_pauses_double_and_the_fifth_attempt_is_the_last_until_something_happens() -> None:
     some, now_ms, pauses = queue(), 0, []
     some.marked(1, MARK)

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from quire.core.ids import BookieId
 from quire.core.recent_times import PERIOD_MS, RecentTimes
-from quire.core.yielding import LIMITS, RATE_MIN, CopyPace, Entrance, YieldLimits, YieldMachine
+from quire.core.yielding import (
+    LIMITS,
+    RATE_MIN,
+    UNITS_BEGIN,
+    UNITS_MAX,
+    UNITS_MIN,
+    CopyPace,
+    Entrance,
+    YieldLimits,
+    YieldMachine,
+)
 
 MIB = 1 << 20
 B1, B2 = BookieId("b1"), BookieId("b2")
@@ -164,10 +174,11 @@ def test_a_rate_that_was_given_is_never_passed() -> None:
 def test_something_is_always_copied_and_nothing_is_compared_that_copies_did_not_do() -> None:
     pace = CopyPace()
     pace.looked({B1: 4_000}, 0, 5_000)
-    for _ in range(20):
+    for _ in range(3):
         pace.looked({B1: 80_000}, 5_000_000, 5_000)
-    assert pace.bytes_per_s is not None
-    assert pace.bytes_per_s >= RATE_MIN
+        assert pace.bytes_per_s == RATE_MIN
+        assert pace.units >= UNITS_MIN
+    assert pace.is_least
     # The load is another one: what it takes without copies is what counts from now on.
     pace = CopyPace()
     pace.looked({B1: 4_000}, 0, 5_000)
@@ -183,15 +194,33 @@ def test_something_is_always_copied_and_nothing_is_compared_that_copies_did_not_
 
 
 def test_a_load_that_has_changed_during_the_copying_is_what_is_usual_after_a_while() -> None:
+    """Where next to nothing is copied, and adds are slow still, it is not copies that make them slow."""
     pace = CopyPace()
     pace.looked({B1: 4_000}, 0, 5_000)
     rates = []
-    for _ in range(60):
+    for _ in range(16):
         pace.looked({B1: 40_000}, 50_000_000, 5_000)
         rates.append(pace.bytes_per_s)
-    assert rates[0] == 5_000_000
-    assert rates[10] == RATE_MIN
-    assert rates[-1] is None or rates[-1] > RATE_MIN
+    assert rates[:4] == [5_000_000, 2_500_000, 1_250_000, RATE_MIN]
+    assert rates[5] == RATE_MIN * 5 // 4, "what it took at the least pace is usual now"
+    assert pace.units == UNITS_MAX
+    pace.looked({B1: 61_000}, 50_000_000, 5_000)
+    assert pace.units == UNITS_MAX // 2
+
+
+def test_small_ledgers_are_repaired_few_at_a_time_beside_others_and_many_alone() -> None:
+    pace = CopyPace()
+    assert pace.units == UNITS_BEGIN
+    pace.looked({B1: 4_000}, 0, 5_000)
+    pace.looked({B1: 4_000}, 1_000_000, 5_000)
+    assert pace.units == 18
+    pace.looked({B1: 6_500}, 1_000_000, 5_000)
+    assert pace.units == 9
+    for _ in range(3):
+        pace.looked({B1: 9_000}, 1_000_000, 5_000)
+    assert (pace.units, pace.is_least) == (UNITS_MIN, True)
+    pace.looked({}, 1_000_000, 5_000)
+    assert pace.units == UNITS_MAX
 
 
 # --- what adds took -----------------------------------------------------------------------------------------------

@@ -253,18 +253,20 @@ class LedgerRepairs(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[RepairMark, _Mapping]]] = ..., attempts: _Optional[_Union[RepairAttempts, _Mapping]] = ...) -> None: ...
 
 class RepairWorker(_message.Message):
-    __slots__ = ("format_version", "name", "ledgers", "bytes", "bytes_per_s")
+    __slots__ = ("format_version", "name", "ledgers", "bytes", "bytes_per_s", "ledgers_per_hour")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     name: str
     ledgers: int
     bytes: int
     bytes_per_s: int
-    def __init__(self, format_version: _Optional[int] = ..., name: _Optional[str] = ..., ledgers: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
+    ledgers_per_hour: int
+    def __init__(self, format_version: _Optional[int] = ..., name: _Optional[str] = ..., ledgers: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., ledgers_per_hour: _Optional[int] = ...) -> None: ...
 
 class Away(_message.Message):
     __slots__ = ("format_version", "bookie", "seconds", "counted_by")

@@ -1,0 +1,83 @@
+"""A worker that lists many marks, and asks bookies that are slow to respond, waits for neither where it need not.
+
+Source: docs/protocol/repair-queue.md, "What comes first"; docs/protocol/repair.md, "Targets".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.autorecovery.targets import LOOK_AGAIN_MS, RepairTargets
+from quire.core.ids import BookieId, LedgerId
+from quire.metadata.repairs import RepairStore
+from support.recovering_cluster import recovering_cluster
+
+
+def slow_listings(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    page = RepairStore.missing_page
+
+    async def slow(self: RepairStore, *where: Any, **how: Any) -> Any:
+        found = await page(self, *where, **how)
+        await asyncio.sleep(seconds)
+        return found
+
+    monkeypatch.setattr(RepairStore, "missing_page", slow)
+
+
+def test_what_is_marked_while_marks_are_listed_is_repaired_when_nothing_else_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listing that takes long is not followed by a long pause in which workers have nothing to do."""
+    with recovering_cluster(4) as cluster:
+        ledgers = [LedgerId(cluster.written()) for _ in range(2)]
+        slow_listings(monkeypatch, 5)
+        cluster.recover()
+        gone = cluster.lose("b0")
+        cluster.run(cluster.marks.mark_missing(ledgers[0], [gone]))
+        cluster.wait(2)
+        cluster.run(cluster.marks.mark_missing(ledgers[1], [gone]))
+        cluster.until(lambda: not any("b0" in cluster.named(each) for each in ledgers), 25)
+
+
+def test_a_bookie_that_comes_back_is_noticed_while_many_marks_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger, other = LedgerId(cluster.written(20_000, 50)), LedgerId(cluster.written())
+        daemon = cluster.recover(bytes_per_s=50_000)
+        cluster.wait(15)
+        gone = sorted(cluster.named(ledger))[0]
+        cluster.bookie(gone).kill()
+        cluster.until(lambda: cluster.copied > 0, 30)
+        slow_listings(monkeypatch, 300)
+        cluster.run(cluster.marks.mark_missing(other, [cluster.id_of(gone)]))
+        cluster.wait(2)
+        assert daemon.worker.queue.repairing
+        cluster.restart(gone)
+        cluster.until(lambda: ledger not in daemon.worker.queue.ledgers, 10)
+        assert gone in cluster.named(ledger)
+
+
+def test_a_bookie_that_does_not_say_how_full_it_is_holds_up_no_copies() -> None:
+    with recovering_cluster(4) as cluster:
+        targets = RepairTargets(cluster.client, None)
+
+        async def candidates() -> list[BookieId]:
+            return await targets.candidates(1)
+
+        assert len(cluster.run(candidates())) == 4
+        cluster.bookie("b1").pause()
+        cluster.wait(LOOK_AGAIN_MS / 1000)
+        began_ns = cluster.world.timeline.now_ns
+        assert len(cluster.run(candidates())) == 4
+        assert cluster.world.timeline.now_ns - began_ns < 100_000_000
+        cluster.wait(4)
+        assert cluster.id_of("b1") not in cluster.run(candidates()), "it was asked meanwhile"
+        # A bookie that has just come is asked before copies are refused for want of it.
+        cluster.new_bookie("b4")
+        cluster.until(lambda: cluster.id_of("b4") in cluster.client.bookies.writable(), 10)
+        assert cluster.id_of("b4") in cluster.run(candidates())
+        cluster.run(targets.close())
