@@ -397,6 +397,19 @@ def test_a_registration_ends_when_its_owner_dies(driver):
     run(scenario())
 
 
+def test_a_registration_that_is_made_while_another_is_updated_stays(driver):
+    async def scenario():
+        async with clients(driver, 2) as (a, b):
+            one = await a.register("one", b"1")
+            made, _, more = await asyncio.gather(
+                a.register("two", b"2", again=False), one.update(b"1a"), a.register("three", b"3")
+            )
+            assert [(await b.get(key)).value for key in ("one", "two", "three")] == [b"1a", b"2", b"3"]
+            assert not (made.lost.is_set() or more.lost.is_set())
+
+    run(scenario())
+
+
 def test_the_key_of_a_dead_owner_is_free_for_the_first_who_asks(driver):
     async def scenario():
         async with clients(driver, 3, session_timeout_ms=driver.mortal_timeout_ms) as (a, b, c):

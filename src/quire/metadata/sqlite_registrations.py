@@ -72,7 +72,7 @@ class SqliteRegistrations:
 
     def update(self, registration: Registration, value: bytes) -> None:
         """Register another value; renews the session first if it was lost."""
-        self.mend()
+        self._restore()
         held = self._held.get(registration.key)
         row = self._file.get(registration.key)
         if held is None or row is None:
@@ -120,14 +120,22 @@ class SqliteRegistrations:
 
     def mend(self) -> None:
         """Make the file hold exactly what is held here, under a session that is there."""
+        for key in sorted(self._restore() - self._held.keys()):
+            self._file.end_key(key)
+
+    def _restore(self) -> set[str]:
+        """Make what is held here and not in the file again.
+
+        Returns:
+            What the session had. Keys that are not held may have been made in this transaction: they are held after it.
+        """
         if self._session is None:
-            return
+            return set()
         number = self._own_session()
         present = self._file.keys_of_session(number)
-        for key in sorted(present - self._held.keys()):
-            self._file.end_key(key)
         for key in sorted(self._held.keys() - present):
             self._register_again(self._held[key], number)
+        return present
 
     def _register_again(self, held: _Held, number: int) -> None:
         key = held.registration.key
