@@ -276,8 +276,13 @@ class RepairWorker:
 
     async def _attempt(self, ledger_id: int) -> None:
         """Lock a ledger and repair it; the lock is held until its marks are removed."""
+        taking = asyncio.ensure_future(self._marks.lock(ledger_id))
         try:
-            lock = await self._marks.lock(ledger_id)
+            lock = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(QuireError):
+                await (await taking).close()  # nobody else would give it back
+            raise
         except QuireError as error:
             if not isinstance(error, AlreadyExistsError):
                 _LOG.warning("ledger %d cannot be locked: %s", ledger_id, error)

@@ -13,6 +13,7 @@ import pytest
 from quire.autorecovery.targets import LOOK_AGAIN_MS, RepairTargets
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.repairs import RepairStore
+from quire.metadata.store import Registration
 from support.recovering_cluster import recovering_cluster
 
 
@@ -81,3 +82,27 @@ def test_a_bookie_that_does_not_say_how_full_it_is_holds_up_no_copies() -> None:
         cluster.until(lambda: cluster.id_of("b4") in cluster.client.bookies.writable(), 10)
         assert cluster.id_of("b4") in cluster.run(candidates())
         cluster.run(targets.close())
+
+
+def test_a_lock_that_is_being_taken_when_repairs_are_switched_off_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take, taken = RepairStore.lock, list[int]()
+
+    async def slow(self: RepairStore, ledger_id: int) -> Registration:
+        found = await take(self, ledger_id)
+        taken.append(ledger_id)
+        await asyncio.sleep(3)
+        return found
+
+    with recovering_cluster(4) as cluster:
+        ledger = LedgerId(cluster.written())
+        cluster.run(cluster.marks.mark_missing(ledger, [cluster.lose("b0")]))
+        monkeypatch.setattr(RepairStore, "lock", slow)
+        cluster.recover()
+        cluster.until(lambda: bool(taken), 20)
+        cluster.run(cluster.marks.set_enabled(False))
+        cluster.wait(10)
+        assert cluster.run(cluster.marks.locks()) == {}
+        cluster.run(cluster.marks.set_enabled(True))
+        cluster.until(lambda: cluster.marked() == {}, 60)
