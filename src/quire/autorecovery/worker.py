@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quire.autorecovery.following import AGAIN_S, following
@@ -44,6 +44,28 @@ LIST_PAUSE_MS: Final = 100
 LIST_SHARE: Final = 10
 """Marks are listed again after so many times the time that it took; where nothing waits for a repair, after that time."""
 _LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Listing:
+    """When marks are listed.
+
+    Attributes:
+        wanted: marks have changed since they were listed.
+        task: lists them now.
+        ended_ms, took_ms: when the last listing ended, and how long it took.
+    """
+
+    wanted: bool = True
+    task: asyncio.Task[None] | None = None
+    ended_ms: int = 0
+    took_ms: int = 0
+
+    def due_ms(self, *, waiting: bool) -> int | None:
+        """When marks are listed again: earlier where no ledger waits for a repair; None: they need not be."""
+        if not self.wanted or self.task is not None:
+            return None
+        return self.ended_ms + max(LIST_PAUSE_MS, (LIST_SHARE if waiting else 1) * self.took_ms)
 
 
 class RepairWorker:
@@ -81,8 +103,7 @@ class RepairWorker:
         self.state = RepairWorkerState(name)
         self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s
         self._wake = asyncio.Event()
-        self._listing: asyncio.Task[None] | None = None
-        self._listing_wanted, self._listed_ms, self._list_took_ms = True, 0, 0
+        self._listing = _Listing()
         self._registered: dict[BookieId, bool] = {}
         self._there: frozenset[BookieId] | None = None
         self._asking = asyncio.Lock()
@@ -119,7 +140,7 @@ class RepairWorker:
                         await asyncio.wait_for(self._wake.wait(), self._pause_s())
         finally:
             self._client.bookies.unfollow(self)
-            tasks = [*self._attempts.values(), *([] if self._listing is None else [self._listing])]
+            tasks = [*self._attempts.values(), *([] if self._listing.task is None else [self._listing.task])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -132,7 +153,7 @@ class RepairWorker:
         self._wake.set()
 
     def _marks_changed(self) -> None:
-        self._listing_wanted = True
+        self._listing.wanted = True
         self._wake.set()
 
     # --- one turn -------------------------------------------------------------------------------------------------
@@ -140,27 +161,23 @@ class RepairWorker:
     async def _turn(self, held: Registration) -> None:
         self._wake.clear()
         await self._look(held)
-        if self._listing is not None and self._listing.done():
-            self._listing.result()
-            self._listing = None
-        if self._listing_wanted and self._listing is None and self._now_ms() >= self._list_at_ms:
+        listing = self._listing
+        if listing.task is not None and listing.task.done():
+            listing.task.result()
+            listing.task = None
+        due_ms = listing.due_ms(waiting=self.queue.waiting)
+        if due_ms is not None and self._now_ms() >= due_ms:
             # In a task of its own: bookies that come and go are noticed while many marks are listed.
-            self._listing = asyncio.create_task(self._list(), name="list marks of repair")
-            self._listing.add_done_callback(lambda _: self._wake.set())
+            listing.task = asyncio.create_task(self._list(), name="list marks of repair")
+            listing.task.add_done_callback(lambda _: self._wake.set())
         await self._go_on()
 
     def _pause_s(self) -> float:
         """Until something is due."""
         due = [self._look_at_ms]
-        due += [self._list_at_ms] if self._listing_wanted and self._listing is None else []
-        due += [] if self.queue.due_ms is None else [self.queue.due_ms]
+        more = self._listing.due_ms(waiting=self.queue.waiting), self.queue.due_ms
+        due += [each for each in more if each is not None]
         return max(0, min(due) - self._now_ms()) / 1000
-
-    @property
-    def _list_at_ms(self) -> int:
-        """When marks may be listed again: earlier where no more is known that could be repaired."""
-        share = LIST_SHARE if self.queue.waiting else 1
-        return self._listed_ms + max(LIST_PAUSE_MS, share * self._list_took_ms)
 
     async def _go_on(self) -> None:
         # With no bookie registered it is the metadata store that was away: nobody is taken for gone.
@@ -222,17 +239,18 @@ class RepairWorker:
 
     async def _list(self) -> None:
         """Read all marks."""
-        began_ms, self._listing_wanted, self._there = self._now_ms(), False, None
+        listing, began_ms = self._listing, self._now_ms()
+        listing.wanted, self._there = False, None
         try:
             gone = await self._marked.refresh(self.queue.marked, self._go_on)
         except QuireError as error:
             _LOG.warning("marks of repair cannot be listed: %s", error)
-            self._listing_wanted = True
-            self._listed_ms, self._list_took_ms = self._now_ms() + int(1000 * AGAIN_S), 0
+            listing.wanted = True
+            listing.ended_ms, listing.took_ms = self._now_ms() + int(1000 * AGAIN_S), 0
             return
         for ledger_id in gone:
             self.queue.unmarked(ledger_id)
-        self._listed_ms, self._list_took_ms = self._now_ms(), self._now_ms() - began_ms
+        listing.ended_ms, listing.took_ms = self._now_ms(), self._now_ms() - began_ms
 
     # --- effects --------------------------------------------------------------------------------------------------
 
@@ -263,7 +281,7 @@ class RepairWorker:
 
     async def _remove(self, ledger_id: int) -> None:
         if not await self._marked.remove(ledger_id):
-            self._listing_wanted = True
+            self._listing.wanted = True
 
     async def _note(self, effect: NoteAttempts) -> None:
         _LOG.info("ledger %d: %s", effect.ledger_id, effect.attempts.why)
