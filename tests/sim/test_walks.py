@@ -14,7 +14,7 @@ from quire.cli.main import app
 from quire_testing.explorer.story import exchanges, replayed
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
-from quire_testing.sim.walk_mixes import STREAM_MIXES, WALK_MIXES
+from quire_testing.sim.walk_mixes import QUORUM_MIXES, STREAM_MIXES, WALK_MIXES
 from quire_testing.sim.walks import LedgerWalks, walks_of
 from support.seeds import run_seeds
 
@@ -27,6 +27,9 @@ SOMETIMES = {
     "writer lost swap", "writer reads", "writer timeout",
 }  # fmt: skip
 """What the fixed seeds must have seen: otherwise they prove less than they seem to."""
+
+OWN_TESTS = (*STREAM_MIXES, *QUORUM_MIXES)
+"""tests/sim/test_streams.py and tests/sim/test_write_quorum.py."""
 
 PRINT_WALKS = """
 import sys, zlib

@@ -37,9 +37,9 @@ class ReplicaList:
     damaged: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Replica:
-    """A bookie's list by classes of entries (id mod `period`), each as stretches that do not touch.
+    """A bookie's list by classes of entries (id mod `period`), each as stretches that do not touch. It never changes.
 
     Attributes:
         told: what the bookie said.
@@ -52,7 +52,7 @@ class Replica:
     period: int
     ranges: Sequence[TermRange] = ()
     rules: Rules = RULES
-    _classes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    _classes: dict[int, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Sort the intervals into classes."""
@@ -67,7 +67,8 @@ class Replica:
             named = self._named(each)
             for residue in classes:
                 stretches.setdefault(residue, []).extend(named)
-        self._classes = {residue: _ordered(some) for residue, some in stretches.items()}
+        classified = {residue: _ordered(some) for residue, some in stretches.items()}
+        object.__setattr__(self, "_classes", classified)
 
     @classmethod
     def of(cls, told: ReplicaList, record: LedgerMetadata, rules: Rules = RULES) -> Self:
@@ -92,6 +93,8 @@ class Replica:
 
     def without(self, damaged: Sequence[EntryRange]) -> Replica:
         """The same list without entries that could not be read there."""
+        if not damaged:
+            return self
         held = self.told.held
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))

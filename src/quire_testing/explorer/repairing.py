@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import chain, combinations, permutations
-from typing import Final
+from typing import Final, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -24,6 +24,9 @@ from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
 from quire_testing.explorer.repairers import LISTS, bits_of, shares_of_decided
 
+Choice: TypeAlias = Callable[[], Move]
+"""A step that can be taken; calling it takes it."""
+
 SILENT: Final = ReplicaList(Answer.TIMED_OUT)
 
 
@@ -35,27 +38,33 @@ class Repairs:
 
     def moves_of(self, state: State, client: int, moves: list[Move]) -> None:
         """Every step that a repairer can take by itself."""
+        moves += [work() for work in self.choices_of(state, client)]
+
+    def choices_of(self, state: State, client: int) -> list[Choice]:
+        """The same; each is worked out when it is called, for who takes one of them only."""
         who = self._world.clients.parts[state[self._world.at_client + client]]
         machine = who.machine
         if machine is None:
-            if self.has_reason(state):
-                self._begin_repair(state, client, who, moves)
-            return
+            return self._begin_repair(state, client, who) if self.has_reason(state) else []
+        found: list[Choice] = []
         driver, gone = self._world.repair_driver, self._gone(state)
         if machine._gone != {*gone}:
             there = tuple(bookie for bookie in machine._candidates if bookie not in gone)
             work = partial(driver.bookies_changed, who, gone, there)
-            moves += self._steps(state, client, "hears which bookies are gone", "gone", gone, work)
+            found.append(self._choice(state, client, "hears which bookies are gone", "gone", gone, work))
         if machine.status in LISTS:
             for name in sorted(machine.plan.awaited):
                 number = state[bookie_number(name)]
                 work = partial(self._listed, who, name, number)
-                moves += self._steps(state, client, f"lists {name}", "list", number, work)
+                found.append(self._choice(state, client, f"lists {name}", "list", number, work))
         elif machine.status is RepairStatus.CLEARING:
-            for name in sorted(machine.plan.awaited):
-                moves += self._ends_limbo(state, client, who, name)
-        for piece in driver.unread(who):
-            moves += self._reads_piece(state, client, who, piece)
+            found += [
+                partial(self._ends_limbo, state, client, who, name) for name in sorted(machine.plan.awaited)
+            ]
+        return [
+            *found,
+            *(partial(self._reads_piece, state, client, who, piece) for piece in driver.unread(who)),
+        ]
 
     def _gone(self, state: State) -> tuple[BookieId, ...]:
         return tuple(
@@ -83,7 +92,8 @@ class Repairs:
             )
         return bool(memo[key])
 
-    def _begin_repair(self, state: State, client: int, who: ClientState, moves: list[Move]) -> None:
+    def _begin_repair(self, state: State, client: int, who: ClientState) -> list[Choice]:
+        found: list[Choice] = []
         gone, several = self._gone(state), self._world.n > self._world.configuration.ensemble + 1
         for known in chain.from_iterable(combinations(gone, size) for size in range(len(gone) + 1)):
             there = [
@@ -93,9 +103,10 @@ class Repairs:
                 command = f"repairs, gone {' '.join(known) or 'none'}"
                 command += f", targets {' '.join(order)}" if several else ""
                 work = partial(self._world.repair_driver.start, who, known, order)
-                moves += self._steps(state, client, command, "repair", command, work)
+                found.append(self._choice(state, client, command, "repair", command, work))
+        return found
 
-    def _steps(
+    def _choice(
         self,
         state: State,
         client: int,
@@ -103,23 +114,33 @@ class Repairs:
         kind: str,
         key: Hashable,
         work: Callable[[], list[Outcome]],
-    ) -> list[Move]:
+    ) -> Choice:
+        return partial(self._step, state, client, command, kind, key, work)
+
+    def _step(
+        self,
+        state: State,
+        client: int,
+        command: str,
+        kind: str,
+        key: Hashable,
+        work: Callable[[], list[Outcome]],
+    ) -> Move:
         """A step of a repairer's own; what it comes to is worked out once for its state and `key`."""
         memo = self._world._memo("repairs")
         whole = (client, state[self._world.at_client + client], command, key)
-        found = memo.get(whole)
-        if found is None:
-            found = memo[whole] = [
-                self._world._client_move(client, outcome, command, kind=kind) for outcome in work()
-            ]
-        return [(move[0], self._world._client_after(list(state), client, move)) for move in found]
+        move = memo.get(whole)
+        if move is None:
+            (outcome,) = work()  # a repairer has no choice
+            move = memo[whole] = self._world._client_move(client, outcome, command, kind=kind)
+        return move[0], self._world._client_after(list(state), client, move)
 
     def _listed(self, who: ClientState, name: BookieId, number: int) -> list[Outcome]:
         return self._world.repair_driver.listed(
             who, name, self._world.bookie_driver.listed(self._world.bookies.parts[number])
         )
 
-    def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> list[Move]:
+    def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> Move:
         """The sources give what they can of a piece; what one has listed and does not give is rotten, or gone from there."""
         wanted, readable = bits_of([piece.entries]), 0
         rotten: dict[int, int] = {}
@@ -131,9 +152,9 @@ class Repairs:
                 rotten[source] = wanted & ~answer & _listed(who.machine.plan.lists[bookie_name(source)])
         command = f"reads {entries_text(wanted)} for {piece.bookie}: {entries_text(readable)}"
         work = partial(self._world.repair_driver.read, who, piece, readable, rotten)
-        return self._steps(state, client, command, "copy", (piece, *rotten.items()), work)
+        return self._step(state, client, command, "copy", (piece, *rotten.items()), work)
 
-    def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
+    def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> Move:
         """A bookie ends its limbo, or refuses to."""
         number = bookie_number(name)
         lsn = who.machine.plan.lists[name].told.doubt_lsn
@@ -142,22 +163,25 @@ class Repairs:
             after, _ = self._world._synced(after)
         new = (*state[:number], self._world.bookies.number(after), *state[number + 1 :])
         work = partial(self._world.repair_driver.limbo_cleared, who, name, answer)
-        return self._steps(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", name, work)
+        return self._step(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", name, work)
 
-    def silences(self, state: State, client: int) -> list[Move]:
+    def silences(self, state: State, client: int) -> list[Choice]:
         """A bookie does not answer a repairer in time, for every bookie that it waits for."""
-        world, found = self._world, []
+        world = self._world
+        found: list[Choice] = []
         who, driver = world.clients.parts[state[world.at_client + client]], world.repair_driver
         if who.machine is None:
             return []
         if who.machine.status in LISTS:
             for name in sorted(who.machine.plan.awaited):
                 work = partial(driver.listed, who, name, SILENT)
-                found += self._steps(state, client, f"gives up the list of {name}", "timeout", name, work)
+                found.append(
+                    self._choice(state, client, f"gives up the list of {name}", "timeout", name, work)
+                )
         for piece in driver.unread(who):
             work = partial(driver.read, who, piece, 0, {})
-            found += self._steps(
-                state, client, f"gives up the sources of {piece.bookie}", "timeout", piece, work
+            found.append(
+                self._choice(state, client, f"gives up the sources of {piece.bookie}", "timeout", piece, work)
             )
         return found
 

@@ -7,8 +7,11 @@ therefore part of the state at once.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from quire.core.doubt import Doubt
@@ -53,48 +56,114 @@ def clone(machine: T) -> T:
     other = kind.__new__(kind)
     for name in slots_of(kind):
         value = getattr(machine, name)
-        setattr(other, name, value if type(value) in PLAIN else _copied(value))
+        setattr(other, name, value if type(value) in _SHARED else _copied(value))
     return other
 
 
+_SHARED: set[type] = {int, str, bytes, bool, type(None), Doubt, tuple}
+"""Types that were met and whose values copies share: they are never changed, and a tuple holds such values only."""
+
+_COPIES: dict[type, Callable[[Any], Any]] = {}
+"""How values of the other types are copied."""
+
+
 def _copied(value: Any) -> Any:
-    if type(value) in PLAIN:
+    kind = type(value)
+    if kind in _SHARED:
         return value
-    if is_part(type(value)):
-        return clone(value)
-    if isinstance(value, list):
-        return value[:] if PLAIN.issuperset(map(type, value)) else [_copied(part) for part in value]
-    if isinstance(value, dict):
-        other = value.copy()
-        if not PLAIN.issuperset(map(type, value.values())):
-            other.update((key, _copied(part)) for key, part in value.items())
-        return other
-    if isinstance(value, deque | set):
-        return value.copy()
-    names = _fields_of(type(value))
-    return value if names is None else type(value)(*(_copied(getattr(value, name)) for name in names))
+    copies = _COPIES.get(kind)
+    if copies is None:
+        copies = _COPIES[kind] = _way_to_copy(kind)
+        if copies is _shared:
+            _SHARED.add(kind)
+    return copies(value)
+
+
+def _way_to_copy(kind: type) -> Callable[[Any], Any]:
+    if is_part(kind):
+        return clone
+    if issubclass(kind, list):
+        return _copied_list
+    if issubclass(kind, dict):
+        return _copied_dict
+    if issubclass(kind, deque | set):
+        return copy
+    names = _fields_of(kind)
+    return _shared if names is None else partial(_copied_fields, names)
+
+
+def _shared(value: Any) -> Any:
+    return value
+
+
+def _copied_list(value: list[Any]) -> list[Any]:
+    return value[:] if _SHARED.issuperset(map(type, value)) else [_copied(part) for part in value]
+
+
+def _copied_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    other = value.copy()
+    if not _SHARED.issuperset(map(type, value.values())):
+        for key, part in value.items():
+            other[key] = _copied(part)
+    return other
+
+
+def _copied_fields(names: tuple[str, ...], value: Any) -> Any:
+    return type(value)(*[_copied(getattr(value, name)) for name in names])
+
+
+_FREEZES: dict[type, Callable[[Any], Any]] = {}
+"""How values of a type become keys."""
 
 
 def frozen(value: Any) -> Any:
     """A value as something that can be a key: lists and dictionaries as tuples, in their order."""
-    if type(value) in PLAIN:
+    kind = type(value)
+    if kind in PLAIN:
         return value
-    if isinstance(value, list | tuple | deque):
-        if PLAIN.issuperset(map(type, value)):
-            return tuple(value)
-        return tuple([frozen(part) for part in value])
-    if isinstance(value, dict):
-        if PLAIN.issuperset(map(type, value.values())):
-            return tuple(value.items())
-        return tuple([(key, frozen(part)) for key, part in value.items()])
-    if isinstance(value, Enum):
-        return value.name
-    if is_part(type(value)):
-        return state_of(value)
-    if isinstance(value, Problem):
-        return value.kind.__name__  # its sentence names bookies, and nothing depends on it
-    names = _fields_of(type(value))
-    return value if names is None else tuple(frozen(getattr(value, name)) for name in names)
+    freezes = _FREEZES.get(kind)
+    if freezes is None:
+        freezes = _FREEZES[kind] = _way_to_freeze(kind)
+    return freezes(value)
+
+
+def _way_to_freeze(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, list | tuple | deque):
+        return _frozen_sequence
+    if issubclass(kind, dict):
+        return _frozen_dict
+    if issubclass(kind, Enum):
+        return _name_of
+    if is_part(kind):
+        return state_of
+    if issubclass(kind, Problem):
+        return _kind_of  # its sentence names bookies, and nothing depends on it
+    names = _fields_of(kind)
+    return _shared if names is None else partial(_frozen_fields, names)
+
+
+def _frozen_sequence(value: Sequence[Any]) -> tuple[Any, ...]:
+    if PLAIN.issuperset(map(type, value)):
+        return tuple(value)
+    return tuple([frozen(part) for part in value])
+
+
+def _frozen_dict(value: dict[Any, Any]) -> tuple[Any, ...]:
+    if PLAIN.issuperset(map(type, value.values())):
+        return tuple(value.items())
+    return tuple([(key, frozen(part)) for key, part in value.items()])
+
+
+def _name_of(value: Enum) -> str:
+    return value.name
+
+
+def _kind_of(value: Problem) -> str:
+    return value.kind.__name__
+
+
+def _frozen_fields(names: tuple[str, ...], value: Any) -> tuple[Any, ...]:
+    return tuple([frozen(getattr(value, name)) for name in names])
 
 
 def _fields_of(kind: type) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.parts import Budget, ClientMove, Move, State
+from quire_testing.explorer.repairing import Choice
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.world import LedgerWorld
 
@@ -29,6 +30,10 @@ Fault: TypeAlias = tuple[str, Callable[[], list[Move]]]
 """The actor that it happens to, and the steps that it can be."""
 
 NOTHING_ELSE: Final = Budget(*(0,) * len(Budget._fields))
+
+
+def _only(work: Choice) -> list[Move]:
+    return [work()]
 
 
 class SourcesWorld(LedgerWorld):
@@ -203,7 +208,10 @@ class SourcesWorld(LedgerWorld):
                 if (not aim or request[0] == aim) and self.driver_of(client).waits_for(who, request)
             ]
             if client > self.configuration.recoverers:
-                found += [(move[0].actor, [move].copy) for move in self.repairs.silences(state, client)]
+                found += [
+                    (self.names[client], partial(_only, work))
+                    for work in self.repairs.silences(state, client)
+                ]
         return found
 
     def _given_up(self, state: State, client: int, bookie: int, request: Request) -> list[Move]:

@@ -120,7 +120,7 @@ class LedgerWorld(WorldParts):
     def _silences(self, state: State, budget: Budget, moves: list[Move]) -> None:
         spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
         for client in range(1 + self.configuration.recoverers, self.count):
-            moves += self.repairs.silences((*state[:-1], spent), client)
+            moves += [work() for work in self.repairs.silences((*state[:-1], spent), client)]
 
     def _over(self, state: State) -> bool:
         """Whether all clients have ended and no crash can come: what is still on its way decides nothing.

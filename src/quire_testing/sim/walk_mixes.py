@@ -105,6 +105,39 @@ WALK_MIXES: Final = {
             hunts=False,
         ),
         WalkMix(
+            "write-quorum",
+            "the write quorum is guaranteed: two recoverers, time-outs, lost swaps, an add that arrives damaged",
+            _large(
+                guarantee=True,
+                closes=True,
+                waits=True,
+                timeouts=2,
+                lost_swaps=1,
+                reruns=1,
+                transit_damages=1,
+            ),
+            hunts=False,
+        ),
+        WalkMix(
+            "write-quorum-losses",
+            "the same with two copies of each entry, one of which is enough, while a bookie is lost for ever",
+            Configuration(
+                3,
+                2,
+                2,
+                1,
+                10,
+                in_flight=4,
+                recoverers=2,
+                waits=True,
+                losses=1,
+                breaks=1,
+                guarantee=True,
+                transit_damages=1,
+            ),
+            hunts=False,
+        ),
+        WalkMix(
             "log",
             "three leaders of one log, rolls, lost swaps, a truncation",
             LogConfiguration(3, 6, 6, lost_swaps=1, trims=1),
@@ -148,5 +181,7 @@ WALK_MIXES: Final = {
 """By name."""
 
 STREAM_MIXES: Final = ("stream", "stream-losses", "stream-striped")
+
+QUORUM_MIXES: Final = ("write-quorum", "write-quorum-losses")
 
 HUNTING: Final = tuple(mix.name for mix in WALK_MIXES.values() if mix.hunts)

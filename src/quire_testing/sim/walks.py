@@ -27,8 +27,8 @@ from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.sim.walk_mixes import WALK_MIXES
 
 STEPS_MAX = 400
-PARTS_MAX = 20_000
-"""States of clients after which a world's tables begin anew; no walk depends on them."""
+PARTS_MAX = 60_000
+"""States of clients after which a world's tables begin anew, some 400 MB; no walk depends on them."""
 
 CHANGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """How likely a source moves elsewhere in the order after a step; one of these for a walk."""
@@ -92,6 +92,8 @@ class LedgerWalks:
         self.watch = InvariantWatch(self.world, NAMES)
         self.stuck = self.watch.deadlock
         self._sources = self.world.sources()
+        first = 1 + self.configuration.recoverers
+        self._repairers = {each for each in self._sources if each[0] == "client" and each[1] >= first}
         self._written: list[list[tuple[Any, Any]]] = [[(None, self.world.initial())]]
 
     def walk(self, seed: int, skipped: int | None = None) -> Walk:
@@ -219,7 +221,10 @@ class LedgerWalks:
                 if written < plan.takeovers[source[1] - 1]:
                     held_back.append(source)
                     continue
-            found = steps_of(state, source)
+            if source in self._repairers:
+                found = self._repair_step(chance, state, source[1])
+            else:
+                found = steps_of(state, source)
             if found:
                 return self._taken(chance, plan, source, found)
         for source in held_back:
@@ -227,6 +232,13 @@ class LedgerWalks:
             if found:
                 return self._taken(chance, plan, source, found)
         return None
+
+    def _repair_step(self, chance: random.Random, state: State, client: int) -> list[Move]:
+        """One step of a repairer's own; the others that it could take are not worked out."""
+        choices = self.world.repairs.choices_of(state, client)
+        if not choices:
+            return []
+        return [(choices[0] if len(choices) == 1 else chance.choice(choices))()]
 
     def _taken(self, chance: random.Random, plan: _Plan, source: Source, found: Sequence[Move]) -> Move:
         order = plan.order
