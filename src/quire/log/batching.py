@@ -236,6 +236,11 @@ class RecordQueue:
             self.plain = None
         self.bytes -= batch.bytes
 
+    def refuse(self) -> None:
+        """What waits will not be sent, and counts as never put in."""
+        self.accepted -= sum(len(batch.values) for batch in self.waiting)
+        self.clear()
+
     def clear(self) -> None:
         """Nothing waits any more."""
         self.waiting.clear()

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from quire.client.creating import gives_guarantee_up
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
     LedgerClosedError,
@@ -26,7 +27,8 @@ from quire.core.errors import (
     QuireError,
     WindowFullError,
 )
-from quire.core.ids import LedgerId
+from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
+from quire.core.ids import BookieId, LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
 from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch, RecordQueue, fail, settle
@@ -90,6 +92,8 @@ class LogWriter:
         self._draining: LedgerId | None = None
         self._ended = False
         self._closing = False
+        self._closing_ledgers: dict[LedgerId, LedgerTarget] = {}
+        self._close_at = WRITE_QUORUM
         self._abandoned = False
         self._sent_error: QuireError | None = None
         self._unsent_error: QuireError | None = None
@@ -253,14 +257,29 @@ class LogWriter:
         self._check_writing()
         await self._rolling.ask()
 
-    async def close(self) -> None:
+    @property
+    def waits_for(self) -> tuple[BookieId, ...]:
+        """The bookies without which ledgers that guarantee their write quorum cannot be closed now."""
+        return tuple(sorted({each for target in self._targets.values() for each in target.ledger.waits_for}))
+
+    async def close(self, *, at: str = WRITE_QUORUM) -> None:
         """Confirm everything, close the ledger, give the lead back. Again is allowed.
+
+        A ledger that guarantees its write quorum is closed when every entry is on all of it: while a bookie is gone and
+        no other is there, this waits (`waits_for`).
 
         Cancelled on the way it abandons: the lead is given back all the same, and the next writer recovers the ledger.
 
+        Args:
+            at: "ack_quorum" gives that guarantee up, which the record then says, and waits no longer; also for another
+                call that waits already. Records that found no room in the ledger fail: they were not sent.
+
         Raises:
             OutcomeUnknownError, NotLeaderError: the writer ended before; what was pending failed.
+            MisuseError: `at` is another word.
         """
+        if gives_guarantee_up(at, f"log {self.name!r} is closed"):
+            self._give_guarantee_up()
         if not self._closing:
             self._closing = True
             self._queue.plain = None
@@ -279,6 +298,37 @@ class LogWriter:
         failure = self._sent_error or self._leader.failure()
         if failure is not None and not self._abandoned:
             raise failure
+
+    def _give_guarantee_up(self) -> None:
+        """No bookie is waited for any more, neither by a close that is under way nor by one to come."""
+        self._close_at = ACK_QUORUM
+        if self._stalled:
+            self._fail_unsent()
+        for target in self._closing_ledgers.values():
+            self._start(self._close_at_ack_quorum(target))
+
+    async def _close_at_ack_quorum(self, target: LedgerTarget) -> None:
+        with contextlib.suppress(QuireError):  # the close that is under way gets it too
+            await target.ledger.close(at=ACK_QUORUM)
+
+    def _fail_unsent(self) -> None:
+        """Fail the records that the ledger has no room for, and who waits for them."""
+        msg = f"log {self.name!r}: this record was not sent: the window was full when the log was closed at its ack quorum"
+        error = NotWritingError(msg, log=self.name)
+        partly = OutcomeUnknownError(
+            f"log {self.name!r}: the first of these records were sent, the others not; read it", log=self.name
+        )
+        for batch in self._queue.waiting:
+            fail(batch.claims, error, begun=partly)
+        self._queue.refuse()
+        while self._drains and self._drains[-1][0] > self._queue.accepted:
+            drained = self._drains.pop()[1]
+            if not drained.done():
+                drained.set_exception(error)
+        while self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
     async def abandon(self) -> None:
         """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
@@ -386,6 +436,8 @@ class LogWriter:
         except WindowFullError:
             # A bookie is slow to take its bytes: the ledger's own window holds us back until half of it is free.
             self._stalled = True
+            if self._close_at == ACK_QUORUM:
+                self._fail_unsent()
             self._start(self._unstall(target))
             return False
         except QuireError as error:
@@ -403,6 +455,8 @@ class LogWriter:
         try:
             await target.ledger.drain()
         except QuireError as error:
+            if self._close_at == ACK_QUORUM:
+                return  # closed with a full window
             self._leader.ledger_failed(target.ledger.ledger_id, error)
         self._stalled = False
         self._send()
@@ -442,7 +496,7 @@ class LogWriter:
 
     async def _flushed(self) -> None:
         """Wait until everything is confirmed, or the writer has ended."""
-        if self._settled < self._queue.accepted and not self._ended:
+        while self._settled < self._queue.accepted and not self._ended:
             with contextlib.suppress(QuireError):
                 await self.drain()
 
@@ -477,7 +531,11 @@ class LogWriter:
         target = self._targets[ledger_id]
         if target is self._target:
             self._target = None
-        await target.ledger.close()
+        self._closing_ledgers[ledger_id] = target
+        try:
+            await target.ledger.close(at=self._close_at)
+        finally:
+            del self._closing_ledgers[ledger_id]
         self._targets.pop(ledger_id)
         return LedgerSummary(target.confirmed, target.ledger.length, target.min_ms, target.max_ms)
 

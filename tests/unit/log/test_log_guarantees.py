@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from quire.bookie.server import BookieServer
-from quire.core.errors import MisuseError, NotEnoughBookiesError
+from quire.core.errors import MisuseError, NotEnoughBookiesError, NotWritingError
 from quire.core.guarantee import GIVEN_UP, GUARANTEE_KEY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.log.config import LogConfig, LogGuarantee
 from quire.log.log import Log
+from quire.log.writer import LogWriter
 from support.log_cluster import FAST, World, in_world, numbers, values
 from support.waiting import until_async
 
@@ -122,6 +123,59 @@ def test_a_bookie_that_comes_back_in_time_keeps_the_guarantee(tmp_path: Path) ->
             assert await writer.append(b"20") == 20
         assert [record.guaranteed for record in await records(at, log)] == [True, True]
         assert await values(log) == numbers(0, 21)
+
+    in_world(tmp_path, work)
+
+
+def waits_for_b0(writer: LogWriter) -> bool:
+    return [each.partition(".")[0] for each in writer.waits_for] == ["b0"]
+
+
+def test_a_close_names_whom_it_waits_for_and_another_call_ends_it(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(config=GUARANTEED)
+        writer = await log.open_writer()
+        await writer.append_many(numbers(0, 10))
+        await at.bookies[0].stop()
+        await writer.append_many(numbers(10, 20))
+        closing = asyncio.create_task(writer.close())
+        await until_async(lambda: waits_for_b0(writer), "the close to wait for the bookie")
+        with pytest.raises(MisuseError, match="at 'write_quorum' or at 'ack_quorum', not at 'all'"):
+            await writer.close(at="all")
+        assert not closing.done()
+        await writer.close(at="ack_quorum")
+        await closing
+        (record,) = await records(at, log)
+        assert record.state is LedgerState.CLOSED
+        assert GIVEN_UP in record.custom
+        assert await values(log) == numbers(0, 20)
+
+    in_world(tmp_path, work)
+
+
+def test_a_close_at_the_ack_quorum_fails_what_found_no_room(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(config=GUARANTEED)
+        writer = await log.open_writer()
+        await writer.append(b"0")
+        assert writer._target is not None
+        writer._target.ledger._window.limit_bytes = 1 << 20
+        await at.bookies[0].stop()
+        large = [bytes([number]) * 1_000_000 for number in range(20)]
+        futures = [writer.append_nowait(value) for value in large]
+        closing = asyncio.create_task(writer.close())
+        await until_async(lambda: writer._stalled and not writer._in_flight, "the window to be full", seconds=10)
+        assert not closing.done()
+        await writer.close(at="ack_quorum")
+        await closing
+        ended = await asyncio.gather(*futures, return_exceptions=True)
+        sent = [offset for offset in ended if isinstance(offset, int)]
+        assert sent == [*range(1, 1 + len(sent))]
+        assert 0 < len(sent) < len(large)
+        for error in ended[len(sent) :]:
+            assert isinstance(error, NotWritingError)
+            assert "was not sent" in error.message
+        assert await values(log) == [b"0", *large[: len(sent)]]
 
     in_world(tmp_path, work)
 
