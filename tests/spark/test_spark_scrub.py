@@ -11,6 +11,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.copying import copies
 from quire.core.answers import Answer
+from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId
 from quire.metadata.repairs import RepairStore
 from quire.spark.jobs import scrub
@@ -198,6 +199,39 @@ def test_a_copy_that_says_something_else_is_unlike_the_others(spark, own_cluster
     report = scrub.run(spark, scrub.plan(own_cluster.uri), str(tmp_path / "table"))
     assert wrong(spark, str(tmp_path / "table")) == [("unlike", odd, ledger_id, range(4, 5))]
     assert (report.ok, report.found, report.copies) == (False, {"unlike": 1}, 30)
+
+
+def test_entries_of_a_stream_are_looked_for_under_their_terms(spark, own_cluster, tmp_path):
+    async def write(client):
+        """A stream of two terms; a bookie has another content for one entry, and an entry of the earlier term where it is none."""
+        stream = client.unbounded_ledger("s")
+        await stream.create()
+        for term in (2, 3):
+            async with await stream.open_writer() as writer:
+                await asyncio.gather(*(writer.append(b"%d of term %d" % (i, term)) for i in range(20)))
+        record = await stream.close()
+        assert [int(record.origin_of(entry_id)) for entry_id in (4, 25)] == [2, 3]
+        odd, access = record.fragments[0].ensemble[2], LedgerAccess.of(record, record.term)
+        for entry_id in (4, 25):
+            entry = Entry(record.ledger_id, EntryId(entry_id), EntryId(3), 11 * 5, b"other words")
+            [run] = copies([entry], access, 1000, origin_term=2)
+            sink = Sink()
+            add = AddRun(access, run.body, run.body_crc, 3, recovery=True, term=record.term)
+            client.bookies.add_run(odd, add, sink, 0, timeout_ms=5000)
+            assert await sink.answer is Answer.OK
+        return record.ledger_id, odd
+
+    stream_id, odd = own_cluster.run(write)
+    work = scrub.plan(own_cluster.uri)
+    report = scrub.run(spark, work, str(tmp_path / "scrub"))
+    assert wrong(spark, str(tmp_path / "scrub")) == [("unlike", odd, stream_id, range(4, 5))]
+    assert (report.ok, report.found, report.copies, report.ledgers) == (False, {"unlike": 1}, 120, 1)
+    report = scrub.run(spark, scrub.plan(own_cluster.uri, streams=["s"], audit=True), str(tmp_path / "audit"))
+    assert wrong(spark, str(tmp_path / "audit")) == [("extra", odd, stream_id, range(25, 26))]
+    assert (report.ok, report.found) == (True, {"extra": 1})
+    with pytest.raises(NoSuchStreamError):
+        scrub.plan(own_cluster.uri, streams=["another"])
+    assert scrub.plan(own_cluster.uri, ledgers=[stream_id]).units == work.units
 
 
 class Sink(AddSink):

@@ -27,6 +27,9 @@ from quire.core.rules import Rules
 from quire.core.state_table import StateTable
 from quire.core.terms import last_of_range
 
+_BLOCK: Final = 512
+"""Of so many ids at a time it is looked whether anybody has voted: behind the end nobody has, and most of a window lies there."""
+
 
 class EndStatus(Enum):
     """How far the search for the end is."""
@@ -152,9 +155,19 @@ class Votes:
         """Of the other ids from `first` on up to `through` a slot said that they are not there, or cannot tell."""
         bit, base = 1 << slot, self.first
         votes = self.negative if negative else self.unknown
-        for i in range(max(first, base) - base, min(through, self.last) - base + 1):
-            if not (self.positive[i] | self.unknown[i]) & bit:
-                votes[i] |= bit
+        start, end = max(first, base) - base, min(through, self.last) - base + 1
+        for at in range(start, end, _BLOCK):
+            until = min(at + _BLOCK, end)
+            if any(self.positive[at:until]) or any(self.unknown[at:until]):
+                for i in range(at, until):
+                    if not (self.positive[i] | self.unknown[i]) & bit:
+                        votes[i] |= bit
+            else:
+                others = votes[at:until]
+                alike = others.count(others[0]) == len(others)
+                votes[at:until] = (
+                    [others[0] | bit] * len(others) if alike else [vote | bit for vote in others]
+                )
         self.told[slot] = max(self.told[slot], min(through, self.last))
 
     def found_after(self, lap: int, masks: Sequence[int], needed: int) -> list[int]:
