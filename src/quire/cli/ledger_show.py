@@ -189,16 +189,23 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     )
     head = (
         f"Ledger {record.ledger_id}: {record.state.name}, {end}; E={record.ensemble_size} Qw={record.write_quorum} "
-        f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}{guarantee_text(record)}"
+        f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}{guarantee_text(record, standing)}"
     )
     write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)
     return [head, "", *draw_fragments(fragments_of(record), standing), "", *write_sets]
 
 
-def guarantee_text(record: LedgerMetadata) -> str:
-    """What became of the guarantee of a ledger's write quorum, if it has or had one."""
+def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
+    """What became of the guarantee of a ledger's write quorum, if it has or had one, and which bookies it waits for."""
     from quire.core.guarantee import GIVEN_UP
+    from quire.core.ledger_metadata import LedgerState
 
+    away = [str(bookie) for bookie in record.last_fragment.ensemble if bookie not in standing]
+    if record.guaranteed and away and record.state is not LedgerState.CLOSED:
+        return (
+            f", its write quorum is guaranteed, and {', '.join(away)} is not there: start it, or give the guarantee up, "
+            "`quire ledger recover --at ack-quorum`"
+        )
     if record.guaranteed and record.owes_copies:
         return ", its write quorum is guaranteed, and who closed it did not know that: `quire ledger repair` sees to it"
     if record.guaranteed:
