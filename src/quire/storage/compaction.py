@@ -20,7 +20,7 @@ from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
 from quire.storage.cutting import cut_run
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DirectoryEntry
+from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, DirectoryEntry
 from quire.storage.index import RunPiece, is_damaged
 from quire.storage.journal import Journal
 from quire.storage.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
@@ -32,9 +32,11 @@ from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.space import directory_of
+from quire.storage.state_format import STATE
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
 from quire.wire.run import RunView
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 
 ROOMY_SHARE: Final = 0.3
 """With more of the disk free than this nothing is compacted."""
@@ -42,6 +44,10 @@ SPARSE_SHARE: Final = (0.25, 0.8)
 """Of a segment so much may live for it to be compacted: with little less than that free, and on a full disk."""
 SLICE_BYTES: Final = 4 << 20
 """So much at most is carried over before a pause."""
+_KEY_BYTES: Final = 20
+_OF_RUN: Final = RECORD_HEADER_BYTES + ROW_BYTES
+_OF_LEDGER: Final = RECORD_HEADER_BYTES + STATE_HEAD.size + 2 * (STATE.size + _KEY_BYTES) + DIRECTORY_BYTES
+"""What a segment has of each ledger beside its runs: a state as a record, and again in the footer; and a line of the directory."""
 
 
 class SealedSize(NamedTuple):
@@ -49,7 +55,8 @@ class SealedSize(NamedTuple):
 
     Attributes:
         sequence: which; segments that were begun later have higher ones.
-        live: bytes of the runs of ledgers that have something living there: at least what would be copied.
+        live: what is there of ledgers that have something living there, with headers, states and rows: at least what would be
+            copied. Of many small ledgers that is several times their entries.
         whole: bytes of its file, which come back.
     """
 
@@ -157,11 +164,7 @@ class Compactor:
         sealed: list[SealedSize] = []
         for segment in list(self._segments.values()):
             if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
-                entries = directory_of(self._files, segment)
-                sealed.append(self._size(segment, entries))
-            if part.over:
-                yield
-                part.begin()
+                sealed.append((yield from self._size(segment, part)))
         for sequence in plan(sealed, free_share):
             source = self._segments.get(sequence)
             if source is None or source.trailer is None:
@@ -179,18 +182,26 @@ class Compactor:
                 return done
         return done
 
-    def _size(self, segment: Segment, entries: Sequence[DirectoryEntry]) -> SealedSize:
-        live = sum(
-            one.data_bytes
-            for one in entries
-            if (ledger := self._states.ledgers.get(one.ledger_id)) is not None
-            and ledger.has_span(segment.sequence)
-        )
+    def _size(self, segment: Segment, part: Slice) -> Generator[None, None, SealedSize]:
+        live = 0
+        entries = directory_of(self._files, segment)
+        while some := list(islice(entries, LOOKED_AT)):
+            live += sum(
+                one.data_bytes + one.rows * _OF_RUN + _OF_LEDGER
+                for one in some
+                if (ledger := self._states.ledgers.get(one.ledger_id)) is not None
+                and ledger.has_span(segment.sequence)
+            )
+            if part.over:
+                yield
+                part.begin()
         return SealedSize(segment.sequence, live, segment.header.segment_bytes)
 
     def _carry_all(self, source: Segment, part: Slice) -> Generator[None, None, bool]:
         """Carry over what lives in a segment; whether that was all."""
         for entry in directory_of(self._files, source):
+            if part.over:
+                yield from self._pause(part, source)
             ledger = self._states.ledgers.get(entry.ledger_id)
             if ledger is None or not ledger.has_span(source.sequence):
                 continue
@@ -218,9 +229,7 @@ class Compactor:
                     if piece.sequence == source.sequence:
                         self._carry(entry.ledger_id, ledger, piece._replace(first=max(piece.first, at)))
                     if part.over or self._in_slice >= SLICE_BYTES:
-                        yield from self._pause(part)
-                        if self._segments.get(source.sequence) is not source or source.trailer is None:
-                            raise _StaysError
+                        yield from self._pause(part, source)
                 if len(some) < LOOKED_AT:
                     break
                 at = max(at, some[-1].last) + 1
@@ -286,11 +295,13 @@ class Compactor:
             self.merged_runs += len(merging.runs) if len(merging.runs) > 1 else 0
         merging.clear()
 
-    def _pause(self, part: Slice) -> Generator[None, None, None]:
-        """Let others have their turn, and the disk catch up."""
+    def _pause(self, part: Slice, source: Segment) -> Generator[None, None, None]:
+        """Let others have their turn, and the disk catch up. Raises _StaysError when the source is another one then."""
         self._journal.flush(inline=False)
         yield
         while self._journal.backlog > BACKLOG_MAX:
             yield
         self._in_slice = 0
         part.begin()
+        if self._segments.get(source.sequence) is not source or source.trailer is None:
+            raise _StaysError

@@ -123,7 +123,7 @@ class SpaceMeter:
         if segment.table is not None:
             return (yield from self._measure_table(segment, part))
         live = dead = 0
-        entries = iter(directory_of(self._files, segment))
+        entries = directory_of(self._files, segment)
         while some := list(islice(entries, LOOKED_AT)):
             for entry in some:
                 whole = entry.data_bytes + entry.rows * RECORD_HEADER_BYTES
@@ -200,7 +200,7 @@ class SpaceMeter:
         return size
 
 
-def directory_of(files: SegmentFiles, segment: Segment) -> list[DirectoryEntry]:
+def directory_of(files: SegmentFiles, segment: Segment) -> Iterator[DirectoryEntry]:
     """The directory of a sealed segment; empty where it does not verify, which a start or a read reports."""
     trailer = segment.trailer
     assert trailer is not None
@@ -208,9 +208,9 @@ def directory_of(files: SegmentFiles, segment: Segment) -> list[DirectoryEntry]:
     try:
         data = files.read_at(segment.sequence, trailer.directory_offset, size)
     except OSError:
-        return []
+        return iter(())
     good = crc32c(data, place_seed(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
-    return list(read_directory(data)) if good else []
+    return read_directory(data) if good else iter(())
 
 
 def _share(piece: RunPiece, first: int = 0, last: int = ID_MAX) -> int:

@@ -199,6 +199,28 @@ def test_damage_is_forgotten_with_what_it_is_about() -> None:
     assert payloads(open_storage(files.crash()), 2, 20) == {}
 
 
+def test_a_segment_of_small_ledgers_that_all_live_is_not_compacted() -> None:
+    """Headers, states and rows are several times their entries: nothing came back, and a full disk went on for ever."""
+    files = FaultyFiles()
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    first = min(storage.segments)
+    ledger_id = 1
+    while storage.segments[first].trailer is None:
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
+        put(storage, make_run(ledger_id, 0, 0, payload=b"a" * 60), sink)
+        ledger_id += 1
+        if ledger_id % 60 == 0:
+            settle(storage)
+    assert compact(storage) == 0
+    assert first in storage.segments
+    for one in range(1, ledger_id, 8):
+        for other in range(one, min(one + 7, ledger_id)):
+            storage.delete(other, 1 << 50, sink, None)
+    settle(storage)
+    assert compact(storage) == 1
+    assert first not in storage.segments
+
+
 def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:
     files = FaultyFiles()
     storage, sink, _ = a_sparse_segment(files)
