@@ -384,6 +384,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "java_versions": java_results.versions,
     "java_classes": java_results.classes,
     "java_busy": java_results.busy,
+    "java_many_ledgers": java_results.many_ledgers,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,

@@ -45,6 +45,25 @@ def _rounds(seconds: Sequence[float]) -> str:
     return f"{len(seconds)}: {min(seconds):g} to {max(seconds):g} s"
 
 
+def many_ledgers() -> str:
+    """What many ledgers cost that Java wrote to Java bookies, from the last full round."""
+    lines = [
+        "| ledgers | step | seconds | requests to ZooKeeper | requests to bookies |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    path = PROOF / "java_many_ledgers.json"
+    if not path.exists():
+        return "\n".join([*lines, "| not run | | | | |"]) + "\n"
+    figures = json.loads(path.read_text())["figures"]
+    for protocol in ("v2", "v3"):
+        for step in ("listed", "opened", "verified"):
+            name = f"{protocol} {step}"
+            asked = " | ".join(f"{figures[f'{name}, requests to {to}']:,}" for to in ("ZooKeeper", "bookies"))
+            seconds = figures[f"{name}, seconds"]
+            lines.append(f"| {figures['ledgers']:,} | {step}, {protocol.upper()} | {seconds:g} | {asked} |")
+    return "\n".join(lines) + "\n"
+
+
 def classes() -> str:
     """Which of BookKeeper's own tests passed on our bookies, and why some cannot, from the last full round."""
     found = {
