@@ -177,9 +177,9 @@ FILLER = 99
 """A ledger that fills segments."""
 
 
-def fill_oldest(storage: LedgerStorage, sink: Any) -> int:
-    """Put entries of `FILLER` until the oldest segment is sealed; returns its number."""
-    first, number = min(storage.segments), 0
+def fill_oldest(storage: LedgerStorage, sink: Any, sequence: int | None = None) -> int:
+    """Put entries of `FILLER` until the oldest segment, or that of a sequence, is sealed; returns its number."""
+    first, number = min(storage.segments) if sequence is None else sequence, 0
     while storage.segments[first].trailer is None:
         put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
         settle(storage)
@@ -217,7 +217,7 @@ def read_all(
             run = RunView.parse(body)
             for entry_id, entry in run.entries():
                 if at <= entry_id <= last:
-                    found[entry_id] = payload_of(entry, ledger_id, entry_id, origin_term)
+                    found[entry_id] = payload_of(entry, ledger_id, entry_id, run.origin_term)
         if held.vouched_through < at:
             for entry_id in range(at, last + 1):  # nothing is vouched for
                 found.setdefault(entry_id, None)

@@ -9,6 +9,7 @@ from quire.blocking.logs import BlockingLog
 from quire.blocking.loop import current
 from quire.blocking.unbounded import BlockingUnboundedLedger
 from quire.client.config import ClientConfig
+from quire.core.terms import StreamMode
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
 from quire.log.electing import Elector
@@ -31,13 +32,16 @@ class BlockingClient(ClosingHandle[QuireClient]):
 
     unbounded_ledgers = iterated(QuireClient.unbounded_ledgers)
 
-    def unbounded_ledger(self, name: str, password: bytes = b"") -> BlockingUnboundedLedger:
-        """An unbounded ledger, or stream, by name; nothing is asked of the cluster yet.
+    def unbounded_ledger(
+        self, name: str, password: bytes = b"", *, mode: str | StreamMode | None = None
+    ) -> BlockingUnboundedLedger:
+        """An unbounded ledger, or stream, by name; nothing is asked of the cluster yet. `mode`: as of the other client's.
 
         Raises:
-            MisuseError: the name cannot be one.
+            MisuseError: the name cannot be one, or there is no such mode.
         """
-        return BlockingUnboundedLedger(self._inner.unbounded_ledger(name, password), self._background)
+        inner = self._inner.unbounded_ledger(name, password, mode=mode)
+        return BlockingUnboundedLedger(inner, self._background)
 
     def log(
         self,

@@ -15,6 +15,7 @@ class BlockingUnboundedLedger(BlockingHandle[AsyncUnboundedLedger]):
 
     create = awaited(AsyncUnboundedLedger.create)
     show = awaited(AsyncUnboundedLedger.show)
+    waits_for = awaited(AsyncUnboundedLedger.waits_for)
     open_writer = handed_out(AsyncUnboundedLedger.open_writer, BlockingLedgerWriter)
     open_reader = handed_out(AsyncUnboundedLedger.open_reader, BlockingLedgerReader)
     read = iterated(AsyncUnboundedLedger.read)

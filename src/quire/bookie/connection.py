@@ -19,6 +19,7 @@ from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.terms import ANY_ORIGIN
 from quire.net.connection_states import AUTHENTICATING, FIRST, HELLO, OPEN, SECURING, SHUT
 from quire.net.ends import has_one_address
 from quire.net.keepalive import keep_alive
@@ -326,18 +327,15 @@ class Connection(ClientConnection):
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
         first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
-        origin_term = 0 if term == native_bodies.ANY_TERM else term
-        if origin_term and not self._may_name(origin_term):
-            raise self._no_term(request, term)
+        origin_term = 0 if term == native_bodies.ANY_TERM else self._origin_term(request, term)
         return lambda answer: self._entries(request, answer, first, last, bytes_max, origin_term)
 
-    def _may_name(self, origin_term: int) -> bool:
-        """Whether this client's requests can name an origin term."""
-        return self.terms and origin_term <= ID_MAX
-
-    def _no_term(self, request: Request, term: int) -> MalformedFrameError:
-        msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
-        return MalformedFrameError(msg)
+    def _origin_term(self, request: Request, term: int) -> int:
+        """The origin term of the entries that are meant, 0 or `ANY_ORIGIN`; an error where this client cannot name it."""
+        if term and not (self.terms and (term <= ID_MAX or term == native_bodies.BY_ID)):
+            msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
+            raise MalformedFrameError(msg)
+        return ANY_ORIGIN if term == native_bodies.BY_ID else term
 
     def _entries(
         self, request: Request, answer: Answer, first: int, last: int, bytes_max: int, origin_term: int
@@ -383,14 +381,13 @@ class Connection(ClientConnection):
         self.answer(request, answer, lac=lac, body=body)
 
     def _long_poll(self, request: Request) -> None:
-        previous, first, last, bytes_max, wait_ms, origin_term = native_bodies.decode_long_poll(
+        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
             request.body, version=self._version
         )
         if request.ledger_id < 0:
             self.answer(request, Answer.BAD_REQUEST)
             return
-        if origin_term and not self._may_name(origin_term):
-            raise self._no_term(request, origin_term)
+        origin_term = self._origin_term(request, term)
 
         def wake() -> None:
             lac = self._ledgers.lac(request.ledger_id)
@@ -424,8 +421,8 @@ class Connection(ClientConnection):
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
             ledgers.clear_limbo(request, lsn, self.unless_held(partial(self.answer, request)))
         elif kind is Kind.TRUNCATE:
-            first = native_bodies.decode_truncate(request.body)
-            ledgers.truncate(first, request, self.unless_held(partial(self.answer, request)), self)
+            what = native_bodies.decode_truncate(request.body)
+            ledgers.truncate(what, request, self.unless_held(partial(self.answer, request)), self)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)

@@ -253,12 +253,15 @@ class Ledgers:
 
         self._carry_out(machine, ready, answered)
 
-    def truncate(self, first: int, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
-        """Let die what earlier terms left of a stream from an id on, and call `then` once that is durable, or with a refusal.
+    def truncate(
+        self, what: tuple[int, int, int], request: Request, then: Then, asker: Asker = NO_ASKER
+    ) -> None:
+        """Let die what other terms left of a stream, and call `then` once that is durable, or with a refusal.
 
-        The request's term is taken first, as by a fence.
+        The request's term is taken first, as by a fence. `what`: first and last id, and the origin term that stays, see
+        `LedgerStorage.truncate`.
         """
-        again = partial(self.truncate, first)
+        again = partial(self.truncate, what)
         answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is Answer.OK:
             machine = self._machine(request.ledger_id)
@@ -280,7 +283,10 @@ class Ledgers:
             then(Answer.OK if error is None else Answer.ERROR)
 
         self._evidence.pop(request.ledger_id, None)
-        self._storage.truncate(request.ledger_id, first, request.term, WHEN_DURABLE, durable)
+        first, last, kept = what
+        self._storage.truncate(
+            request.ledger_id, first, request.term, WHEN_DURABLE, durable, last=last, kept=kept
+        )
         self.flush_soon()
 
     def read(

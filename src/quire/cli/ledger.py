@@ -341,7 +341,8 @@ async def print_range(
     end = _check_first(reader, first)
     end = end if last is None else min(last, end)
     if end >= first:
-        await _print_entries(out, reader.read(first, end), delimited=delimited)
+        entries = reader.read(first, end, no_ops=out.as_json)
+        await _print_entries(out, entries, delimited=delimited)
 
 
 async def print_tail(out: Output, reader: LedgerReader, first: int, *, delimited: bool) -> None:
@@ -448,9 +449,13 @@ async def _print_entries(
 ) -> None:
     """Print what an iterator of entries gives; `at_once` flushes after each."""
     from quire.cli.records import write_record
+    from quire.wire.entry import NoOp
 
     stdout = sys.stdout.buffer
     async for entry in entries:
+        if out.as_json and isinstance(entry, NoOp):
+            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, "no_op": True}, "")
+            continue
         if out.as_json:
             out.result(
                 {

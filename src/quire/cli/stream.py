@@ -63,6 +63,14 @@ def create(
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
     digest: DigestOption = "crc32c",
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="What keeps an earlier writer's entries apart, for ever: identifiers (each entry is named by its term), or "
+            "fencing (a take-over takes them away, and needs every bookie of the last ensemble, or a spare).",
+        ),
+    ] = "identifiers",
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -73,10 +81,10 @@ def create(
         import quire
 
         async with quire.connect(uri) as client:
-            record = await client.unbounded_ledger(name, password.encode()).create(
+            record = await client.unbounded_ledger(name, password.encode(), mode=mode).create(
                 ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest
             )
-        facts = {"stream": name, "ledger_id": record.ledger_id, "created": True}
+        facts = {"stream": name, "ledger_id": record.ledger_id, "mode": mode, "created": True}
         out.result(facts, f"Stream {name} is created (ledger {record.ledger_id}).")
 
     run(work())
@@ -184,7 +192,8 @@ def read(
 ) -> None:
     """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
 
-    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end.
+    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end. Where
+    terms only fence, --json also says which ids are no-ops: there a take-over ended.
     """
     check_range(first, last)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
@@ -251,7 +260,14 @@ def list_streams(cluster: ClusterOption = None, as_json: JsonOption = False) -> 
 
 def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
     """A stream in one line."""
-    return {"stream": name, **facts_of(record), "term": record.term, "terms": len(record.ranges)}
+    mode = record.terms.mode.word if record.terms is not None else ""
+    return {
+        "stream": name,
+        **facts_of(record),
+        "term": record.term,
+        "terms": len(record.ranges),
+        "mode": mode,
+    }
 
 
 @app.command()
@@ -261,14 +277,18 @@ def show(
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a stream: its state, its last confirmed entry, which entries each term wrote, and its bookies."""
+    """Show a stream: its state, its last confirmed entry, which entries each term wrote, and its bookies.
+
+    Of a stream whose terms only fence, also for which bookies a take-over that does not end waits.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            reader = await client.unbounded_ledger(name, password.encode()).open_reader()
+            stream = client.unbounded_ledger(name, password.encode())
+            reader, awaited = await stream.open_reader(), await stream.waits_for()
             known = await client.available_bookies()
         standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
         record, last = reader.metadata, reader.last_add_confirmed
@@ -283,10 +303,13 @@ def show(
         facts = stream_facts(name, record) | {
             "last_add_confirmed": last,
             "silent": list(reader.silent),
+            "waits_for": dict(awaited),
             "ranges": ranges,
             "ensembles": fragments,
         }
-        out.result(facts, "\n".join(picture(name, record, last, standing)))
+        lines = picture(name, record, last, standing)
+        lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
+        out.result(facts, "\n".join(lines))
 
     run(work())
 
@@ -304,7 +327,7 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
     head = (
         f"Stream {name} (ledger {record.ledger_id}): {record.state.name} in term {record.term}, last confirmed entry "
         f"{last:,}; E={record.ensemble_size} Qw={record.write_quorum} Qa={record.ack_quorum}, digest "
-        f"{record.digest_type.name.lower()}"
+        f"{record.digest_type.name.lower()}{', its terms only fence' if record.only_fences else ''}"
     )
     lines = [head, ""]
     told = terms_of(record, last)

@@ -10,6 +10,7 @@ from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.native_bodies import BY_ID
 from quire.wire.responses import LacReply
 
 
@@ -57,6 +58,11 @@ class LedgerAccess:
             return self.digest.open(reply.evidence, self.ledger_id, None).last_add_confirmed
         found = self.digest.open_with_term(reply.evidence, self.ledger_id, None)
         return found.entry.last_add_confirmed if found.origin_term <= reply.lac_term else NO_ENTRY
+
+
+def origin_to_ask(record: LedgerMetadata, entry_id: int) -> int:
+    """The origin term that a read of an entry names: 0 of a ledger, `BY_ID` of a stream whose terms only fence."""
+    return BY_ID if record.only_fences else record.origin_of(entry_id)
 
 
 @lru_cache(maxsize=256)

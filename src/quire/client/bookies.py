@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from quire.client import short_circuit
@@ -28,7 +28,6 @@ from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire.bookie_service_info import DIRECTORY_PROPERTY
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native_bodies import ANY_TERM
-from quire.wire.native_hello import TERMS_NAME
 from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
 from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 
@@ -137,23 +136,22 @@ class BookieClient(Inquiries):
             self._take(await self._registry.available())
             self._watch = asyncio.get_running_loop().create_task(self._follow(), name="bookie registrations")
 
-    def writable(self, *, terms: bool = False) -> list[BookieId]:
+    def writable(self, needs: Collection[str] = ()) -> list[BookieId]:
         """The bookies that take new entries, by the last list seen, in a fixed order.
 
-        `terms`: a stream's. Others would store them, and collect them as those of a ledger without a record.
+        `needs`: the features that a stream's must have. Others would store its entries, and collect them as those of a ledger
+        without a record.
         """
         return sorted(
-            bookie
-            for bookie, info in self._known.items()
-            if info.writable and (not terms or self._takes_terms(info))
+            bookie for bookie, info in self._known.items() if info.writable and self._is_able(info, needs)
         )
 
-    def without_terms(self) -> list[BookieId]:
-        """The registered bookies that can hold no stream: their programs do not know terms, or this client's protocol."""
-        return sorted(bookie for bookie, info in self._known.items() if not self._takes_terms(info))
+    def unable(self, needs: Collection[str]) -> list[BookieId]:
+        """The registered bookies that can hold no such stream: their programs do not know how, or this client's protocol."""
+        return sorted(bookie for bookie, info in self._known.items() if not self._is_able(info, needs))
 
-    def _takes_terms(self, info: BookieInfo) -> bool:
-        return TERMS_NAME in info.features and self._channels.speaks_native(info)
+    def _is_able(self, info: BookieInfo, needs: Collection[str]) -> bool:
+        return not needs or ({*needs} <= {*info.features} and self._channels.speaks_native(info))
 
     def read_only(self) -> list[BookieId]:
         """The bookies that are registered and take no new entries."""

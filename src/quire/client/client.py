@@ -36,6 +36,7 @@ from quire.core.errors import (
 from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.terms import StreamMode, mode_of
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
@@ -303,21 +304,26 @@ class Client:
 
     # --- unbounded ledgers -------------------------------------------------------------------------------------------
 
-    def unbounded_ledger(self, name: str, password: bytes = b"") -> UnboundedLedger:
+    def unbounded_ledger(
+        self, name: str, password: bytes = b"", *, mode: str | StreamMode | None = None
+    ) -> UnboundedLedger:
         """An unbounded ledger, or stream, by name; nothing is asked of the cluster yet.
 
         Args:
             name: its name.
             password: the one that it was or is created with.
+            mode: what keeps an earlier writer's entries apart, chosen when it is created and never changed: `identifiers`
+                (the default) or `fencing`. Where it is given and the stream has the other one, every method says so.
 
         Raises:
-            MisuseError: the name cannot be one.
+            MisuseError: the name cannot be one, or there is no such mode.
         """
         _check_bytes("password", password)
         stream_name_key(name)
+        wanted = None if mode is None else mode_of(mode)
         turn = self._turns.setdefault(name, asyncio.Lock())
         context = self.context.of_streams(self.stream_store)
-        return UnboundedLedger(name, password, self.stream_store, context, turn)
+        return UnboundedLedger(name, password, self.stream_store, context, turn, wanted)
 
     async def unbounded_ledgers(self) -> AsyncGenerator[str, None]:
         """The names of all unbounded ledgers, ascending."""

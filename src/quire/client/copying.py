@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quire.client.access import LedgerAccess
-from quire.wire.entry import Buffer, Entry
+from quire.wire.entry import NO_OP, Buffer, Entry, NoOp
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
 
 
@@ -88,8 +88,11 @@ def _run(
     sizes: list[int] = []
     digest = access.digest
     seal_one = partial(digest.seal_with_term, origin_term=origin_term) if origin_term else digest.seal_one
-    for ledger_id, entry_id, found_lac, length, payload in group:
-        header = seal_one(ledger_id, entry_id, found_lac if lac is None else lac, length, payload)
+    seal_no_op = partial(digest.seal_with_term, origin_term=origin_term, flags=NO_OP)
+    for entry in group:
+        ledger_id, entry_id, found_lac, length, payload = entry
+        seal = seal_no_op if type(entry) is NoOp else seal_one
+        header = seal(ledger_id, entry_id, found_lac if lac is None else lac, length, payload)
         buffers += (header, payload)
         sizes.append(len(header) + len(payload))
     first, last = group[0].entry_id, group[-1].entry_id

@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
+from quire.core.ids import ID_MAX, BookieId
 from quire.core.shares import HeldInterval
+from quire.core.terms import NO_TERM
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.native_info import InfoQuestion, SpaceTask
-from quire.wire.requests import AskInfo, BookieRequest, ClearLimbo, ListEntries
+from quire.wire.requests import AskInfo, BookieRequest, ClearLimbo, ListEntries, Truncate
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,20 @@ class Inquiries(ABC):
                 )  # fmt: skip
                 return Answer.ERROR, []
         return Answer.OK, intervals
+
+    async def truncate(
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        first: int,
+        last: int = ID_MAX,
+        kept: int = NO_TERM,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> Answer:
+        """Let entries first..last of a stream go at a bookie: below the sender's term, or of any other than `kept`."""
+        request = Truncate(access, first, last, kept, access.term)
+        return (await self._request(bookie, request, timeout_ms)).answer
 
     async def info(
         self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS

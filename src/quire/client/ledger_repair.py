@@ -37,8 +37,9 @@ from quire.core.repair_effects import (
     RepairOutcome,
     WriteRepaired,
 )
-from quire.core.replica import Replica
+from quire.core.replica import Replica, ReplicaList, dirty_parts
 from quire.core.rereplication import RepairMachine
+from quire.core.terms import needs_of
 from quire.metadata.store import VersionConflictError
 
 COPY_TIMEOUT_MS: Final = 30_000
@@ -169,7 +170,7 @@ class LedgerRepair:
         """Those that can hold what is repaired: other bookies would keep a stream as a ledger without a record."""
         if self._record is None or self._record.terms is None:
             return candidates
-        able = {*self._context.bookies.writable(terms=True)}
+        able = {*self._context.bookies.writable(needs_of(self._record.terms))}
         return [bookie for bookie in candidates if bookie in able]
 
     async def _was_deleted(self, access: LedgerAccess) -> bool:
@@ -248,16 +249,53 @@ class LedgerRepair:
         self, effect: ListReplica, machine: RepairMachine, access: LedgerAccess
     ) -> Callable[[], None]:
         assert self._record is not None
-        told = await replica_list(
-            self._context.bookies,
-            effect.bookie,
-            self._record,
-            access,
-            stored=self._acknowledged[effect.bookie],
-            timeout_ms=self._context.config.read_timeout_ms,
-        )
+        if effect.term and (answer := await self._takes_term(effect, access)) is not Answer.OK:
+            return lambda: machine.listed(effect.bookie, ReplicaList(answer))
+        told = await self._told(effect.bookie, access)
+        if effect.term and (dirty := dirty_parts(told.held, self._record)):
+            told = await self._drop_others(effect, access, dirty)
         self._lists[effect.bookie] = Replica.of(told, self._record)
         return lambda: machine.listed(effect.bookie, told)
+
+    async def _told(self, bookie: BookieId, access: LedgerAccess) -> ReplicaList:
+        assert self._record is not None
+        return await replica_list(
+            self._context.bookies,
+            bookie,
+            self._record,
+            access,
+            stored=self._acknowledged[bookie],
+            timeout_ms=self._context.config.read_timeout_ms,
+        )
+
+    async def _takes_term(self, effect: ListReplica, access: LedgerAccess) -> Answer:
+        """Have a bookie take the record's term, durably: whoever writes in a lower one can change nothing there."""
+        reply = await self._context.bookies.read_lac(
+            effect.bookie,
+            access,
+            fence=True,
+            term=effect.term,
+            timeout_ms=self._context.config.read_timeout_ms,
+        )
+        return reply.answer
+
+    async def _drop_others(
+        self, effect: ListReplica, access: LedgerAccess, dirty: Sequence[tuple[int, int, int]]
+    ) -> ReplicaList:
+        """The list of a bookie once what other terms left there in decided fragments is gone."""
+        with_term = replace(access, term=effect.term)
+        for first, last, origin in dirty:
+            answer = await self._context.bookies.truncate(
+                effect.bookie,
+                with_term,
+                first,
+                last,
+                origin,
+                timeout_ms=self._context.config.read_timeout_ms,
+            )
+            if answer is not Answer.OK:
+                return ReplicaList(answer)
+        return await self._told(effect.bookie, access)
 
     async def _copy(self, effect: CopyRange, machine: RepairMachine) -> Callable[[], None]:
         assert self._copier is not None

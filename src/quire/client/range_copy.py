@@ -163,7 +163,7 @@ class RangeCopier(AddSink):
         self, source: BookieId, reply: ReadReply, first: int, last: int, origin_term: int
     ) -> tuple[Entries, int]:
         """The good entries of a response, and the last id that it covers."""
-        good, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
+        good, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term, no_ops=bool(origin_term))
         if bad and not good and not self._password_is_known:
             msg = (
                 f"ledger {self._access.ledger_id}: no entry from {first} on fits the password, and the ledger's record "

@@ -20,7 +20,7 @@ from quire.core.ids import BookieId
 from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
 from quire.wire.entries import Entries
-from quire.wire.native_bodies import ANY_TERM
+from quire.wire.native_bodies import ANY_TERM, BY_ID
 from quire.wire.opening import open_entries
 from quire.wire.responses import ReadReply
 from quire.wire.run import RunView
@@ -42,9 +42,17 @@ class ReadSettings:
 
 
 def open_runs(
-    runs: Sequence[RunView], access: LedgerAccess, first: int, last: int, origin_term: int = 0
+    runs: Sequence[RunView],
+    access: LedgerAccess,
+    first: int,
+    last: int,
+    origin_term: int = 0,
+    *,
+    no_ops: bool = False,
 ) -> tuple[Entries, list[tuple[int, int]], int]:
     """The entries first..last of some runs, each digest checked; of a stream those of one origin term.
+
+    `BY_ID`: of whatever origin term, no-ops as well. `no_ops`: of one origin term, no-ops as well.
 
     Returns:
         The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
@@ -64,7 +72,11 @@ def open_runs(
                 continue
             ids = ids[wanted[0] : wanted[-1] + 1]
             offsets = offsets[wanted[0] : wanted[-1] + 2]
-        good, wrong = open_entries(access.digest, access.ledger_id, ids, run.body, offsets, origin_term)
+        by_id = origin_term == BY_ID
+        origin = run.origin_term if by_id else origin_term
+        good, wrong = open_entries(
+            access.digest, access.ledger_id, ids, run.body, offsets, origin, no_ops=no_ops or by_id
+        )
         if good:
             in_order = in_order and not (parts and good.entry_ids[0] <= parts[-1].entry_ids[-1])
             parts.append(good)
@@ -94,7 +106,7 @@ class RangeRead:
     Args:
         trouble: called with each bookie that could not serve and its response.
         heard: called with each response, and with the ms that it took.
-        origin_term: of a stream: the term in which all of first..last were written.
+        origin_term: of a stream: the term in which all of first..last were written; `BY_ID` where terms only fence.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from quire.client.access import LedgerAccess
+from quire.client.access import LedgerAccess, origin_to_ask
 from quire.client.context import ClientContext
 from quire.client.lac_read import quorum_lac
 from quire.client.range_read import RangeRead, ReadSettings
@@ -140,8 +140,7 @@ class LedgerReader(TailingReader):
             if self._entry_bytes:
                 self._entry_bytes += _ENTRY_COST
         elif record.terms is not None:
-            # What an earlier term wrote is on its ack quorum once a later one is open.
-            self._lac = max(self._lac, record.ranges[-1].first_entry - 1)
+            self._lac = max(self._lac, record.terms.decided_through)
 
     async def _reread_record(self) -> None:
         if not self.closed:
@@ -183,7 +182,7 @@ class LedgerReader(TailingReader):
     # --- scans ---------------------------------------------------------------------------------------------------
 
     async def read(
-        self, first: int = 0, last: int | None = None, *, recover: bool = False
+        self, first: int = 0, last: int | None = None, *, recover: bool = False, no_ops: bool = False
     ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order.
 
@@ -197,6 +196,7 @@ class LedgerReader(TailingReader):
             last: last entry id; by default the last one confirmed.
             recover: unless the ledger is closed, first fence its writer, which ends it if it still runs, and close the
                 ledger behind everything that was acknowledged.
+            no_ops: of a stream whose terms only fence, also yield the ids at which a take-over ended: a `NoOp` each.
 
         Yields:
             Each entry; its payload is bytes.
@@ -207,13 +207,13 @@ class LedgerReader(TailingReader):
             NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
             ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
         """
-        async with contextlib.aclosing(self.read_runs(first, last, recover=recover)) as runs:
+        async with contextlib.aclosing(self.read_runs(first, last, recover=recover, no_ops=no_ops)) as runs:
             async for entries in runs:
                 for entry in entries:
                     yield entry
 
     async def read_runs(
-        self, first: int = 0, last: int | None = None, *, recover: bool = False
+        self, first: int = 0, last: int | None = None, *, recover: bool = False, no_ops: bool = False
     ) -> AsyncGenerator[Entries, None]:
         """Like `read`, many entries at a time: consecutive, as they came, never none.
 
@@ -242,7 +242,8 @@ class LedgerReader(TailingReader):
             raise PastEndError(msg, ledger_id=self.ledger_id, entry_id=last)
         async with contextlib.aclosing(self._scan(first, last)) as runs:
             async for entries in runs:
-                yield entries
+                if wanted := entries if no_ops else entries.of_users():
+                    yield wanted
 
     async def _scan(self, first: int, last: int) -> AsyncGenerator[Entries, None]:
         ahead: deque[RangeRead] = deque()
@@ -284,7 +285,8 @@ class LedgerReader(TailingReader):
         index = record.fragment_index(first)
         if index + 1 < len(record.fragments):
             last = min(last, record.fragments[index + 1].first_entry - 1)
-        if record.terms is not None and (end := last_of_range(first, record.ranges)) is not None:
+        named = record.terms is not None and not record.only_fences
+        if named and (end := last_of_range(first, record.ranges)) is not None:
             last = min(last, end)
         count = _FIRST_WINDOW_ENTRIES
         if self._entry_bytes:
@@ -320,7 +322,7 @@ class LedgerReader(TailingReader):
             self._clock,
             trouble=self._trouble,
             heard=self._heard_in_answer,
-            origin_term=0 if record.terms is None else record.origin_of(first),
+            origin_term=origin_to_ask(record, first),
         )
 
     def _learn(self, read: RangeRead) -> None:

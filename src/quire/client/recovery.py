@@ -13,12 +13,12 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from quire.client.access import LedgerAccess
+from quire.client.access import LedgerAccess, origin_to_ask
 from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
@@ -52,7 +52,7 @@ from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine
-from quire.core.terms import by_origin
+from quire.core.terms import by_origin, needs_of
 from quire.core.writer_state import Hole
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
@@ -100,7 +100,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         context: ClientContext,
     ) -> None:
         self._record = record
-        self._access, self._bookies, self._records = access, context.bookies, context.records
+        self._access, self._bookies = access, context.bookies
         self._context, self._config = context, context.config
         self._machine: M = machine
         self._begin = begin
@@ -248,8 +248,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         return lambda: self._take(effect, reply, origin_term)
 
     def _origin_of(self, entry_id: int) -> int:
-        """0 of a ledger."""
-        return self._record.origin_of(entry_id) if self._access.term else 0
+        """The origin term that a read names: 0 of a ledger."""
+        return origin_to_ask(self._record, entry_id) if self._access.term else 0
 
     async def _wait(self) -> Callable[[], None]:
         await asyncio.sleep(self._config.silent_wait_ms / 1000)
@@ -299,11 +299,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         """What a bookie is to be sent: made once for all bookies that are sent the same."""
         wanted = replace(effect, slot=Slot(0), bookie=BookieId(""))
         if self._made is None or self._made[0] != wanted:
-            parts = [(int(effect.first), int(effect.last), 0)]
-            if self._access.term:
-                parts = list(by_origin(effect.first, effect.last, self._record.ranges))
             runs: list[Copies] = []
-            for first, last, origin_term in parts:
+            for first, last, origin_term in self._by_origin(effect.first, effect.last):
                 runs += copies(
                     (self._entries[entry_id] for entry_id in range(first, last + 1)),
                     self._access,
@@ -315,6 +312,10 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                 )
             self._made = wanted, runs
         return self._made[1]
+
+    def _by_origin(self, first: int, last: int) -> Iterable[tuple[int, int, int]]:
+        """The ids first..last in parts of one origin term each."""
+        return by_origin(first, last, self._record.ranges) if self._access.term else [(first, last, 0)]
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's response to a run that was written back."""
@@ -328,7 +329,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             self._perform()
 
     def _spares(self, effect: FindReplacements) -> dict[Slot, BookieId]:
-        writable = self._bookies.writable(terms=bool(self._access.term))
+        writable = self._bookies.writable(needs_of(self._record.terms))
         found = choose_replacements(
             effect.slots, effect.ensemble, writable, self._context.chance, failed=effect.excluded
         )
@@ -362,7 +363,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
 
     async def _write_metadata(self, effect: WriteMetadata) -> Callable[[], None]:
         try:
-            version = await self._records.write(effect.record, effect.version)
+            version = await self._context.records.write(effect.record, effect.version)
         except (
             VersionConflictError,
             NoSuchLedgerError,
@@ -385,7 +386,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
     async def _reread_metadata(self) -> Callable[[], None]:
         record: LedgerMetadata | None
         try:
-            record, version = await self._records.read(self._record.ledger_id)
+            record, version = await self._context.records.read(self._record.ledger_id)
         except (NoSuchLedgerError, NoSuchStreamError):
             record, version = None, 0
         except MetadataUnknownError:

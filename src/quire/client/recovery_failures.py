@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quire.core.answers import Answer
-from quire.core.effects import RecoveryFailed, RecoveryInconclusive
+from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
 from quire.core.errors import (
     CorruptMetadataError,
     MisuseError,
     NoSuchLedgerError,
+    NoSuchStreamError,
     NotEnoughBookiesError,
     QuireError,
     RecoveryInconclusiveError,
+    StreamClosedError,
     WrongPasswordError,
 )
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 
 
@@ -109,3 +111,51 @@ def not_recovered(
         f"{where}: its record changed back to OPEN during a recovery, which the protocol does not allow",
         ledger_id=ledger_id,
     )
+
+
+def not_taken(
+    name: str,
+    result: RecoveryClosed | RecoveryInconclusive | RecoveryFailed,
+    stream_id: LedgerId,
+    troubles: str,
+) -> QuireError:
+    """Why a take-over of a stream could not be done; `troubles`: with bookies that refuse this client."""
+    where = f"stream {name!r}"
+    if isinstance(result, RecoveryClosed):
+        last = result.record.last_entry
+        msg = f"{where} was closed for good at entry {last}: no client writes it any more"
+        return StreamClosedError(msg, ledger_id=stream_id)
+    if isinstance(result, RecoveryInconclusive) and result.contradicting:
+        told = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+        ignoring = " ".join(f"--ignore-lac {bookie}" for bookie, _ in result.contradicting)
+        return RecoveryInconclusiveError(
+            f"{where}: entry {result.entry_id} was acknowledged according to {told}, but the bookies that should hold "
+            'it respond "no such entry". The stream has no writer now. Bring back the bookie or the directory that '
+            f"has the entry; `quire stream take-over {name} {ignoring}` goes on without it{troubles}",
+            ledger_id=stream_id,
+            entry_id=result.entry_id,
+            bookies=(*(bookie for bookie, _ in result.contradicting), *result.silent),
+        )
+    if isinstance(result, RecoveryInconclusive):
+        silent = ", ".join(result.silent) or "none"
+        return RecoveryInconclusiveError(
+            f"{where}: too few bookies gave a conclusive response about its end (no response or unknown: {silent}); "
+            f"the stream has no writer now, take it over again when they are back{troubles}",
+            ledger_id=stream_id,
+            entry_id=result.entry_id,
+            bookies=result.silent,
+        )
+    named = ", ".join(result.bookies)
+    if result.answer is Answer.NO_LEDGER:
+        return NoSuchStreamError(f"{where} was deleted while it was taken over", ledger_id=stream_id)
+    if result.answer is Answer.UNAUTHORISED:
+        msg = f"{where}: bookie {named} has it with another password"
+        return WrongPasswordError(msg, ledger_id=stream_id, bookies=result.bookies)
+    if result.answer is Answer.READ_ONLY:
+        msg = (
+            f"{where}: too few bookies acknowledged the entries that a take-over writes back (failed: {named}); the "
+            f"stream has no writer now, take it over again when they are back{troubles}"
+        )
+        return NotEnoughBookiesError(msg, ledger_id=stream_id, bookies=result.bookies)
+    msg = f"{where}: its record changed during a take-over in a way that the protocol does not allow"
+    return CorruptMetadataError(msg, ledger_id=stream_id)

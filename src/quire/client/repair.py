@@ -22,7 +22,7 @@ from quire.core.ledger_notes import LedgerNotes
 from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.core.terms import by_origin
 from quire.wire.entry import Entry
-from quire.wire.native_bodies import ANY_TERM
+from quire.wire.native_bodies import ANY_TERM, BY_ID
 from quire.wire.responses import ReadReply
 
 _WINDOW_ENTRIES = 2048
@@ -137,7 +137,8 @@ class LedgerVerifier:
             first = int(fragment.first_entry)
             if record.terms is not None:
                 first = max(first, record.terms.start)
-            for begin, through, origin_term in by_origin(first, end, record.ranges):
+            parts = [(first, end, BY_ID)] if record.only_fences else by_origin(first, end, record.ranges)
+            for begin, through, origin_term in parts:
                 at = begin
                 while at <= through:
                     window = (at, min(at + _WINDOW_ENTRIES - 1, through), origin_term)

@@ -23,6 +23,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.shares import HeldInterval, Stretch, shares
+from quire.core.terms import needs_of
 
 READ_BYTES: Final = 1 << 20
 """So many bytes one read of background work asks for."""
@@ -47,7 +48,7 @@ async def replica_list(
         stored: what it has acknowledged to this caller, beside its share.
         timeout_ms: how long it may take for each response.
     """
-    if record.terms is not None and bookie in bookies.without_terms():
+    if record.terms is not None and bookie in bookies.unable(needs_of(record.terms)):
         return ReplicaList(Answer.UNREACHABLE)  # its program is an older one now, which knows no origin terms
     if bookies.speaks_native(bookie):
         return await _native_list(bookies, bookie, access, timeout_ms)

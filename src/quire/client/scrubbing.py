@@ -28,6 +28,7 @@ from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import told_through
 from quire.core.repair_marks import MarkReason, RepairMark
 from quire.core.shares import BookieShare, HeldInterval, not_held
+from quire.core.terms import needs_of
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.responses import ReadReply
@@ -219,7 +220,8 @@ class ReplicaCheck:
                 self._silent[bookie] = reply.answer
             found.append(Finding(first, last, CopyVerdict.UNKNOWN, reply.answer.name))
             return last + 1
-        entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term)
+        no_ops = self._record.only_fences
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term, no_ops=no_ops)
         ids = entries.entry_ids
         through = told_through(
             first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
@@ -261,7 +263,7 @@ class ReplicaCheck:
 
     def _knows_no_terms(self, bookie: BookieId) -> bool:
         """Whether this is a stream, and the bookie's program is one that would answer as if it were a ledger."""
-        return self._record.terms is not None and bookie in self._bookies.without_terms()
+        return self._record.terms is not None and bookie in self._bookies.unable(needs_of(self._record.terms))
 
     async def _doubt(self, bookie: BookieId) -> str:
         """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from quire.client.access import LedgerAccess
+from quire.client.access import LedgerAccess, origin_to_ask
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.held_polls import HeldPolls, RecordChanges
@@ -115,7 +115,8 @@ class TailingReader(ABC):
                     async with contextlib.aclosing(self._scan(next_entry, self._lac)) as runs:
                         async for entries in runs:
                             next_entry = entries.entry_ids[-1] + 1
-                            yield entries
+                            if users := entries.of_users():
+                                yield users
                 elif self.closed:
                     return
                 else:
@@ -126,7 +127,8 @@ class TailingReader(ABC):
                     idle = not came and next_entry > self._lac
                     if came:
                         next_entry = came.entry_ids[-1] + 1
-                        yield came
+                        if users := came.of_users():
+                            yield users
                     elif next_entry <= self._lac or record.changed:
                         continue
                     elif self._clock.now_ms() - before < pause_ms:
@@ -161,7 +163,7 @@ class TailingReader(ABC):
         ours: then the newest LAC need not be asked for.
         """
         record = self._record
-        origin_term = record.origin_of(next_entry)
+        origin_term = origin_to_ask(record, next_entry)
         ensemble = record.ensemble_of(next_entry)
         slots = write_set(next_entry, record.ensemble_size, record.write_quorum)
         bookies = [ensemble[slot] for slot in slots]
@@ -221,7 +223,7 @@ class TailingReader(ABC):
             await self._reread_record()
             self._heard(lac, lac_term)
         record, last = self._record, self._lac
-        if record.terms is not None:
+        if record.terms is not None and not record.only_fences:
             # What came is of the term that was asked for; meanwhile the record may name another one.
             if record.origin_of(next_entry) != origin_term:
                 return Entries.join(self.ledger_id, ())

@@ -1,21 +1,98 @@
 """Performs one take-over of a stream: a recovery's driver with a `TakeOverMachine`.
 
-Source: docs/protocol/streams.md, "Take-over".
+Where terms only fence, each entry is read by its id alone, and is written back under the origin term that it was found with;
+at the end every bookie of the ensemble truncates, and gets the no-op.
+
+Source: docs/protocol/streams.md, "Take-over", "Terms that only fence".
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
 from quire.client.access import LedgerAccess
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.context import ClientContext
+from quire.client.copying import copies
+from quire.client.range_read import open_runs
 from quire.client.recovery import RecoveryPerformer, TakeOverResult
-from quire.core.errors import MisuseError
-from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.answers import Answer
+from quire.core.effects import AwaitBookies, SendRecoveryRead, SendTruncation, TakeOverEffect
+from quire.core.ids import BookieId, EntryId
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine
+from quire.core.terms import needs_of
+from quire.wire.entry import NoOp
+from quire.wire.native_bodies import BY_ID
+from quire.wire.requests import AddRun
+from quire.wire.responses import ReadReply
+
+log = logging.getLogger(__name__)
+
+AWAITED_PAUSE_MS = 100
+"""Before bookies without which a take-over cannot end are asked again."""
+AWAITED_TIMEOUT_MS = 500
+"""How long one of them may take then: meanwhile another may have come that can take its place."""
+
+
+@dataclass(slots=True)
+class _Fencing:
+    """What a take-over keeps where terms only fence.
+
+    Attributes:
+        origins: the origin terms of the entries that were recovered.
+        said: what each bookie answered to the truncation last.
+        waiting: it has waited for bookies.
+    """
+
+    origins: dict[int, int] = field(default_factory=dict)
+    said: dict[BookieId, Answer] = field(default_factory=dict)
+    waiting: bool = False
+
+
+class _NoOpSent(AddSink):
+    """A no-op on its way to a bookie."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def add_answered(self, tag: object, answer: Answer) -> None:  # noqa: ARG002 - there is only one
+        """The bookie's response."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+def why_awaited(bookie: BookieId, answer: Answer, bookies: BookieClient) -> str:
+    """Why a take-over cannot end without a bookie, for people."""
+    if not bookies.is_registered(bookie):
+        what = "it is not registered"
+    elif not bookies.is_writable(bookie):
+        what = "it is read-only"
+    elif answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}:
+        what = "it does not respond"
+    else:
+        what = f"it answered {answer.name}"
+    return f"{what}, and no other bookie can take its place"
+
+
+async def awaited_by(record: LedgerMetadata, context: ClientContext) -> dict[BookieId, str]:
+    """What another client's take-over of a stream must be waiting for, by the record and what bookies answer now."""
+    if not record.only_fences or record.state is not LedgerState.IN_RECOVERY:
+        return {}
+    bookies, named = context.bookies, record.last_fragment.ensemble
+    answers = await bookies.probe(named, timeout_ms=context.config.probe_timeout_ms)
+    away = [bookie for bookie in named if answers[bookie] is not Answer.OK or not bookies.is_writable(bookie)]
+    spares = {*bookies.writable(needs_of(record.terms))} - {*named}
+    if len(spares) >= len(away):
+        return {}
+    return {bookie: why_awaited(bookie, answers[bookie], bookies) for bookie in away}
 
 
 class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
@@ -26,9 +103,6 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         version: its version in the store.
         context: what it shares with the client's other handles of streams.
         ignored_lacs: bookies whose LAC is ignored.
-
-    Raises:
-        MisuseError: its terms only fence, for which a recovery's driver is not enough.
     """
 
     def __init__(
@@ -38,12 +112,10 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
-        if record.only_fences:
-            msg = f"stream {record.ledger_id} has mode FENCING, which this program does not write: use a newer Quire"
-            raise MisuseError(msg, ledger_id=record.ledger_id)
         machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
         access = LedgerAccess.of(record, machine.term)
         super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)
+        self._fencing = _Fencing()
 
     @property
     def term(self) -> int:
@@ -51,7 +123,94 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         return self._machine.term
 
     @property
+    def waits_for(self) -> dict[BookieId, str]:
+        """The bookies without which it cannot end now, and why, where terms only fence."""
+        said = self._fencing.said
+        return {
+            bookie: why_awaited(bookie, said.get(bookie, Answer.TIMED_OUT), self._bookies)
+            for bookie in self._machine.awaited
+        }
+
+    @property
     def _recovery(self) -> RecoveryMachine:
         recovery = self._machine.recovery
         assert recovery is not None, "bookies are asked once the take-over is announced"
         return recovery
+
+    def _perform_one(self, effect: TakeOverEffect) -> None:
+        if isinstance(effect, SendTruncation):
+            self._spawn(self._truncate(effect))
+        elif isinstance(effect, AwaitBookies):
+            self._spawn(self._await_bookies())
+        else:
+            super()._perform_one(effect)
+
+    # --- where terms only fence: entries by their ids ------------------------------------------------------------------
+
+    def _take(self, effect: SendRecoveryRead, reply: ReadReply, origin_term: int) -> None:
+        if origin_term != BY_ID:
+            super()._take(effect, reply, origin_term)
+            return
+        found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last, BY_ID)
+        origins: dict[int, int] = {
+            entry_id: run.origin_term
+            for run in reply.runs
+            for entry_id in found.entry_ids
+            if run.holds(entry_id)
+        }
+        lengths: dict[int, int] = {entry.entry_id: entry.length for entry in found}
+        recovery = self._recovery
+        before = recovery.lap
+        self._machine.read_answered(
+            effect.slot, reply.answer, lengths, reply.vouched_through, reply.unknown + bad, origins
+        )
+        # What became recoverable is the entry of this very response: another bookie may have another one of the id.
+        for entry in found:
+            if before < entry.entry_id <= recovery.lap:
+                self._entries[entry.entry_id] = entry
+                self._fencing.origins[entry.entry_id] = origins[entry.entry_id]
+        self.recovered += recovery.lap - before
+
+    def _by_origin(self, first: int, last: int) -> Iterable[tuple[int, int, int]]:
+        if not self._record.only_fences:
+            return super()._by_origin(first, last)
+        return [(entry_id, entry_id, self._fencing.origins[entry_id]) for entry_id in range(first, last + 1)]
+
+    # --- the truncation ------------------------------------------------------------------------------------------------
+
+    async def _truncate(self, effect: SendTruncation) -> Callable[[], None]:
+        """The truncation, and behind it the no-op, on one connection."""
+        bookie, first = effect.bookie, effect.entry_id
+        timeout_ms = self._config.recovery_timeout_ms
+        if self._fencing.waiting:
+            timeout_ms = min(timeout_ms, AWAITED_TIMEOUT_MS)
+        work = [self._bookies.truncate(bookie, self._access, first, timeout_ms=timeout_ms)]
+        if effect.no_op:
+            work.append(self._put_no_op(effect, timeout_ms))
+        answers = await asyncio.gather(*work)
+        answer = next((each for each in answers if each is not Answer.OK), Answer.OK)
+        self._fencing.said[bookie] = answer
+        self._note(bookie, answer)
+        return lambda: self._machine.truncation_answered(effect.slot, bookie, answer)
+
+    async def _put_no_op(self, effect: SendTruncation, timeout_ms: int) -> Answer:
+        entry_id, lac = effect.entry_id, effect.last_add_confirmed
+        no_op = NoOp(self._record.ledger_id, entry_id, lac, self._recovery.end.length, b"")
+        (run,) = copies([no_op], self._access, self._config.run_bytes_max, origin_term=self.term)
+        sent = _NoOpSent()
+        add = AddRun(self._access, run.body, run.body_crc, EntryId(lac), recovery=True, term=self.term)
+        self._bookies.add_run(effect.bookie, add, sent, None, timeout_ms)
+        try:
+            return await sent.answer
+        finally:
+            self._bookies.drop(effect.bookie, sent)
+
+    async def _await_bookies(self) -> Callable[[], None]:
+        if not self._fencing.waiting:
+            told = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
+            log.warning(
+                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, told
+            )
+        self._fencing.waiting = True
+        await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
+        return self._machine.waited_for_bookies

@@ -20,27 +20,24 @@ from quire.client.context import ClientContext
 from quire.client.creating import check_custom
 from quire.client.reader import LedgerReader
 from quire.client.recovery import AGAIN_PAUSE_S
-from quire.client.recovery_failures import check_ignored_lacs, is_final
+from quire.client.recovery_failures import check_ignored_lacs, is_final, not_taken
 from quire.client.repair import LedgerReport, LedgerVerifier, recorded_holes
-from quire.client.take_over import StreamTakeOver
+from quire.client.take_over import StreamTakeOver, awaited_by, why_awaited
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import (
     AlreadyExistsError,
-    CorruptMetadataError,
     ElectionUnavailableError,
     MisuseError,
-    NoSuchStreamError,
     NotEnoughBookiesError,
     NotLeaderError,
     QuireError,
-    RecoveryInconclusiveError,
     StreamClosedError,
     WrongPasswordError,
 )
 from quire.core.guarantee import GUARANTEE_KEY
-from quire.core.ids import BookieId, LedgerId
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import (
     TOKEN_KEY,
     DigestType,
@@ -51,7 +48,7 @@ from quire.core.ledger_metadata import (
 )
 from quire.core.placement import choose_ensemble
 from quire.core.quorum import check_quorums
-from quire.core.terms import resolve
+from quire.core.terms import StreamMode, needs_of, resolve
 from quire.metadata.streams import StreamStore
 from quire.wire.entry import Entry, digest_type_of
 from quire.wire.ledger_notes import notes_of_record
@@ -60,12 +57,16 @@ from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
 log = logging.getLogger(__name__)
 
 _IDS_TRIED_MAX: Final = 10
-_NO_TERMS: Final = (
-    "they do not register the feature `terms` (Java's bookies and older ones of ours), or this client speaks another "
-    "protocol with them than our own"
-)
 _ROOM_BYTES: Final = 1024
 """Of a record: for the range of one more term, a fragment and its end."""
+
+
+def _why_not(mode: StreamMode) -> str:
+    """Why bookies cannot hold a stream of a mode."""
+    return (
+        f"they do not register the feature `{mode.needs[-1]}` (Java's bookies and older ones of ours), or this client speaks "
+        "another protocol with them than our own"
+    )
 
 
 class StreamElection(Protocol):
@@ -84,15 +85,25 @@ class UnboundedLedger:
         streams: the records.
         context: what it shares with the client's other handles of streams.
         turn: held while this client takes it over: never twice at once.
+        mode: that the stream must have, or is created with; None: whichever it has.
     """
 
     def __init__(
-        self, name: str, password: bytes, streams: StreamStore, context: ClientContext, turn: asyncio.Lock
+        self,
+        name: str,
+        password: bytes,
+        streams: StreamStore,
+        context: ClientContext,
+        turn: asyncio.Lock,
+        mode: StreamMode | None = None,
     ) -> None:
         self.name = name
+        self._mode = mode
         self._password = password
         self._streams, self._context = streams, context
         self._turn = turn
+        self._under_way: StreamTakeOver | None = None
+        self._lacks: dict[BookieId, str] = {}
 
     def __repr__(self) -> str:
         return f"<unbounded ledger {self.name!r}>"
@@ -126,6 +137,7 @@ class UnboundedLedger:
             NotEnoughBookiesError: fewer than E bookies that know terms take entries.
             MisuseError: the name cannot be one, or custom metadata is not bytes or guarantees the write quorum.
         """
+        mode = self._mode or StreamMode.IDENTIFIERS
         check_quorums(ensemble_size, write_quorum, ack_quorum)
         if GUARANTEE_KEY in (custom or {}):
             msg = f"the custom metadata {GUARANTEE_KEY!r} is for ledgers: a stream cannot guarantee its write quorum"
@@ -136,7 +148,7 @@ class UnboundedLedger:
             token = context.chance.getrandbits(64) | 1
             ledger = new_ledger(
                 await self._streams.next_id(),
-                self._ensemble(ensemble_size),
+                self._ensemble(ensemble_size, mode),
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 digest_type=digest_type,
@@ -145,7 +157,7 @@ class UnboundedLedger:
                 created_ms=context.clock.wall_ms(),
                 creation_token=context.chance.getrandbits(62) | 1,
             )
-            record = new_stream(ledger, context.chance.getrandbits(64))
+            record = new_stream(ledger, context.chance.getrandbits(64), mode)
             try:
                 await self._streams.create(self.name, record)
             except AlreadyExistsError as error:
@@ -156,17 +168,17 @@ class UnboundedLedger:
         msg = f"{_IDS_TRIED_MAX} ids in a row were in use; was the metadata store restored from a backup?"
         raise AlreadyExistsError(msg)
 
-    def _ensemble(self, size: int) -> tuple[BookieId, ...]:
+    def _ensemble(self, size: int, mode: StreamMode) -> tuple[BookieId, ...]:
         context = self._context
-        able = context.bookies.writable(terms=True)
+        able = context.bookies.writable(mode.needs)
         quarantined = context.quarantine.bookies(context.clock.now_ms())
         try:
             return choose_ensemble(able, size, context.chance, quarantined=quarantined)
         except NotEnoughBookiesError as error:
-            others = context.bookies.without_terms()
+            others = context.bookies.unable(mode.needs)
             if not others:
                 raise
-            msg = f"stream {self.name!r}: {error.message}. {', '.join(others)} cannot hold a stream: {_NO_TERMS}"
+            msg = f"stream {self.name!r}: {error.message}. {', '.join(others)} cannot hold a stream: {_why_not(mode)}"
             raise NotEnoughBookiesError(msg, **error.ids) from error
 
     async def show(self) -> LedgerMetadata:
@@ -183,7 +195,26 @@ class UnboundedLedger:
         if not hmac.compare_digest(record.password, self._password):
             msg = f"stream {self.name!r}: the password is not the one that it was created with"
             raise WrongPasswordError(msg, ledger_id=record.ledger_id)
+        mode = self._mode
+        if record.terms is not None and mode is not None and mode is not record.terms.mode:
+            has = record.terms.mode.word
+            msg = f"stream {self.name!r} has the mode {has}, which never changes, and not {mode.word}"
+            raise MisuseError(msg, ledger_id=record.ledger_id)
         return record, version
+
+    async def waits_for(self) -> dict[BookieId, str]:
+        """The bookies without which a take-over of this stream cannot end now, and why; empty where none waits.
+
+        Only where terms only fence: there a take-over needs every bookie of the last ensemble, or another in its place. It is
+        what this handle's own take-over waits for, else what one of another client does, by the record and by what bookies
+        respond now.
+
+        Raises:
+            NoSuchStreamError: there is none of this name.
+            WrongPasswordError: the password is another.
+        """
+        own = self._lacks if self._under_way is None else self._under_way.waits_for or self._lacks
+        return dict(own) or await awaited_by(await self.show(), self._context)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +223,8 @@ class UnboundedLedger:
     ) -> LedgerWriter:
         """Take the stream over, from whoever writes it, and write it from behind its last entry on.
 
-        When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and
+        A stream whose terms only fence needs every bookie of its last ensemble, or others: without one this waits, and
+        `waits_for` says for which. When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and
         leaving its `async with`, leave the stream open for the next writer; its `close` closes it for good.
 
         Args:
@@ -233,8 +265,11 @@ class UnboundedLedger:
                 check_ignored_lacs(f"stream {self.name!r}", "a take-over", record, ignored)
                 if not to_close:
                     self._check_room(record)
-                take_over = StreamTakeOver(record, version, context, ignored)
-                result = await take_over.run()
+                take_over = self._under_way = StreamTakeOver(record, version, context, ignored)
+                try:
+                    result = await take_over.run()
+                finally:
+                    self._under_way, self._lacks = None, {}
             if isinstance(result, e.TakenOver):
                 return self._writer(result, take_over)
             if isinstance(result, e.TakeOverSuperseded):
@@ -248,10 +283,19 @@ class UnboundedLedger:
                 await self._pause(pause_ms)
                 pause_ms = min(2 * pause_ms, context.config.change_retry_ms_max)
                 continue
+            if (
+                record.only_fences
+                and isinstance(result, e.RecoveryFailed)
+                and result.answer is Answer.READ_ONLY
+            ):
+                # Each entry that is written back needs its whole write set, as the no-op needs every bookie.
+                self._lacks = {b: why_awaited(b, Answer.TIMED_OUT, context.bookies) for b in result.bookies}
+                await asyncio.sleep(AGAIN_PAUSE_S)
+                continue
             now_ms = context.clock.now_ms()
             deadline_ms = deadline_ms or now_ms + context.config.recovery_patience_ms
             if is_final(result) or now_ms >= deadline_ms:
-                raise self._not_taken(result, record.ledger_id)
+                raise not_taken(self.name, result, record.ledger_id, context.bookies.troubles())
             await asyncio.sleep(AGAIN_PAUSE_S)
 
     async def _campaign(self, election: StreamElection) -> None:
@@ -281,10 +325,12 @@ class UnboundedLedger:
 
     def _check_terms(self, record: LedgerMetadata) -> None:
         ensemble = record.last_fragment.ensemble
-        if others := [bookie for bookie in self._context.bookies.without_terms() if bookie in ensemble]:
-            msg = (
-                f"stream {self.name!r} is on {', '.join(others)}, and this client cannot use it: {_NO_TERMS}"
-            )
+        assert record.terms is not None
+        if others := [
+            bookie for bookie in self._context.bookies.unable(needs_of(record.terms)) if bookie in ensemble
+        ]:
+            why = _why_not(record.terms.mode)
+            msg = f"stream {self.name!r} is on {', '.join(others)}, and this client cannot use it: {why}"
             raise MisuseError(msg, ledger_id=record.ledger_id)
 
     def _writer(self, taken: e.TakenOver, take_over: StreamTakeOver) -> LedgerWriter:
@@ -311,50 +357,6 @@ class UnboundedLedger:
         )
         writer.bookies_changed()  # those that left before it was there are replaced, also if it never appends
         return writer
-
-    def _not_taken(
-        self, result: e.RecoveryClosed | e.RecoveryInconclusive | e.RecoveryFailed, stream_id: LedgerId
-    ) -> QuireError:
-        """Why a take-over could not be done."""
-        where, troubles = f"stream {self.name!r}", self._context.bookies.troubles()
-        if isinstance(result, e.RecoveryClosed):
-            last = result.record.last_entry
-            msg = f"{where} was closed for good at entry {last}: no client writes it any more"
-            return StreamClosedError(msg, ledger_id=stream_id)
-        if isinstance(result, e.RecoveryInconclusive) and result.contradicting:
-            told = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
-            ignoring = " ".join(f"--ignore-lac {bookie}" for bookie, _ in result.contradicting)
-            return RecoveryInconclusiveError(
-                f"{where}: entry {result.entry_id} was acknowledged according to {told}, but the bookies that should hold "
-                'it respond "no such entry". The stream has no writer now. Bring back the bookie or the directory that '
-                f"has the entry; `quire stream take-over {self.name} {ignoring}` goes on without it{troubles}",
-                ledger_id=stream_id,
-                entry_id=result.entry_id,
-                bookies=(*(bookie for bookie, _ in result.contradicting), *result.silent),
-            )
-        if isinstance(result, e.RecoveryInconclusive):
-            silent = ", ".join(result.silent) or "none"
-            return RecoveryInconclusiveError(
-                f"{where}: too few bookies gave a conclusive response about its end (no response or unknown: {silent}); "
-                f"the stream has no writer now, take it over again when they are back{troubles}",
-                ledger_id=stream_id,
-                entry_id=result.entry_id,
-                bookies=result.silent,
-            )
-        named = ", ".join(result.bookies)
-        if result.answer is Answer.NO_LEDGER:
-            return NoSuchStreamError(f"{where} was deleted while it was taken over", ledger_id=stream_id)
-        if result.answer is Answer.UNAUTHORISED:
-            msg = f"{where}: bookie {named} has it with another password"
-            return WrongPasswordError(msg, ledger_id=stream_id, bookies=result.bookies)
-        if result.answer is Answer.READ_ONLY:
-            msg = (
-                f"{where}: too few bookies acknowledged the entries that a take-over writes back (failed: {named}); the "
-                f"stream has no writer now, take it over again when they are back{troubles}"
-            )
-            return NotEnoughBookiesError(msg, ledger_id=stream_id, bookies=result.bookies)
-        msg = f"{where}: its record changed during a take-over in a way that the protocol does not allow"
-        return CorruptMetadataError(msg, ledger_id=stream_id)
 
     async def resolve(self, error: QuireError) -> bool | None:
         """Whether an entry whose append ended with an unknown outcome is in the stream: its ranges tell.
@@ -416,10 +418,12 @@ class UnboundedLedger:
         report.recorded = recorded_holes(notes_of_record(record))
         return report
 
-    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    async def read(
+        self, first: int = 0, last: int | None = None, *, no_ops: bool = False
+    ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order; by default up to the last one confirmed. As `LedgerReader.read`."""
         reader = await self.open_reader()
-        async with contextlib.aclosing(reader.read(first, last)) as entries:
+        async with contextlib.aclosing(reader.read(first, last, no_ops=no_ops)) as entries:
             async for entry in entries:
                 yield entry
 

@@ -20,6 +20,7 @@ from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
+from quire.client.joining import truncated_first
 from quire.client.lac_sending import LacNews
 from quire.client.outgoing import Outgoing, SlotConnection
 from quire.client.window import ByteWindow
@@ -36,6 +37,7 @@ from quire.core.holes import holes_of_runs, joined
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import choose_replacements
+from quire.core.terms import needs_of
 from quire.core.writer_state import Hole, Status, WriterLimits
 from quire.metadata.store import KeyMissingError, VersionConflictError
 
@@ -240,8 +242,8 @@ class WriterDriver(ABC):
         self._quarantine.failed(effect.bookie, self._clock.now_ms())
         place = self._outgoing.place_at(effect.slot)
         if not place.retired and not self._machine.guarantees:
-            runs = place.unacked.values()
-            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.window.lac)
+            runs, lac = place.unacked.values(), self._machine.window.lac
+            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, lac)
             self._ticks.keep(self)
         self._outgoing.retire(effect.slot)
         self._outgoing.release()
@@ -249,14 +251,14 @@ class WriterDriver(ABC):
     def _choose(self, effect: e.ChooseReplacements) -> None:
         chosen, doubtful = self._replacements(effect)
         pause_ms = self._pause_before_doubtful() if doubtful else 0
-        if pause_ms:
+        if pause_ms or (chosen and effect.truncated_from != NO_ENTRY):
             self._start(self._choose_later(effect, pause_ms))
         else:
             self._chosen(effect, chosen)
 
     async def _choose_later(self, effect: e.ChooseReplacements, pause_ms: int) -> None:
         await asyncio.sleep(pause_ms / 1000)
-        chosen, _ = self._replacements(effect)
+        chosen = await truncated_first(effect, self._replacements, self._access, self._bookies)
         self._chosen(effect, chosen)
         self._perform()
 
@@ -302,12 +304,12 @@ class WriterDriver(ABC):
         self._perform()
 
     def _has_spare(self, ensemble: Sequence[BookieId]) -> bool:
-        doubtful = self._quarantine.bookies(self._clock.now_ms())
-        return any(each not in ensemble and each not in doubtful for each in self._writable())
+        out = {*ensemble, *self._quarantine.bookies(self._clock.now_ms())}
+        return any(each not in out for each in self._writable())
 
     def _writable(self) -> list[BookieId]:
         """The bookies that may get the ledger's entries."""
-        return self._bookies.writable(terms=bool(self._access.term))
+        return self._bookies.writable(needs_of(self._machine.swap.record.terms))
 
     def bookies_changed(self) -> None:
         """Other bookies are registered: those of this ledger that are not, or as read-only, have left."""

@@ -21,7 +21,7 @@ from quire.core import quorum
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.guarantee import GUARANTEED, given_up, is_unkept, kept
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
-from quire.core.terms import NO_TERM, StreamMode, TermRange, Terms, origin_of
+from quire.core.terms import IDENTIFIERS, NO_TERM, Ranges, StreamMode, TermRange, Terms, origin_of
 
 NEWEST_FORMAT: Final = 3
 """The stored format of new ledgers' records; that of BookKeeper 4.9 and later."""
@@ -329,12 +329,13 @@ class LedgerMetadata:
         terms = replace(self.terms, term=Term(term), owner=owner)
         return replace(self, state=LedgerState.IN_RECOVERY, terms=terms, creation_token=0).checked()
 
-    def opened(self, last_entry: int, fragments: Sequence[Fragment]) -> LedgerMetadata:
+    def opened(self, last_entry: int, fragments: Sequence[Fragment], also: Ranges = ()) -> LedgerMetadata:
         """The record of a stream once a take-over is done: its term writes from `last_entry` + 1 on.
 
         Args:
             last_entry: the last entry that the take-over recovered, `NO_ENTRY` if there is none.
             fragments: all of them, with the ensembles that the take-over used (kept local until now).
+            also: as of `Terms.opened`.
 
         Raises:
             MisuseError: no take-over is under way.
@@ -345,11 +346,11 @@ class LedgerMetadata:
         if self.terms is None or self.state is not LedgerState.IN_RECOVERY:
             msg = f"ledger {self.ledger_id} is no stream that is being taken over: it cannot be opened"
             raise MisuseError(msg, ledger_id=self.ledger_id)
-        ranges = (*self.terms.ranges, TermRange(self.terms.term, EntryId(last_entry + 1)))
-        terms = replace(self.terms, ranges=ranges)
-        return replace(
+        terms = self.terms.opened(last_entry, also)
+        done = replace(
             self, state=LedgerState.OPEN, fragments=tuple(fragments), terms=terms, creation_token=0
-        ).checked()
+        )
+        return done.checked()
 
     def closed(
         self, last_entry: int, length: int, changes: Mapping[int, Sequence[BookieId]] | None = None
@@ -488,11 +489,12 @@ def new_ledger(
     ).checked()
 
 
-def new_stream(ledger: LedgerMetadata, owner: int) -> LedgerMetadata:
+def new_stream(ledger: LedgerMetadata, owner: int, mode: StreamMode = IDENTIFIERS) -> LedgerMetadata:
     """The record of a stream that is about to be created: that of a new ledger, in term 1.
 
     Args:
         ledger: as `new_ledger` makes it.
         owner: 64 random bits of who creates it, and so of its first writer.
+        mode: how a writer is kept out, for ever.
     """
-    return replace(ledger, terms=Terms(Term(1), (TermRange(Term(1), EntryId(0)),), owner)).checked()
+    return replace(ledger, terms=Terms(Term(1), (TermRange(Term(1), EntryId(0)),), owner, mode)).checked()

@@ -13,6 +13,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
 from quire.core.state_table import StateTable
+from quire.core.terms import NO_TERM
 
 
 class RepairStatus(Enum):
@@ -71,9 +72,14 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ListReplica:
-    """Ask a bookie what it holds of the ledger, and whether it is in limbo; answer `listed`."""
+    """Ask a bookie what it holds of the ledger, and whether it is in limbo; answer `listed`.
+
+    `term`: of a stream whose terms only fence, that of its record. The bookie takes it first, and what it holds of other
+    origin terms in decided fragments (`dirty_parts`) is dropped, so that nobody changes what it lists.
+    """
 
     bookie: BookieId
+    term: int = NO_TERM
 
 
 @dataclass(frozen=True, slots=True)

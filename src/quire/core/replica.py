@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval, Stretch, has_class, stretches_between
@@ -99,6 +99,21 @@ class Replica:
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
         return replace(self, told=replace(self.told, held=held))
+
+
+def dirty_parts(
+    held: Iterable[HeldInterval], record: LedgerMetadata, rules: Rules = RULES
+) -> list[tuple[int, int, int]]:
+    """(first, last, origin term that stays) of the decided entries of a stream of which a bookie holds others as well."""
+    decided = (
+        record.last_entry if record.state is LedgerState.CLOSED else record.last_fragment.first_entry - 1
+    )
+    found: list[tuple[int, int, int]] = []
+    for each in held:
+        for first, last, origin in by_origin(each.first, min(each.last, decided), record.ranges):
+            if rules.copy_drops_others(each.origin_term, origin):
+                found.append((first, last, int(origin)))
+    return found
 
 
 def period_of(record: LedgerMetadata) -> int:

@@ -44,6 +44,7 @@ from quire.core.repair_plan import RepairPlan
 from quire.core.repair_record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
 from quire.core.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
+from quire.core.terms import NO_TERM
 
 
 class RepairMachine:
@@ -162,7 +163,9 @@ class RepairMachine:
         plan.filled.discard(bookie)
         replica = Replica.of(told, plan.record, self._rules)
         plan.lists[bookie] = replica.without(self._damaged[bookie])
-        if not self.plan.heard(bookie):
+        if told.answer is Answer.INVALID_TERM:
+            plan.is_stale = True  # taken over since the record was read
+        elif not self.plan.heard(bookie):
             self._failed[bookie] = f"it did not list its entries: {told.answer.name}"
         if not plan.awaited:
             self._choose()
@@ -272,7 +275,9 @@ class RepairMachine:
 
     def _list(self, bookies: Iterable[BookieId]) -> None:
         self.plan.awaited = set(bookies)
-        self.out += [ListReplica(bookie) for bookie in sorted(self.plan.awaited)]
+        record = self.plan.record
+        term = record.term if record.only_fences and self._rules.list_takes_term() else NO_TERM
+        self.out += [ListReplica(bookie, term) for bookie in sorted(self.plan.awaited)]
 
     def _choose(self) -> None:
         """Choose a target for each slot without a bookie, and ask for the lists that are not there."""

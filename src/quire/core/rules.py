@@ -289,6 +289,16 @@ def joins_after_truncation() -> bool:
     return True
 
 
+def list_takes_term() -> bool:
+    """Where terms only fence, a bookie takes the record's term before it lists: an old writer would change what it listed."""
+    return True
+
+
+def copy_drops_others(origin: int, named: int) -> bool:
+    """Where terms only fence, a bookie drops an entry of another origin term than the record's ranges name, and no other."""
+    return origin != named
+
+
 def truncation_is_done(acked: int, ensemble_size: int, write_set_mask: int, ack_quorum: int) -> bool:  # noqa: ARG001
     """It is on every bookie: "this last entry is written to all bookies of the last fragment", so that none is left out.
 
@@ -655,6 +665,8 @@ class Rules:
     counts_as_positive: Callable[[int, int], bool] = counts_as_positive
     ends_with_truncation: Callable[[], bool] = ends_with_truncation
     joins_after_truncation: Callable[[], bool] = joins_after_truncation
+    list_takes_term: Callable[[], bool] = list_takes_term
+    copy_drops_others: Callable[[int, int], bool] = copy_drops_others
     truncation_is_done: Callable[[int, int, int, int], bool] = truncation_is_done
     truncate_takes: Callable[[int, int], bool] = truncate_takes
     add_allowed: Callable[..., bool] = add_allowed

@@ -260,7 +260,8 @@ class TakeOverMachine:
     def _open(self, last_entry: int, fragments: Sequence[Fragment]) -> None:
         if self.status is not TakeOverStatus.OPENING:
             self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.OPENING]
-        self.out.append(WriteMetadata(self.record.opened(last_entry, fragments), self._version))
+        unopened = () if self.truncation is None else self.truncation.unopened
+        self.out.append(WriteMetadata(self.record.opened(last_entry, fragments, unopened), self._version))
 
     def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:
         """The recovery that a bookie's response is for; None if it is for none, or ends the take-over."""
@@ -312,13 +313,21 @@ class TakeOverMachine:
             entries = truncation.positives(entries, origins)
         recovery.read_answered(slot, answer, entries, vouched_through, unknown)
         if truncation is not None and recovery.lap > before:
-            truncation.recovered(origins[recovery.lap])
+            truncation.recovered(recovery.lap, origins[recovery.lap], self.record.ranges[-1].term)
         self._follow()
 
     def origin_of(self, entry_id: int) -> int:
         """The origin term under which an entry is written back: the one it was recovered with."""
         truncation = self.truncation
         return self.record.origin_of(entry_id) if truncation is None else truncation.origin
+
+    @property
+    def awaited(self) -> tuple[BookieId, ...]:
+        """The bookies without which, or others in their place, the take-over cannot end."""
+        if self.status is not TakeOverStatus.TRUNCATING:
+            return ()
+        assert self.recovery is not None
+        return self.recovery.back.absent()
 
     def adds_answered(self, slot: int, bookie: BookieId, first: int, last: int, answer: Answer) -> None:
         """One bookie answered a `SendRecoveryAdds`, or did not: as for a recovery.

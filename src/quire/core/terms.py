@@ -10,16 +10,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, EntryId, Term
 
 OWNER_MAX: Final = 2**64 - 1
 NO_TERM: Final = Term(0)
 """The term of everything that belongs to an ordinary ledger."""
+ANY_ORIGIN: Final = Term(-1)
+"""In place of an origin term: whichever an entry has. Where terms only fence, an id names the entry that was put last."""
+
+
+TERMS_FEATURE: Final = "terms"
+"""What a bookie registers that can hold a stream."""
+FENCING_FEATURE: Final = "fencing"
+"""What it registers besides if it truncates, and reads by id alone."""
 
 
 class StreamMode(IntEnum):
@@ -28,7 +37,32 @@ class StreamMode(IntEnum):
     IDENTIFIERS = 1
     """Entries of an earlier term are recognised by their ids: each term begins at an id of its own."""
     FENCING = 2
-    """Bookies refuse the earlier term."""
+    """Bookies refuse the earlier term, and a take-over takes away what it left."""
+
+    @property
+    def word(self) -> str:
+        """The mode as users write it."""
+        return self.name.lower()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features that a bookie must have registered to hold such a stream."""
+        fencing = (FENCING_FEATURE,) if self is StreamMode.FENCING else ()
+        return (TERMS_FEATURE, *fencing)
+
+
+def mode_of(word: str | StreamMode) -> StreamMode:
+    """The mode for a user's word: identifiers or fencing.
+
+    Raises:
+        MisuseError: for any other word, with the list.
+    """
+    found = next((mode for mode in StreamMode if word in {mode, mode.word}), None)
+    if found is None:
+        words = " or ".join(mode.word for mode in StreamMode)
+        msg = f"unknown mode {word!r} of a stream: use {words}"
+        raise MisuseError(msg)
+    return found
 
 
 class TermRange(NamedTuple):
@@ -36,6 +70,11 @@ class TermRange(NamedTuple):
 
     term: Term
     first_entry: EntryId
+
+
+Ranges: TypeAlias = Sequence[TermRange]
+IDENTIFIERS: Final = StreamMode.IDENTIFIERS
+"""The mode of a stream for which none is chosen."""
 
 
 def origin_of(entry_id: int, ranges: Sequence[TermRange]) -> Term:
@@ -107,6 +146,30 @@ class Terms:
     first_length: int = 0
     unknown: bytes = b""
 
+    @property
+    def decided_through(self) -> EntryId:
+        """The last entry of an open stream that is there for certain, whatever its writer has said since.
+
+        What an earlier term wrote is on its ack quorum once a later one is open; a no-op is on every bookie.
+        """
+        no_op = self.mode is StreamMode.FENCING and len(self.ranges) > 1
+        return EntryId(self.ranges[-1].first_entry - (not no_op))
+
+    def opened(self, last_entry: int, recovered: Sequence[TermRange]) -> Terms:
+        """The same, once its last term is open, behind an entry.
+
+        Args:
+            last_entry: the last one that its take-over recovered.
+            recovered: ranges of terms that were never opened, of which entries were recovered: no-ops, where terms only
+                fence. So the ranges say of each entry below the last term's its origin term.
+        """
+        last = self.ranges[-1]
+        between = [
+            each for each in recovered if each.term > last.term and each.first_entry >= last.first_entry
+        ]
+        ranges = (*self.ranges, *between, TermRange(self.term, EntryId(last_entry + 1)))
+        return replace(self, ranges=ranges)
+
     def wrong(self) -> str | None:
         """What is not possible about them; None if nothing is."""
         for name, number, most in (
@@ -131,3 +194,8 @@ class Terms:
         if not last.term <= self.term <= ID_MAX or last.first_entry > ID_MAX:
             return f"it is in term {self.term}, and its last range is of term {last.term}, from entry {last.first_entry}"
         return None
+
+
+def needs_of(terms: Terms | None) -> tuple[str, ...]:
+    """The features that a bookie must have registered to be chosen for a stream; none for an ordinary ledger."""
+    return () if terms is None else terms.mode.needs

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from quire.core.effects import SendTruncation
 from quire.core.ensemble_change import mask_of
-from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot, Term
 from quire.core.quorum import write_set_masks
 from quire.core.rules import Rules
-from quire.core.terms import NO_TERM
+from quire.core.terms import NO_TERM, TermRange
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +34,7 @@ class FencingEnd:
         ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
         rules: the judgements.
         origin: the origin term of the entry that was recovered last, `NO_TERM` if none was.
+        unopened: what was recovered of terms that were never opened: their no-ops.
         entry_id: the no-op's, `NO_ENTRY` before it is sent.
     """
 
@@ -42,6 +43,7 @@ class FencingEnd:
     ack_quorum: int
     rules: Rules
     origin: int = field(default=NO_TERM, init=False)
+    unopened: tuple[TermRange, ...] = field(default=(), init=False)
     entry_id: int = field(default=NO_ENTRY, init=False)
     _acked: int = field(default=0, init=False)
 
@@ -53,8 +55,10 @@ class FencingEnd:
             if self.rules.counts_as_positive(origins[entry_id], self.origin)
         }
 
-    def recovered(self, origin: int) -> None:
-        """The next entry is recovered: the one of this origin term."""
+    def recovered(self, entry_id: int, origin: int, opened: int) -> None:
+        """The next entry is recovered: the one of this origin term; `opened`: the last term that the record has open."""
+        if origin > max(opened, self.origin):
+            self.unopened = (*self.unopened, TermRange(Term(origin), EntryId(entry_id)))
         self.origin = origin
 
     def begin(self, entry_id: int) -> None:

@@ -118,7 +118,8 @@ class WriteBack:
         if change.status is not ChangeStatus.IDLE or not change.delayed:
             return None
         slots = change.begin(change.ensemble)
-        self._failed += tuple(change.ensemble[slot] for slot in slots)
+        failed = [change.ensemble[slot] for slot in slots]
+        self._failed += tuple(bookie for bookie in failed if bookie not in self._failed)
         return FindReplacements(tuple(Slot(slot) for slot in slots), change.ensemble, self._failed)
 
     def replace(self, chosen: Mapping[Slot, BookieId]) -> tuple[int, ...]:

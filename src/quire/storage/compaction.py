@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quire.core.errors import StorageError
+from quire.core.terms import ANY_ORIGIN
 from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
 from quire.storage.cutting import cut_run
@@ -217,7 +218,8 @@ class Compactor:
         self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment, part: Slice
     ) -> Generator[None, None, bool]:
         """Carry over what lives of a ledger in a segment; False if some of it is condemned, and so not found now."""
-        for term in self._reader.origin_terms(entry.ledger_id, ledger):
+        terms = self._reader.origin_terms(entry.ledger_id, ledger)
+        for term in terms:
             at = entry.first
             while at <= entry.last:
                 if entry.ledger_id in self._reader.condemned:
@@ -227,7 +229,9 @@ class Compactor:
                 some = list(islice(found, LOOKED_AT))
                 for piece in some:
                     if piece.sequence == source.sequence:
-                        self._carry(entry.ledger_id, ledger, piece._replace(first=max(piece.first, at)))
+                        living = piece._replace(first=max(piece.first, at))
+                        alone = len(terms) > 1 and self._is_overwritten(entry.ledger_id, ledger, living)
+                        self._carry(entry.ledger_id, ledger, living, alone=alone)
                     if part.over or self._in_slice >= SLICE_BYTES:
                         yield from self._pause(part, source)
                 if len(some) < LOOKED_AT:
@@ -240,8 +244,19 @@ class Compactor:
     def _space(self) -> Space:
         return Space.COMPACTION if self._journal.full else Space.ADDS
 
-    def _carry(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> None:
-        """Put a piece again, unless its ledger was deleted or emptied since it was found; it may wait for the next one."""
+    def _is_overwritten(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> bool:
+        """Whether an entry of another origin term was put later under an id of a piece.
+
+        Where ids alone name entries that one is right, and would not be any more if the piece came to a higher LSN.
+        """
+        found = self._reader.pieces(ledger_id, ledger, piece.first, piece.last, ANY_ORIGIN)
+        return any(one.row.origin_term != piece.row.origin_term for one in found)
+
+    def _carry(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece, *, alone: bool = False) -> None:
+        """Put a piece again, unless its ledger was deleted or emptied since it was found; it may wait for the next one.
+
+        `alone`: it keeps its LSN.
+        """
         if self._is_dead(ledger_id, ledger, piece):
             return
         try:
@@ -250,9 +265,11 @@ class Compactor:
             raise _StaysError from error
         term_lsn = ledger.facts.term_lsn if ledger.facts is not None else 0
         for run in runs:
-            if not self._merging.fits(piece, run, term_lsn):
+            if alone or not self._merging.fits(piece, run, term_lsn):
                 self._put_merged(ledger_id, ledger)
             self._merging.add(piece, run)
+            if alone:
+                self._put_merged(ledger_id, ledger)
             self._in_slice += len(run.body)
         if damaged:
             self._carrier.put_damaged(piece, damaged, self._space)

@@ -10,7 +10,7 @@ Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
 from quire.core.rules import truncate_takes
+from quire.core.terms import ANY_ORIGIN
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, is_dead, last_id, living, with_range
 from quire.storage.footer_format import lsns_of
@@ -106,10 +107,16 @@ class EntryDropper:
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
             sink.stored(tag, None)
-            return
+        else:
+            self._drop(ledger_id, ledger, [DeadRange(first, last, through)], sink, tag)
+
+    def _drop(
+        self, ledger_id: int, ledger: StoredLedger, ranges: Sequence[DeadRange], sink: Sink, tag: object
+    ) -> None:
         before = _Before(ledger.facts, ledger.dead_through, ledger.dead_ranges)
         try:
-            self._let_die(ledger_id, ledger, DeadRange(first, last, through))
+            for one in ranges:
+                self._let_die(ledger_id, ledger, one)
             ledger.facts = ledger.facts or LedgerFacts(ledger_id)
             self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
         except StorageError as error:
@@ -117,34 +124,42 @@ class EntryDropper:
             self._journal.refuse(sink, tag, error)
             return
         self.acquit(ledger_id)
-        if (first, last) == (0, ID_MAX):
-            self._kept.forget(ledger_id, through)
-        if not self.written_since(ledger_id, ledger, through):
-            self._damages.dropped(ledger_id, first, last)
+        for first, last, through in ranges:
+            if (first, last) == (0, ID_MAX):
+                self._kept.forget(ledger_id, through)
+            if not self.written_since(ledger_id, ledger, through):
+                self._damages.dropped(ledger_id, first, last)
         self._settle(ledger_id, ledger)
         self._journal.wait(sink, tag)
 
-    def truncate(self, ledger_id: int, first: int, term: int, sink: Sink, tag: object) -> None:
-        """Let die what earlier terms left from an id on; see `LedgerStorage.truncate`."""
+    def truncate(
+        self, ledger_id: int, ids: tuple[int, int], term: int, kept: int, sink: Sink, tag: object
+    ) -> None:
+        """Let die what other terms left under some ids; see `LedgerStorage.truncate`."""
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
             sink.stored(tag, None)
             return
         self.acquit(ledger_id)
         try:
-            through = self._newest_below(ledger_id, ledger, first, term)
-            if not through:  # a truncation before it may be on its way to the disk
+            if kept:
+                ranges = self._others(ledger_id, ledger, *ids, kept)
+            else:
+                ranges = self._earlier(ledger_id, ledger, *ids, term)
+            if not ranges:  # a truncation before it may be on its way to the disk
                 self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
-        if through:
-            self.drop(ledger_id, first, ID_MAX, through, sink, tag)
+        if ranges:
+            self._drop(ledger_id, ledger, ranges, sink, tag)
         else:
             self._journal.wait(sink, tag)
 
-    def _newest_below(self, ledger_id: int, ledger: StoredLedger, first: int, term: int) -> int:
-        """The highest LSN of what a truncate of a term takes from an id on; 0 where there is nothing.
+    def _earlier(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int, term: int
+    ) -> list[DeadRange]:
+        """What a truncate of a term takes of some ids: all up to the highest LSN of what is of an earlier one.
 
         Raises:
             StorageError: what is there cannot be read now.
@@ -153,15 +168,42 @@ class EntryDropper:
         for origin in self._reader.origin_terms(ledger_id, ledger):
             if not truncate_takes(origin, term):
                 continue
-            for piece in self._reader.pieces(ledger_id, ledger, first, ID_MAX, origin):
-                if is_unreadable(piece.row):
-                    raise StorageError(
-                        f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
-                        ledger_id=ledger_id,
-                    )
+            for piece in self._readable(ledger_id, ledger, first, last, origin):
                 if last_id(piece) >= first:
                     newest = max(newest, piece.row.lsn)
-        return newest
+        return [DeadRange(first, last, newest)] if newest else []
+
+    def _others(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int, kept: int
+    ) -> list[DeadRange]:
+        """The ids of first..last under which an entry of another origin term than `kept` was put last, and what is there.
+
+        Raises:
+            StorageError: what is there cannot be read now.
+        """
+        ranges: list[DeadRange] = []
+        for piece in self._readable(ledger_id, ledger, first, last, ANY_ORIGIN):
+            if piece.row.origin_term == kept:
+                continue
+            low, high = max(piece.first, piece.row.first, first), min(piece.last, piece.row.last, last)
+            ranges.append(DeadRange(low, high, piece.row.lsn))
+        return ranges
+
+    def _readable(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin: int
+    ) -> Iterator[RunPiece]:
+        """The pieces of first..last, all of which are known.
+
+        Raises:
+            StorageError: what is there cannot be read now.
+        """
+        for piece in self._reader.pieces(ledger_id, ledger, first, last, origin):
+            if is_unreadable(piece.row):
+                raise StorageError(
+                    f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
+                    ledger_id=ledger_id,
+                )
+            yield piece
 
     def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange) -> None:
         if (new.first, new.last) == (0, ID_MAX):

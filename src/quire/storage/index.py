@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from quire.core.terms import ANY_ORIGIN
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.wire.entry import Buffer
 from quire.wire.run import ids_in
@@ -201,7 +202,9 @@ class RowTable:
         return [*([0] if plain else ()), *self._terms.get(ledger_id, ())]
 
     def maps(self, ledger_id: int, origin_term: int = 0) -> list[IntervalMap]:
-        """The interval maps of a ledger's entries of an origin term."""
+        """The interval maps of a ledger's entries of an origin term; `ANY_ORIGIN`: those of all."""
+        if origin_term == ANY_ORIGIN:
+            return self._all_maps(ledger_id)
         holder = (ledger_id, origin_term) if origin_term else ledger_id
         maps = list(self._striped.get(holder, {}).values())
         dense = self._dense.get(holder)

@@ -21,9 +21,11 @@ from quire.core.boot import BootState, Marker
 from quire.core.descriptors import is_shortage
 from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
+from quire.core.ids import ID_MAX
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.core.space import Reason
+from quire.core.terms import NO_TERM
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.carrying import Carrier
@@ -485,7 +487,17 @@ class LedgerStorage:
         """
         self._dropper.drop(ledger_id, first, last, through_lsn, sink, tag)
 
-    def truncate(self, ledger_id: int, first: int, term: int, sink: Sink, tag: object) -> None:
+    def truncate(
+        self,
+        ledger_id: int,
+        first: int,
+        term: int,
+        sink: Sink,
+        tag: object,
+        *,
+        last: int = ID_MAX,
+        kept: int = NO_TERM,
+    ) -> None:
         """Kill what earlier terms left of a stream from an id on, for a take-over whose terms only fence.
 
         Its own entries were put later than all of that, and live; what is put later lives too. Where there is nothing to kill
@@ -497,8 +509,10 @@ class LedgerStorage:
             term: the take-over's.
             sink: as of `drop`; an error too where what is there cannot be read now.
             tag: as of `drop`.
+            last: the last id, where a repair truncates what is decided.
+            kept: then, the origin term of what belongs there: all goes under whose id an entry of another one was put last.
         """
-        self._dropper.truncate(ledger_id, first, term, sink, tag)
+        self._dropper.truncate(ledger_id, (first, last), term, kept, sink, tag)
 
     def condemn(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
         """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
@@ -570,7 +584,8 @@ class LedgerStorage:
     ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
-        Of a stream, only entries of the origin term: one of another term is another entry. With `placed`, long runs may be
+        Of a stream, only entries of the origin term: one of another term is another entry; with `ANY_ORIGIN`, of each id the
+        entry that was put last. With `placed`, long runs may be
         left where they lie; see `Held.places`. Of a read in the `background` memory keeps nothing.
         """
         ledger = self._states.get(ledger_id)

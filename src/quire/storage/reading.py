@@ -24,6 +24,7 @@ from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
+from quire.core.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
 from quire.storage.dead_ranges import Dead, living
@@ -96,7 +97,7 @@ class RunReader:
     def pieces(
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int, origin_term: int = 0
     ) -> Iterator[RunPiece]:
-        """What holds first..last of an origin term, ascending and disjoint; found lazily."""
+        """What holds first..last of an origin term (or what was put last), ascending and disjoint; found lazily."""
         dead = ledger.dead_through, self._dead_ranges(ledger_id, ledger)
         cluster: list[Streams] = []
         reach = -1
@@ -201,9 +202,8 @@ class RunReader:
             rows = self.rows(ledger_id, span, origin_term)
             if isinstance(rows, RowTable):
                 return rows.pieces(ledger_id, first, last, span.sequence, origin_term)
-            if row_at(rows, 0).origin_term != origin_term:
-                return []
-            return [dense_pieces(rows, first, last, span.sequence)]
+            meant = origin_term in {ANY_ORIGIN, row_at(rows, 0).origin_term}
+            return [dense_pieces(rows, first, last, span.sequence)] if meant else []
 
         return streams
 
@@ -251,7 +251,7 @@ class RunReader:
         newest = self._segments.segments[span.sequence].last_lsn
         ids = span.last - span.first + 1
         row = Row(
-            ledger_id, origin_term, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
+            ledger_id, max(origin_term, 0), span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
             0, 0, 1,
         )  # fmt: skip
         return ROW.pack(*row)

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import Self, TypeAlias, overload
 
 from quire.core.ids import EntryId, LedgerId
-from quire.wire.entry import Entry
+from quire.wire.entry import Entry, NoOp
 
 Payloads: TypeAlias = Sequence[bytes | memoryview]
 
@@ -29,9 +29,10 @@ class Entries(Sequence[Entry]):
         lengths: payload bytes of the ledger up to and including each.
         payloads: the payload of each. A long one may be a view of what it came in, which it keeps from being used again;
             an `Entry` has its own bytes.
+        no_ops: the ids of those that are no-ops, ascending; each is a `NoOp` as a row.
     """
 
-    __slots__ = ("entry_ids", "lacs", "ledger_id", "lengths", "payloads")
+    __slots__ = ("entry_ids", "lacs", "ledger_id", "lengths", "no_ops", "payloads")
 
     def __init__(
         self,
@@ -40,8 +41,10 @@ class Entries(Sequence[Entry]):
         lacs: Sequence[int],
         lengths: Sequence[int],
         payloads: Payloads,
+        no_ops: tuple[int, ...] = (),
     ) -> None:
         self.ledger_id = LedgerId(ledger_id)
+        self.no_ops = no_ops
         self.entry_ids, self.lacs, self.lengths, self.payloads = entry_ids, lacs, lengths, payloads
 
     @classmethod
@@ -54,6 +57,7 @@ class Entries(Sequence[Entry]):
             array("q", [row[2] for row in rows]),
             array("q", [row[3] for row in rows]),
             tuple([row[4] for row in rows]),
+            tuple([row[1] for row in rows if type(row) is NoOp]),
         )
 
     @classmethod
@@ -67,7 +71,13 @@ class Entries(Sequence[Entry]):
             _numbers([part.lacs for part in parts]),
             _numbers([part.lengths for part in parts]),
             tuple(chain.from_iterable(part.payloads for part in parts)),
+            tuple(chain.from_iterable(part.no_ops for part in parts)),
         )
+
+    def of_users(self) -> Entries:
+        """The same without no-ops."""
+        gone = self.no_ops
+        return Entries.of(self.ledger_id, [row for row in self if row[1] not in gone]) if gone else self
 
     def without_gap(self, first: int) -> Entries:
         """The entries from `first` on as far as each id follows the one before; none if this does not begin there."""
@@ -93,8 +103,11 @@ class Entries(Sequence[Entry]):
         """The entry at a position, or the entries at some positions."""
         ids, lacs, lengths, payloads = self.entry_ids, self.lacs, self.lengths, self.payloads
         if isinstance(place, slice):
-            return Entries(self.ledger_id, ids[place], lacs[place], lengths[place], payloads[place])
-        return Entry(
+            some = ids[place]
+            no_ops = tuple(entry_id for entry_id in self.no_ops if entry_id in some)
+            return Entries(self.ledger_id, some, lacs[place], lengths[place], payloads[place], no_ops)
+        kind = NoOp if ids[place] in self.no_ops else Entry
+        return kind(
             self.ledger_id, EntryId(ids[place]), EntryId(lacs[place]), lengths[place], bytes(payloads[place])
         )
 
@@ -107,7 +120,10 @@ class Entries(Sequence[Entry]):
             map(bytes, self.payloads),  # those that are bytes stay what they are
             strict=True,
         )
-        return map(tuple.__new__, repeat(Entry), rows)
+        kinds: Iterable[type[Entry]] = repeat(Entry)
+        if self.no_ops:
+            kinds = [NoOp if entry_id in self.no_ops else Entry for entry_id in self.entry_ids]
+        return map(tuple.__new__, kinds, rows)
 
     def __repr__(self) -> str:
         if not self:

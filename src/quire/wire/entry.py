@@ -111,6 +111,12 @@ class Entry(NamedTuple):
     payload: bytes | memoryview
 
 
+class NoOp(Entry):
+    """An id of a stream whose terms only fence that has no user's entry: a take-over ended there, with an empty payload."""
+
+    __slots__ = ()
+
+
 class TermEntry(NamedTuple):
     """An entry of a run of scheme 1: the term in which it was written, and whether it is a no-op."""
 

@@ -125,7 +125,7 @@ KINDS = Names(
             kind.name,
             FieldUse("client", "bookie")
             if kind < Kind.WRITE_LACS
-            else FieldUse("nobody yet" if kind is Kind.TRUNCATE else "client", "bookie", "2", _HANGS_UP),
+            else FieldUse("client", "bookie", "2", _HANGS_UP),
         )
         for kind in Kind
     },

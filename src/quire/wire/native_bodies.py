@@ -17,6 +17,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.shares import HeldInterval
+from quire.core.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
 from quire.wire.layout import Layout
 from quire.wire.native import FRAME_BYTES_MAX
@@ -40,6 +41,8 @@ from quire.wire.run import RunPlace, RunView
 
 ANY_TERM: Final = 2**64 - 1
 """The origin term of a READ that names none."""
+BY_ID: Final = 2**64 - 2
+"""In place of an origin term: of each id the entry that was put last, whatever its origin term, which its run names."""
 WHOLE_LIST: Final = -1
 """The next id of a page behind which there is nothing."""
 PAGE_INTERVALS: Final = 16 * 1024
@@ -174,22 +177,22 @@ def decode_clear_limbo(body: Buffer, *, version: int) -> int | None:
     return int(_whole(_CLEAR_LIMBO, body, "CLEAR_LIMBO")[0]) if version > 1 else None
 
 
-def encode_truncate(first: int) -> bytes:
-    """The body of a TRUNCATE: the first id that goes."""
-    return _TRUNCATE.pack(first)
+def encode_truncate(first: int, last: int = ID_MAX, kept: int = NO_TERM) -> bytes:
+    """The body of a TRUNCATE: the ids that go, and the origin term that stays; `NO_TERM`: the sender's and later ones."""
+    return _TRUNCATE.pack(first, last, kept)
 
 
-def decode_truncate(body: Buffer) -> int:
-    """The first id that goes with a TRUNCATE.
+def decode_truncate(body: Buffer) -> tuple[int, int, int]:
+    """(first id that goes, last, origin term that stays) of a TRUNCATE.
 
     Raises:
-        MalformedFrameError: another size, or no id.
+        MalformedFrameError: another size, ids that are no range, or no term.
     """
-    (first,) = _whole(_TRUNCATE, body, "TRUNCATE")
-    if first < 0:
-        msg = f"a TRUNCATE from the first id {first} on"
+    first, last, kept = _whole(_TRUNCATE, body, "TRUNCATE")
+    if not 0 <= first <= last or kept > ID_MAX:
+        msg = f"a TRUNCATE of entries {first}..{last}, without those of origin term {kept}"
         raise MalformedFrameError(msg)
-    return int(first)
+    return first, last, kept
 
 
 LacFields: TypeAlias = tuple[int, int, int, int, int, bytes, bytes]
@@ -340,7 +343,8 @@ def decode_entries(
         body: the bytes.
         version: of the protocol.
         placed: its flag says that there are places.
-        origin_term: of the entries that were requested; `ANY_TERM`: those of a ledger, which have none.
+        origin_term: of the entries that were requested; `ANY_TERM`: those of a ledger, which have none; `BY_ID`: each run
+            names its own.
 
     Raises:
         MalformedFrameError: it is cut, or a run in it does not fit or is of another term.
@@ -352,7 +356,7 @@ def decode_entries(
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
     places = _places(parts, version) if placed else []
     runs = []
-    term = 0 if origin_term == ANY_TERM else origin_term
+    term = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}.get(origin_term, origin_term)
     while parts.left():
         runs.append(RunView.parse_of_term(parts.take(parts.fixed(_U32, "size of a run")[0], "run"), term))
     return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
+from quire.core.terms import FENCING_FEATURE, TERMS_FEATURE
 from quire.wire.entry import Buffer
 from quire.wire.layout import IGNORES, NEVER_SENT, Field, FieldUse, Layout, Names
 from quire.wire.parts import BodyParts, answer_of, encode_text
@@ -37,16 +38,19 @@ BACKGROUND = 8
 """Feature: adds with the flag `BACKGROUND` stop before the space that is kept for fences and recovery."""
 TERMS = 16
 """Feature: requests and runs may have terms above 0. A peer that does not announce it refuses them."""
-TERMS_NAME: Final = "terms"
-"""The same feature in a bookie's registration."""
 TRUNCATE = 32
-"""Feature: TRUNCATE requests are acted on."""
+"""Feature: TRUNCATE requests are acted on, and entries are read by id alone."""
 LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
 OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
-_FEATURE_NAMES: Final = {BACKGROUND: "background", TERMS: TERMS_NAME, TRUNCATE: "truncate", LACS: "lacs"}
+_FEATURE_NAMES: Final = {
+    BACKGROUND: "background",
+    TERMS: TERMS_FEATURE,
+    TRUNCATE: FENCING_FEATURE,
+    LACS: "lacs",
+}
 
 _EITHER = ("client, bookie", "client, bookie")
 FEATURES = Names(

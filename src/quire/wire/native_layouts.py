@@ -11,6 +11,7 @@ _ASKED = FieldUse("client", "bookie")
 _TOLD = FieldUse("bookie", "client")
 _ASKED_2 = FieldUse("client", "bookie", "2", NEVER_SENT)
 _TOLD_2 = FieldUse("bookie", "client", "2", NEVER_SENT)
+_FENCES = FieldUse("client of a stream whose terms only fence", "bookie", "2", NEVER_SENT)
 
 READ_FIELDS = Layout(
     "Body of READ",
@@ -21,7 +22,9 @@ READ_FIELDS = Layout(
         Field(
             "origin term",
             "Q",
-            FieldUse("client: 2^64-1, or that of a stream's entries", "bookie", "2", NEVER_SENT),
+            FieldUse(
+                "client: 2^64-1, 2^64-2 for any, or that of a stream's entries", "bookie", "2", NEVER_SENT
+            ),
         ),
     ],
 )
@@ -36,7 +39,7 @@ LONG_POLL_FIELDS = Layout(
         Field(
             "origin term",
             "Q",
-            FieldUse("client: 0, or that of a stream's entries", "bookie", "2", NEVER_SENT),
+            FieldUse("client: 0, 2^64-2 for any, or that of a stream's entries", "bookie", "2", NEVER_SENT),
         ),
     ],
 )
@@ -47,7 +50,11 @@ LIST_FIELDS = Layout(
 CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
 TRUNCATE_FIELDS = Layout(
     "Body of TRUNCATE",
-    [Field("first id that goes", "q", FieldUse("nobody yet", "bookie", "2", NEVER_SENT))],
+    [
+        Field("first id that goes", "q", _FENCES),
+        Field("last id that goes", "q", _FENCES),
+        Field("origin term that stays, 0: the sender's and above", "Q", _FENCES),
+    ],
 )
 LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
 LACS_ITEM_FIELDS = Layout(

@@ -20,8 +20,8 @@ from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind
-from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS
-from quire.wire.native_hello import BACKGROUND, LACS, TERMS
+from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
+from quire.wire.native_hello import BACKGROUND, LACS, TERMS, TRUNCATE
 from quire.wire.plain_adds import PlainAdd
 from quire.wire.requests import (
     AddRun,
@@ -33,6 +33,7 @@ from quire.wire.requests import (
     LongPoll,
     ReadLac,
     ReadRange,
+    Truncate,
     WriteLac,
     WriteLacs,
 )
@@ -185,6 +186,9 @@ def _laid(request: Any, version: int, features: int) -> _Laid | None:
             return _Laid(Kind.INFO, native_info.encode_info_question(question))
         case ClearLimbo(_, lsn):
             return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn, version=version))
+        case Truncate(_, first, last, kept, term):
+            body = native_bodies.encode_truncate(first, last, kept)
+            return _Laid(Kind.TRUNCATE, body, term=term) if features & TRUNCATE else None
         case Authenticate(token):
             return _Laid(Kind.AUTH, token)
     msg = f"{type(request).__name__} has no frame here"
@@ -217,7 +221,8 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
                 raise MalformedFrameError(msg)
             origin = request.origin_term
             found = native_bodies.decode_entries(body, version=version, placed=placed, origin_term=origin)
-            if any(place.origin_term != (0 if origin == ANY_TERM else origin) for place in found.places):
+            meant = 0 if origin == ANY_TERM else origin
+            if any(place.origin_term != meant and origin != BY_ID for place in found.places):
                 msg = f"it has file offsets of entries of another origin term than {origin}"
                 raise MalformedFrameError(msg)
             return ReadReply(

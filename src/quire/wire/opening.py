@@ -20,7 +20,7 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entries import Entries
-from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, Buffer, Entry, EntryDigest, TermEntry
+from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, Buffer, Entry, EntryDigest, NoOp, TermEntry
 
 _MAC = struct.Struct(">I")
 _FIELDS = 4
@@ -39,6 +39,8 @@ def open_entries(
     body: Buffer,
     offsets: Sequence[int],
     origin_term: int = 0,
+    *,
+    no_ops: bool = False,
 ) -> tuple[Entries, list[int]]:
     """Check the entries of a run; what `EntryDigest.open` does, with the work per entry kept small.
 
@@ -48,6 +50,7 @@ def open_entries(
         body: the buffer that holds the entries.
         offsets: where each entry starts in it, and where the last ends.
         origin_term: of a stream: the term in which they were written.
+        no_ops: some may be no-ops, which become a `NoOp` each.
 
     Returns:
         The entries that are what was asked for, short payloads copied; and the ids of those that are not.
@@ -62,7 +65,8 @@ def open_entries(
     for entry_id, (start, end) in zip(entry_ids, pairwise(offsets), strict=True):
         try:
             if origin_term:
-                entry = _of_term(digest.open_with_term(data[start:end], ledger_id, entry_id), origin_term)
+                found = digest.open_with_term(data[start:end], ledger_id, entry_id)
+                entry = _of_term(found, origin_term, no_ops=no_ops)
             else:
                 entry = digest.open(data[start:end], ledger_id, entry_id)
         except (DigestMismatchError, MalformedFrameError):
@@ -72,15 +76,15 @@ def open_entries(
     return Entries.of(ledger_id, good), bad
 
 
-def _of_term(found: TermEntry, origin_term: int) -> Entry:
-    if found.origin_term != origin_term or found.flags:
+def _of_term(found: TermEntry, origin_term: int, *, no_ops: bool) -> Entry:
+    if found.origin_term != origin_term or (found.flags and not (no_ops and not found.entry.payload)):
         entry = found.entry
         msg = (
             f"ledger {entry.ledger_id}, entry {entry.entry_id} is of term {found.origin_term} with flags {found.flags}; "
             f"the bookie was asked for one of term {origin_term}"
         )
         raise DigestMismatchError(msg, ledger_id=entry.ledger_id, entry_id=entry.entry_id)
-    return found.entry
+    return NoOp(*found.entry) if found.flags else found.entry
 
 
 def _open_columns(

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quire.core.answers import Answer
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.terms import NO_TERM
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.native_info import NO_QUESTION, InfoQuestion
@@ -97,7 +98,7 @@ class ReadRange(NamedTuple):
     """Send entries first..last, as far as `bytes_max` goes (one entry at least).
 
     Attributes:
-        origin_term: only entries of this term are meant.
+        origin_term: only entries of this term are meant; `BY_ID`: of each id the one that was put last.
         fence: the ledger takes no more normal adds, before anything is read.
         recovery: a recovery reads.
         places: the response may say where in the bookie's files the runs are.
@@ -210,6 +211,25 @@ class ClearLimbo(NamedTuple):
 
     ledger: RequestLedger
     lsn: int
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> PlainReply:  # noqa: ARG002 - none
+        """The response that says this answer."""
+        return PlainReply(answer)
+
+
+class Truncate(NamedTuple):
+    """Let entries first..last of a stream go that are of an origin term below the sender's, or of any other than `kept`.
+
+    Attributes:
+        kept: the origin term that stays; `NO_TERM`: the sender's, and those above.
+        term: the sender's: the bookie takes it, and refuses lower ones from then on.
+    """
+
+    ledger: RequestLedger
+    first: int
+    last: int = ID_MAX
+    kept: int = NO_TERM
+    term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> PlainReply:  # noqa: ARG002 - none
         """The response that says this answer."""

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
+from quire.core.terms import ANY_ORIGIN
 from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 
@@ -325,12 +326,15 @@ class RunView:
     def parse_of_term(cls, body: Buffer, origin_term: int) -> RunView:
         """Open a body of an origin term: entries of a stream have one above 0, and headers that name it.
 
+        `ANY_ORIGIN`: of a stream, whichever its origin term is.
+
         Raises:
             MalformedFrameError: as `parse`; it is of another term, or its entries' headers are of the other scheme.
         """
         run = cls.parse(body)
         scheme = SCHEME_TERMS if origin_term else SCHEME_PLAIN
-        if run.origin_term != origin_term or run.scheme != scheme:
+        meant = run.origin_term > 0 if origin_term == ANY_ORIGIN else run.origin_term == origin_term
+        if not meant or run.scheme != scheme:
             msg = (
                 f"a run of ledger {run.ledger_id} is of origin term {run.origin_term} and has entry headers of scheme "
                 f"{run.scheme}; requested are entries of origin term {origin_term}, scheme {scheme}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,11 +99,11 @@ class _Bookies(BookieClient):
 
     spares: list[BookieId]
 
-    def writable(self, *, terms: bool = False) -> list[BookieId]:  # noqa: ARG002 - all of them know terms
+    def writable(self, needs: Collection[str] = ()) -> list[BookieId]:  # noqa: ARG002 - all of them know terms
         """The bookies that a choice may fall on now."""
         return self.spares
 
-    def without_terms(self) -> list[BookieId]:
+    def unable(self, needs: Collection[str]) -> list[BookieId]:  # noqa: ARG002 - as before
         """None: all of them know terms."""
         return []
 

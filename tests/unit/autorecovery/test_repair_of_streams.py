@@ -49,10 +49,18 @@ class _Answered(AddSink):
         self.answer.set_result(answer)
 
 
-async def leave(client: Client, record: LedgerMetadata, bookie: BookieId, entry_id: int, origin: int) -> None:
-    """A bookie has an entry of an earlier term that no reader is given."""
+async def leave(
+    client: Client,
+    record: LedgerMetadata,
+    bookie: BookieId,
+    entry_id: int,
+    origin: int,
+    payload: bytes = b"dirty!",
+    length: int = 6,
+) -> None:
+    """A bookie has an entry, unless said otherwise one that no reader is given: of an earlier term."""
     access = LedgerAccess.of(record, record.term)
-    entry = Entry(LedgerId(record.ledger_id), EntryId(entry_id), EntryId(-1), 6, b"dirty!")
+    entry = Entry(LedgerId(record.ledger_id), EntryId(entry_id), EntryId(-1), length, payload)
     (made,) = copies([entry], access, 1 << 20, origin_term=origin)
     sink = _Answered()
     request = AddRun(access, made.body, made.body_crc, -1, recovery=True, term=record.term)
@@ -157,11 +165,55 @@ def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path) -> None:
     run(_replaced(tmp_path, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}))
 
 
+async def _where_terms_fence(tmp_path: Path) -> None:
+    """What the target has of an earlier term goes, and what it has of the right one stays and is not copied."""
+    async with small_cluster(tmp_path, 5) as cluster:
+        client = await cluster.client()
+        stream = client.unbounded_ledger("s", b"p", mode="fencing")
+        await stream.create()
+        async with await stream.open_writer() as writer:
+            await appended(writer, 0)
+        writer = await stream.open_writer()
+        record = await stream.show()
+        named = record.last_fragment.ensemble
+        no_op = record.ranges[-1].first_entry
+        for bookie in {*cluster.servers} - {*named}:
+            await leave(client, record, bookie, no_op + 3, 2)
+        await appended(writer, COUNT)
+        for bookie in {*cluster.servers} - {*named}:
+            await leave(client, record, bookie, no_op + 1, 3, b"20", 32)
+            await leave(client, record, bookie, no_op + 2, 3, b"21", 34)
+            await leave(client, record, bookie, no_op + 2, 2)
+        gone = named[0]
+        await cluster.stop_bookie(gone, clean=False)
+        await appended(writer, 2 * COUNT)
+        repair = ClusterRepair(client, gone=[gone])
+        totals = await repair.run((await repair.look()).to_repair)
+        (ended,) = totals.ended.values()
+        assert ended.outcome is RepairOutcome.WHOLE
+        after = await stream.show()
+        ((_, _, target),) = ended.report.replaced
+        decided = after.fragments[1].first_entry
+        held = {value for value in await values(client, after, target) if value[0] < decided}
+        assert held == {(entry, after.origin_of(entry)) for entry in range(decided)}
+        assert ended.report.copied == decided - 1, "the one that was there already stays"
+        report = await stream.verify()
+        assert (report.complete, report.different) == (True, [])
+        async with await stream.open_writer():
+            pass  # all below its no-op is there for certain
+        read = [bytes(entry.payload) async for entry in stream.read()]
+        assert read == [b"%d" % number for number in range(3 * COUNT)]
+
+
+def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path: Path) -> None:
+    run(_where_terms_fence(tmp_path))
+
+
 async def _without_terms(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
         record = await stream.show()
-        client.bookies.writable = lambda *, terms=False: [] if terms else sorted(cluster.servers)  # type: ignore[method-assign]
+        client.bookies.writable = lambda needs=(): [] if needs else sorted(cluster.servers)  # type: ignore[method-assign]
         repair = ClusterRepair(client, gone=[gone])
         totals = await repair.run((await repair.look()).to_repair)
         (ended,) = totals.ended.values()
@@ -275,7 +327,7 @@ async def _older_program(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 5) as cluster:
         client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
         record = await stream.show()
-        client.bookies.without_terms = lambda: sorted(cluster.servers)  # type: ignore[method-assign]
+        client.bookies.unable = lambda needs: sorted(cluster.servers)  # type: ignore[method-assign]
         check = ReplicaCheck(client.bookies, record, 1000)
         (share, *_) = [share for share in shares(record) if share.bookie != gone]
         unknown = [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS)]

@@ -218,6 +218,20 @@ def test_a_stream_from_its_creation_to_its_end(quire: Quire) -> None:
         == "stream_closed"
     )
     quire("stream", "delete", "clicks", "--yes")
+    assert "unknown mode 'both'" in quire("stream", "create", "clicks", "--mode", "both", code=2).stderr
+    made = objects(quire("stream", "create", "clicks", "--mode", "fencing", "--json"))[0]
+    assert (made["mode"], made["created"]) == ("fencing", True)
+    quire("stream", "append", "clicks", given="one\ntwo\n")
+    quire("stream", "take-over", "clicks")
+    assert quire("stream", "read", "clicks").stdout == "one\ntwo\n"
+    read = objects(quire("stream", "read", "clicks", "--json"))
+    assert [(each["entry_id"], each.get("no_op", False)) for each in read] == [
+        (0, True), (1, False), (2, False), (3, True),
+    ]  # fmt: skip
+    shown = objects(quire("stream", "show", "clicks", "--json"))[0]
+    assert (shown["mode"], shown["waits_for"]) == ("fencing", {})
+    assert "its terms only fence" in quire("stream", "show", "clicks").stdout
+    quire("stream", "delete", "clicks", "--yes")
     assert "quire stream create" in quire("stream", "read", "clicks", code=1).stderr
     assert "No streams." in quire("stream", "list").stderr
 

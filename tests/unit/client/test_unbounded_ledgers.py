@@ -26,7 +26,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState, new_ledger
-from quire.core.terms import StreamMode, TermRange
+from quire.core.terms import TermRange
 from quire.metadata.election import Election
 from quire.metadata.store import StoreBusyError
 from quire.metadata.streams import StreamStore
@@ -35,11 +35,15 @@ from support.waiting import until_async
 from unit.client.test_reading import run, texts
 
 DIGESTS = ["crc32c", "mac", "dummy"]
+BOTH = pytest.mark.parametrize("mode", ["identifiers", "fencing"])
+"""Where terms only fence, each take-over takes an id of its own; what users see is the same."""
 
 
-async def streams(cluster: SmallCluster, count: int = 2, **options: Any) -> list[UnboundedLedger]:
+async def streams(
+    cluster: SmallCluster, count: int = 2, mode: str = "identifiers", **options: Any
+) -> list[UnboundedLedger]:
     """A new stream, as several clients have it."""
-    handles = [(await cluster.client()).unbounded_ledger("s", b"p") for _ in range(count)]
+    handles = [(await cluster.client()).unbounded_ledger("s", b"p", mode=mode) for _ in range(count)]
     await handles[0].create(**options)
     return handles
 
@@ -97,24 +101,27 @@ async def test_clients_write_a_stream_in_turn(tmp_path, digest) -> None:
         assert record.state is LedgerState.OPEN
 
 
+@BOTH
 @run
-async def test_entries_of_a_striped_stream_keep_their_names(tmp_path) -> None:
+async def test_entries_of_a_striped_stream_keep_their_names(tmp_path, mode) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
-        mine, theirs = await streams(cluster, ensemble_size=4, write_quorum=3, ack_quorum=2)
+        mine, theirs = await streams(cluster, mode=mode, ensemble_size=4, write_quorum=3, ack_quorum=2)
         first = await mine.open_writer()
         await asyncio.gather(*map(first.append, texts(41)))
         second = await theirs.open_writer()
         await asyncio.gather(*map(second.append, texts(43)))
         third = await mine.open_writer()
-        await asyncio.gather(*map(third.append, texts(45)))
-        assert await payloads(theirs, 128) == texts(41) + texts(43) + texts(45)
+        last = max(await asyncio.gather(*map(third.append, texts(45))))
+        assert await payloads(theirs, last) == texts(41) + texts(43) + texts(45)
 
 
+@BOTH
 @run
-async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path) -> None:
+async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         writer = await mine.open_writer()
+        begin = writer.last_add_confirmed + 1
         futures: list[asyncio.Future[int]] = []
 
         async def press() -> None:
@@ -134,13 +141,14 @@ async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path) ->
         for position, outcome in enumerate(outcomes):
             if isinstance(outcome, TermSupersededError):
                 unknown += 1
-                assert outcome.ids["entry_id"] == position
+                assert outcome.ids["entry_id"] == begin + position
                 assert outcome.ids["term"] == writer.term
                 assert await mine.resolve(outcome) is (position < len(kept))
             elif isinstance(outcome, NotWritingError):
                 assert position >= len(kept), "it was never sent"
             else:
-                assert outcome == position < len(kept)
+                assert outcome == begin + position
+                assert position < len(kept)
         assert unknown > 0
         assert isinstance(writer.problem, TermSupersededError)
         with pytest.raises(NotWritingError):
@@ -171,10 +179,11 @@ async def test_an_outcome_is_open_until_the_next_term_is(tmp_path) -> None:
             await mine.resolve(NotWritingError("another", ledger_id=3))
 
 
+@BOTH
 @run
-async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_path) -> None:
+async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs, reader = await streams(cluster, 3)
+        mine, theirs, reader = await streams(cluster, 3, mode=mode)
         seen: list[tuple[int, bytes]] = []
 
         async def follow() -> None:
@@ -192,7 +201,10 @@ async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_pat
         assert (await theirs.close()).state is LedgerState.CLOSED
         await following
         assert seen == wanted
-        assert [entry_id for entry_id, _ in seen] == list(range(30))
+        taken = 6 if mode == "fencing" else 0
+        assert len({*range(30 + taken)} - {entry_id for entry_id, _ in seen}) == taken, (
+            "one for each take-over"
+        )
 
 
 @run
@@ -264,10 +276,11 @@ async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left
         assert (record.state, record.term, len(record.ranges)) == (LedgerState.OPEN, 3, 3)
 
 
+@BOTH
 @run
-async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch) -> None:
+async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         writer = await mine.open_writer()
         await asyncio.gather(*map(writer.append, texts(20)))
         written: list[LedgerState] = []
@@ -282,18 +295,19 @@ async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch) -> Non
         assert written == [LedgerState.IN_RECOVERY, LedgerState.OPEN]
 
 
+@BOTH
 @run
-async def test_a_close_ends_a_stream_for_good(tmp_path) -> None:
+async def test_a_close_ends_a_stream_for_good(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         writer = await mine.open_writer()
-        await writer.append(b"0")
+        last = await writer.append(b"0")
         await writer.close()
         record = await theirs.close()
-        assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
-        with pytest.raises(StreamClosedError, match="closed for good at entry 0"):
+        assert (record.state, record.last_entry) == (LedgerState.CLOSED, last)
+        with pytest.raises(StreamClosedError, match=f"closed for good at entry {last}"):
             await theirs.open_writer()
-        assert await payloads(theirs, 0) == [b"0"]
+        assert await payloads(theirs, last) == [b"0"]
         assert [bytes(entry.payload) async for entry in theirs.tail()] == [b"0"]
 
 
@@ -340,21 +354,24 @@ async def test_clients_that_want_to_write_at_once_all_do_in_turn(tmp_path) -> No
         assert record.ranges[-1] == TermRange(last.term, 0)
 
 
+@BOTH
 @run
-async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path) -> None:
+async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
-        await client.unbounded_ledger("s").create()
+        await client.unbounded_ledger("s", mode=mode).create()
         opened = (client.unbounded_ledger("s").open_writer() for _ in range(5))
         *early, last = await asyncio.gather(*opened)
         terms = [writer.term for writer in (*early, last)]
         assert terms == [2, 3, 4, 5, 6], (
             "one after another, so that none is lost to another of the same client"
         )
-        assert await last.append(b"0") == 0
+        entry_id = await last.append(b"0")
+        assert entry_id == (5 if mode == "fencing" else 0)
         with pytest.raises(TermSupersededError):
             await early[0].append(b"late")
-        assert await payloads(client.unbounded_ledger("s"), 0) == [b"0"], "told by the one that is left"
+        found = await payloads(client.unbounded_ledger("s"), entry_id)
+        assert found == [b"0"], "told by the one that is left"
 
 
 @run
@@ -451,12 +468,15 @@ async def test_a_record_that_is_full_is_not_taken_over(tmp_path) -> None:
 
 
 @run
-async def test_a_mode_that_is_not_built_is_left_alone(tmp_path) -> None:
+async def test_a_mode_is_chosen_once(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
-        (mine,) = await streams(cluster, 1)
-        record, version = await mine._record()
-        assert record.terms is not None
-        fencing = replace(record, terms=replace(record.terms, mode=StreamMode.FENCING))
-        await mine._streams.write(fencing, version)
-        with pytest.raises(MisuseError, match="use a newer Quire"):
-            await mine.open_writer()
+        client = await cluster.client()
+        with pytest.raises(MisuseError, match="unknown mode 'both' of a stream: use identifiers or fencing"):
+            client.unbounded_ledger("s", mode="both")
+        record = await client.unbounded_ledger("s", mode="fencing").create()
+        assert record.only_fences
+        other = client.unbounded_ledger("s", mode="identifiers")
+        for use in (other.show, other.open_writer, other.open_reader, other.close):
+            with pytest.raises(MisuseError, match="has the mode fencing, which never changes"):
+                await use()
+        assert (await client.unbounded_ledger("s").show()).only_fences

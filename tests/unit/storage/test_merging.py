@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.terms import ANY_ORIGIN
 from quire.storage.footer_format import Row, RowFlag
 from quire.storage.index import RunPiece
 from quire.storage.ledger_storage import LedgerStorage
@@ -101,6 +102,31 @@ def a_chatty_segment(storage: LedgerStorage) -> None:
     fill_oldest(storage, sink)
     storage.delete(FILLER, 1 << 50, sink, None)
     settle(storage)
+
+
+def test_a_run_under_whose_ids_another_term_has_put_later_is_carried_alone() -> None:
+    """Merged, it would have the LSN of a run that came behind both, and its entry would be read by its id again."""
+    files = FaultyFiles()
+    storage = open_storage(files)
+    sink = Answers()
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7, term=3), sink, None)
+    put(storage, make_run(1, 0, 1, payload=b"one", origin_term=1), sink, recovery=True)
+    put(storage, make_run(1, 1, 1, payload=b"two", origin_term=2), sink, recovery=True)
+    put(storage, make_run(1, 2, 3, payload=b"one", origin_term=1), sink, recovery=True)
+    settle(storage)
+    before = read_all(storage, 1, 0, 9, origin_term=ANY_ORIGIN)
+    assert before == {0: b"one/0", 1: b"two/1", 2: b"one/2", 3: b"one/3"}
+    fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    while run_through(storage.compact_slices(0.0)):
+        storage.reclaim()
+        settle(storage)
+    assert storage.statistics()["merged_runs"] == 0
+    for _ in range(2):
+        assert read_all(storage, 1, 0, 9, origin_term=ANY_ORIGIN) == before
+        storage.close(clean=False)
+        storage = open_storage(files.crash())
 
 
 def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
 from quire.storage.ledger_storage import LedgerStorage
 from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
@@ -191,6 +192,52 @@ def test_what_a_truncation_took_is_gone_after_every_stop_and_what_its_own_term_h
     settle(storage)
     assert read_all(storage, 1, 7, 20, origin_term=1) == payloads(7, 7, b"back"), "put later, by another one"
     storage.close()
+
+
+def test_an_id_alone_names_the_entry_that_was_put_last() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    named = payloads(0, 4, b"one") | payloads(5, 12, b"two")
+    assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == named
+    put(storage, make_run(1, 7, 7, payload=b"back", origin_term=1), Answers(), recovery=True)
+    settle(storage)
+    named |= payloads(7, 7, b"back")
+    for clean in (False, True, False):
+        assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == named
+        storage.close(clean=clean)
+        files = files.crash()
+        storage = open_storage(files, BIG)
+    assert truncated(storage, 6, 3) == []
+    assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == {
+        entry_id: value for entry_id, value in named.items() if entry_id < 6
+    }
+
+
+def dropped(storage: LedgerStorage, first: int, last: int, kept: int) -> None:
+    """A repair has others than the entries of a term go."""
+    sink = Answers()
+    storage.truncate(1, first, 3, sink, "drop", last=last, kept=kept)
+    settle(storage)
+    assert [error for _, error in sink.told] == [None]
+
+
+def test_what_other_terms_left_goes_and_what_belongs_there_stays() -> None:
+    files = FaultyFiles()
+    storage = two_terms(files)
+    put(storage, make_run(1, 7, 7, payload=b"back", origin_term=1), Answers(), recovery=True)
+    dropped(storage, 5, 9, 2)
+    dropped(storage, 0, 4, 1)
+    kept = payloads(0, 4, b"one") | payloads(5, 6, b"two") | payloads(8, 12, b"two")
+    for _ in range(2):
+        assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == kept, "7 of term 1 was put last there"
+        storage.close(clean=False)
+        files = files.crash()
+        storage = open_storage(files, BIG)
+    put(storage, make_run(1, 7, 7, payload=b"two", origin_term=2), Answers(), recovery=True)
+    dropped(storage, 5, 9, 2)
+    assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == kept | payloads(7, 7, b"two"), (
+        "once more, late"
+    )
 
 
 def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -> None:

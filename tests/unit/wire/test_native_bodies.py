@@ -65,7 +65,8 @@ def test_clear_limbo_and_truncate(lsn: int, first: int) -> None:
     assert native_bodies.decode_clear_limbo(body, version=2) == lsn
     assert native_bodies.encode_clear_limbo(lsn, version=1) == b""
     assert native_bodies.decode_clear_limbo(b"", version=1) is None
-    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first)) == first
+    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first)) == (first, ID_MAX, 0)
+    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first, first, 7)) == (first, first, 7)
 
 
 LAC_ITEMS = st.lists(
@@ -198,7 +199,9 @@ BAD = {
     "with 0 intervals at most": lambda: native_bodies.decode_list(struct.pack(">qI", 0, 0), version=2),
     "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_clear_limbo(b"", version=2),
     "the body of a TRUNCATE has 9 bytes": lambda: native_bodies.decode_truncate(bytes(9)),
-    "from the first id -3 on": lambda: native_bodies.decode_truncate(struct.pack(">q", -3)),
+    "a TRUNCATE of entries -3..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", -3, 5, 0)),
+    "a TRUNCATE of entries 6..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", 6, 5, 0)),
+    "those of origin term": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", 1, 5, 1 << 63)),
     "a count of 4097 does not fit": lambda: native_bodies.decode_lacs(
         struct.pack(">I", 4097) + bytes(55 * 4097)
     ),

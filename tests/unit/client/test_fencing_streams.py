@@ -1,0 +1,135 @@
+"""Streams whose terms only fence, over real bookies in this process: no-ops, truncations, who joins, who is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.client.access import LedgerAccess
+from quire.client.unbounded import UnboundedLedger
+from quire.core.errors import OutcomeUnknownError
+from quire.core.ids import BookieId
+from quire.wire.entry import NoOp
+from quire.wire.native_bodies import BY_ID
+from support.small_cluster import small_cluster
+from support.waiting import until_async
+from unit.client.test_reading import run, texts
+from unit.client.test_unbounded_ledgers import payloads, ranges, streams
+
+
+async def holds(stream: UnboundedLedger, bookie: BookieId, entry_id: int) -> bool:
+    """Whether a bookie has an entry of this id, of whatever origin term."""
+    access = LedgerAccess.of(await stream.show())
+    reply = await stream._context.bookies.read(bookie, access, entry_id, entry_id, 1000, origin_term=BY_ID)
+    return bool(reply.runs)
+
+
+@pytest.mark.parametrize("digest", ["crc32c", "mac"])
+@run
+async def test_each_take_over_takes_an_id_that_readers_skip(tmp_path, digest) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing", digest=digest)
+        async with await mine.open_writer() as writer:
+            assert (writer.term, writer.last_add_confirmed) == (2, 0)
+            assert await asyncio.gather(*map(writer.append, texts(300))) == list(range(1, 301))
+        other = await theirs.open_writer()
+        assert (other.term, other.last_add_confirmed, other.length) == (3, 301, writer.length)
+        assert await asyncio.gather(*map(other.append, texts(50))) == list(range(302, 352))
+        assert await payloads(mine, 351) == texts(300) + texts(50)
+        record = await theirs.show()
+        assert ranges(record) == [(1, 0), (2, 0), (3, 301)]
+        found = [(entry.entry_id, type(entry) is NoOp) async for entry in theirs.read(299, 303, no_ops=True)]
+        assert found == [(299, False), (300, False), (301, True), (302, False), (303, False)]
+        report = await theirs.verify()
+        assert (report.complete, report.entries) == (True, 352)
+
+
+@run
+async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path) -> None:
+    """It has an entry of the writer before, of an id that its successor has written without it."""
+    async with small_cluster(tmp_path, 4) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        left, *others = writer.metadata.last_fragment.ensemble
+        names = [await cluster.stop_bookie(bookie) for bookie in others]
+        old = [writer.append_nowait(b"old %d" % number) for number in range(3)]
+        await until_async(lambda: holds(mine, left, 4), "the entries to be on one bookie")
+        await writer.abandon()
+        for future in old:
+            with pytest.raises(OutcomeUnknownError):
+                await future
+        gone = await cluster.stop_bookie(left)
+        for name in names:
+            await cluster.start_bookie(name)
+        other = await theirs.open_writer()
+        assert other.last_add_confirmed == 2, "the no-op, behind what was acknowledged"
+        assert left not in other.metadata.last_fragment.ensemble
+        assert await other.append(b"new 3") == 3
+        await cluster.start_bookie(gone)
+        away = other.metadata.last_fragment.ensemble[1]
+        await cluster.stop_bookie(away)
+        assert await other.append(b"new 4") == 4
+        assert left in other.metadata.last_fragment.ensemble, "there is no other spare"
+        report = await theirs.verify()
+        assert not report.different
+        assert await payloads(mine, 4) == [b"0", b"new 3", b"new 4"]
+
+
+@pytest.mark.parametrize("comes", ["the bookie", "a spare"])
+@run
+async def test_a_take_over_waits_for_a_bookie_or_a_spare(tmp_path, comes) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        await writer.release()
+        dead = writer.metadata.last_fragment.ensemble[1]
+        name = await cluster.stop_bookie(dead, clean=False)
+        assert await theirs.waits_for() == {}, "nobody takes it over"
+        taking = asyncio.create_task(theirs.open_writer())
+
+        async def waits() -> bool:
+            return {*await theirs.waits_for()} == {dead}
+
+        await until_async(waits, "the take-over to wait")
+        assert not taking.done()
+        (why,) = (await mine.waits_for()).values()
+        assert why == "it is not registered, and no other bookie can take its place", (
+            "another client sees it too"
+        )
+        await cluster.start_bookie(name if comes == "the bookie" else "b9")
+        other = await taking
+        ensemble = other.metadata.last_fragment.ensemble
+        assert (dead in ensemble) is (comes == "the bookie")
+        assert await theirs.waits_for() == {}
+        assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
+
+
+@run
+async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
+    """An entry that was not acknowledged has to reach its whole write set as well."""
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        left, *others = writer.metadata.last_fragment.ensemble
+        names = [await cluster.stop_bookie(bookie) for bookie in others]
+        old = writer.append_nowait(b"1")
+        await until_async(lambda: holds(mine, left, 2), "the entry to be on one bookie")
+        await writer.abandon()
+        with pytest.raises(OutcomeUnknownError):
+            await old
+        await cluster.start_bookie(names[0])
+        taking = asyncio.create_task(theirs.open_writer())
+
+        async def waits() -> bool:
+            return {*await theirs.waits_for()} == {others[1]}
+
+        await until_async(waits, "the take-over to wait")
+        await cluster.start_bookie(names[1])
+        other = await taking
+        assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
+        report = await theirs.verify()
+        assert (report.complete, report.different) == (True, [])
