@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from faults.restored import Cluster
 from quire.cli.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from support.old_programs import NEW
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -45,13 +48,15 @@ def on_disk(directory: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in directory.rglob("*") if file.is_file())
 
 
-async def cycle(client: quire.Client, count: int) -> None:
+async def cycle(client: quire.Client, count: int, *, quorum: int = 3) -> None:
     """Make, write, close and delete so many."""
     left = iter(range(count))
 
     async def some() -> None:
         for _ in left:
-            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+            async with await client.create_ledger(
+                ensemble_size=quorum, write_quorum=quorum, ack_quorum=quorum
+            ) as ledger:
                 await ledger.append(b"x" * 1000)
             await client.delete_ledger(int(ledger.ledger_id))
 
@@ -112,3 +117,58 @@ def test_deleted_ledgers_cost_nothing_for_ever(
     assert rows[-1]["database_mib"] <= 1.5 * rows[2]["database_mib"] + 2
     first, last = (statistics.median(row["cpu_s"] for row in part) for part in (rows[1:5], rows[-4:]))
     print({"cpu_s_of_early_cycles": first, "cpu_s_of_late_cycles": last})
+
+
+async def soak(directory: Path, seconds: float, chance: random.Random) -> dict[str, Any]:
+    """Cycles of ledgers, while one bookie after another is killed and started again."""
+    cluster = Cluster(directory, f"sqlite:{directory / 'metadata.db'}")
+    rows: list[dict[str, Any]] = []
+    kills = ledgers = 0
+    async with cluster.serving() as tools, quire.connect(cluster.uri) as client:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await cycle(client, 3 * AT_ONCE, quorum=2)
+            ledgers += 3 * AT_ONCE
+            bookie = chance.choice(cluster.bookies)
+            going = asyncio.create_task(cycle(client, AT_ONCE, quorum=2))
+            await asyncio.to_thread(bookie.kill)
+            await asyncio.to_thread(bookie.start, NEW)
+            await going
+            kills, ledgers = kills + 1, ledgers + AT_ONCE
+            await all_collected(cluster, tools)
+            pids = [one.process.pid for one in cluster.bookies if one.process is not None]
+            rows.append(
+                {
+                    "memory_mib": round(max(resident(pid) for pid in pids) / MIB, 1),
+                    "open_files": max(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
+                    "files": sum(1 for one in cluster.bookies for _ in one.directory.rglob("*")),
+                    "disk_mib": round(sum(on_disk(one.directory) for one in cluster.bookies) / MIB, 1),
+                }
+            )
+    return {"seconds": round(seconds), "kills": kills, "ledgers": ledgers, "rows": rows}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_an_hour_of_cycles_and_kills_leaves_nothing(
+    tmp_path: Path,
+    rounds: Callable[[int, int], int],
+    record: Callable[[str, dict[str, Any]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    chance: random.Random,
+) -> None:
+    monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
+    monkeypatch.setenv("QUIRE_TOMBSTONES_FOR", "1")
+    figures = run(soak(tmp_path, rounds(3600, 20), chance))
+    rows = figures.pop("rows")
+    part = max(1, len(rows) // 4)
+    for name in rows[0]:
+        figures[name] = [
+            round(statistics.median(row[name] for row in some), 1) for some in (rows[:part], rows[-part:])
+        ]
+    record("soak_with_kills", figures)
+    if len(rows) >= 8:
+        assert figures["memory_mib"][1] <= figures["memory_mib"][0] + GROWTH_MIB
+        assert figures["open_files"][1] <= figures["open_files"][0] + 16
+        assert figures["files"][1] <= figures["files"][0] + 3 * 16
+        assert figures["disk_mib"][1] <= 1.5 * figures["disk_mib"][0]
