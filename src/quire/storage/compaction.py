@@ -11,7 +11,7 @@ Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from quire.core.errors import StorageError
 from quire.core.terms import ANY_ORIGIN
 from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
-from quire.storage.cutting import cut_run
+from quire.storage.cutting import part_of
 from quire.storage.damages import Damages
 from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, DirectoryEntry
 from quire.storage.index import RunPiece, is_damaged
@@ -114,7 +114,8 @@ class Compactor:
     Attributes:
         carried_bytes: of run bodies, by this process.
         merged_runs: runs that were put again as part of a longer one, by this process.
-        stays: segments with something that cannot be read.
+        stays: segments with something that cannot be read, or is longer than a segment is now; with how many ledgers lived
+            there: with fewer they are tried again.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Compactor:
         self._merging = Merging(min(MERGED_BYTES_MAX, files.segment_bytes // SEGMENT_SHARE))
         self.carried_bytes = 0
         self.merged_runs = 0
-        self.stays: set[int] = set()
+        self.stays: dict[int, int] = {}
 
     def steps(self, free_share: float) -> Generator[None, None, int]:
         """Compact what is worth it, in slices; returns from how many segments all was carried over.
@@ -164,7 +165,8 @@ class Compactor:
         self._damages_before = self._damages.count
         sealed: list[SealedSize] = []
         for segment in list(self._segments.values()):
-            if segment.trailer is not None and segment.live and segment.sequence not in self.stays:
+            tried = self.stays.get(segment.sequence, segment.live + 1)
+            if segment.trailer is not None and 0 < segment.live < tried:
                 sealed.append((yield from self._size(segment, part)))
         for sequence in plan(sealed, free_share):
             source = self._segments.get(sequence)
@@ -174,7 +176,7 @@ class Compactor:
             try:
                 done += yield from self._carry_all(source, part)
             except _StaysError:
-                self.stays.add(sequence)
+                self.stays[sequence] = source.live
                 self._damages_before = self._damages.count
                 continue
             except StorageError:
@@ -264,7 +266,7 @@ class Compactor:
         except OSError as error:
             raise _StaysError from error
         term_lsn = ledger.facts.term_lsn if ledger.facts is not None else 0
-        for run in runs:
+        for run in (part for whole in runs for part in self._fitting(whole)):
             if alone or not self._merging.fits(piece, run, term_lsn):
                 self._put_merged(ledger_id, ledger)
             self._merging.add(piece, run)
@@ -273,6 +275,17 @@ class Compactor:
             self._in_slice += len(run.body)
         if damaged:
             self._carrier.put_damaged(piece, damaged, self._space)
+
+    def _fitting(self, run: RunView) -> Iterator[RunView]:
+        """A run in parts that fit a segment: it may be from a time of larger ones."""
+        if len(run.body) + RECORD_HEADER_BYTES + 8 <= self._journal.record_bytes_max:
+            yield run
+        elif run.count == 1:
+            raise _StaysError
+        else:
+            half = run.count // 2
+            for ends in ((0, half), (half, run.count)):
+                yield from self._fitting(part_of(run, *ends))
 
     def _parts(self, piece: RunPiece) -> tuple[Sequence[RunView], Sequence[tuple[int, int]]]:
         """(runs of what verifies of a piece, the intervals of its ids that do not)."""
@@ -294,8 +307,7 @@ class Compactor:
         start, end = positions_of(row, low, high)
         if start == end:
             return (), ()
-        offsets = run.offsets()
-        return (RunView.parse(cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]])),), ()
+        return (part_of(run, start, end),), ()
 
     def _is_dead(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece) -> bool:
         return self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through

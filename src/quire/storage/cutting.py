@@ -71,6 +71,12 @@ def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
     )
 
 
+def part_of(run: RunView, start: int, end: int) -> RunView:
+    """The run of some positions of a run whose entries are all there."""
+    offsets = run.offsets()
+    return RunView.parse(cut_run(run, start, end, memoryview(run.body)[offsets[start] : offsets[end]]))
+
+
 def is_entry(entry: Buffer, row: Row, entry_id: int) -> bool:
     """Whether an entry's header is that of an entry of a row."""
     if not row.origin_term:

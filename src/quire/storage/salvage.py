@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
-from quire.storage.cutting import cut_run, is_entry
+from quire.storage.cutting import is_entry, part_of
 from quire.storage.footer_format import Row
 from quire.wire.entry import Buffer, EntryDigest
 from quire.wire.run import SCHEME_PLAIN, RunView, count_ids, ids_in
@@ -92,7 +92,7 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
         positions = list(group)
         start, end = positions[0], positions[-1] + 1
         if good:
-            runs.append(RunView.parse(cut_run(run, start, end, view[offsets[start] : offsets[end]])))
+            runs.append(part_of(run, start, end))
         else:
             damaged.append((ids[start], ids[end - 1]))
     return Salvage(runs, damaged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from quire.storage.slices import run_through
 from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
     FILLER,
+    SMALL,
     Answers,
     FaultyFiles,
     fill_oldest,
@@ -219,6 +221,36 @@ def test_a_segment_of_small_ledgers_that_all_live_is_not_compacted() -> None:
     settle(storage)
     assert compact(storage) == 1
     assert first not in storage.segments
+
+
+def test_what_was_put_into_larger_segments_is_carried_in_parts_into_smaller_ones() -> None:
+    """The bookie was started with another size: a run may be longer than a segment now, and an entry as well."""
+    files = FaultyFiles()
+    large = replace(SMALL, segment_bytes=1024 * 1024, group_bytes_max=512 * 1024)
+    storage, sink = open_storage(files, large, clock=HurriedClock(1_000_000)), Answers()
+    put(storage, make_run(1, 0, 29, payload=b"a" * 10_000), sink)
+    put(storage, make_run(2, 0, 0, payload=b"b" * 200_000), sink)
+    settle(storage)
+    first = fill_oldest(storage, sink)
+    put(storage, make_run(3, 0, 9, payload=b"c" * 100), sink)
+    settle(storage)
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    storage.close()
+    storage = open_storage(files, clock=HurriedClock(1_000_000))
+    assert compact(storage) == 0
+    assert first in storage.segments, "an entry of it is longer than a segment is now"
+    assert payloads(storage, 1, 40) == dict.fromkeys(range(30), b"a")
+    assert payloads(storage, 2, 1) == {0: b"b"}
+    storage.delete(2, 1 << 50, sink, None)
+    settle(storage)
+    compact(storage)
+    assert first not in storage.segments
+    for _ in range(2):
+        assert payloads(storage, 1, 40) == dict.fromkeys(range(30), b"a")
+        assert payloads(storage, 3, 40) == dict.fromkeys(range(10), b"c")
+        storage.close()
+        storage = open_storage(files.crash())
 
 
 def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:
