@@ -199,10 +199,13 @@ def _opened(place: RunPlace) -> Iterator[int]:
     """The descriptor of a place's file.
 
     Raises:
+        FileNotFoundError: it is not there (any more).
         _CannotOpenError: it cannot be opened, or is not a regular file.
     """
     try:
         file = os.open(place.path, _FLAGS)
+    except FileNotFoundError:
+        raise  # the segment was given back since the bookie named it; where its files are not here, that is said again and again
     except (OSError, ValueError) as error:
         raise _CannotOpenError(str(error)) from error
     try:

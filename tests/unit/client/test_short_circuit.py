@@ -169,7 +169,8 @@ async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch
         ledger_id = await written(cluster)
         entries = await read(await greeted(cluster), ledger_id)
         assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
-        assert 1 <= len(gone) <= 3  # once for each bookie
+        # A segment may have been given back meanwhile; where the files are of another machine that is noticed soon.
+        assert 1 <= len(gone) <= 3 * short_circuit.MISSES_MAX
 
 
 @run
@@ -190,8 +191,8 @@ async def test_places_that_are_no_records_are_refused(tmp_path, monkeypatch, at_
     (tmp_path / "short.seg").write_bytes(b"x" * 50)
     (tmp_path / "other.seg").write_bytes(b"x" * 4096)
     os.symlink(tmp_path / "other.seg", tmp_path / "link.seg")
-    cannot = ("pipe.seg", "folder.seg", "link.seg", "none.seg", "NUL\0.seg", "long" * 100)
-    for name in ("short.seg", "other.seg", *cannot):
+    cannot = ("pipe.seg", "folder.seg", "link.seg", "NUL\0.seg", "long" * 100)
+    for name in ("short.seg", "other.seg", "none.seg", *cannot):
         for size in (RECORD_HEADER_BYTES, 200):
             place = RunPlace(f"{tmp_path}/{name}", 0, size, 1)
             reply = ReadReply(Answer.OK, places=[place])
