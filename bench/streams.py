@@ -19,6 +19,8 @@ from typing import Any
 import quire
 from harness import say
 from peers import QuireCluster
+from quire.client.access import LedgerAccess
+from quire.core.answers import Answer
 from revisions import interval
 from visible import scheduled
 
@@ -39,11 +41,12 @@ class Sides:
 
     Args:
         clients: two of them.
+        mode: the stream's.
     """
 
-    def __init__(self, *clients: Any) -> None:
+    def __init__(self, *clients: Any, mode: str) -> None:
         self.clients = clients
-        self.streams = [client.unbounded_ledger("bench") for client in clients]
+        self.streams = [client.unbounded_ledger("bench", mode=mode) for client in clients]
 
     async def take_over(self, tail: int) -> float:
         """Milliseconds until the other client's first acknowledgement."""
@@ -76,7 +79,7 @@ class Sides:
     async def in_stream(self, count: int) -> tuple[float, float]:
         """CPU microseconds of this process for each entry of a stream: appended, read."""
         stream, writer = await self.new_stream()
-        return await self._costs(writer, stream.open_reader, count)
+        return await self._costs(writer, stream.open_reader, count, writer.last_add_confirmed + 1)
 
     async def in_ledger(self, count: int) -> tuple[float, float]:
         """The same of a ledger."""
@@ -86,7 +89,7 @@ class Sides:
         )
 
     async def _costs(
-        self, writer: Any, opened: Callable[[], Awaitable[Any]], count: int
+        self, writer: Any, opened: Callable[[], Awaitable[Any]], count: int, first: int = 0
     ) -> tuple[float, float]:
         before = scheduled(PROCESSES)
         for _ in range(count // WINDOW):
@@ -94,15 +97,34 @@ class Sides:
                 writer.append_nowait(bytes(SIZE))
             await writer.drain()
         appended = scheduled(PROCESSES) - before
-        while (reader := await opened()).last_add_confirmed < count - 1:
+        while (reader := await opened()).last_add_confirmed < first + count - 1:
             await asyncio.sleep(0.01)
         before, found = scheduled(PROCESSES), 0
-        async for entries in reader.read_runs():
+        async for entries in reader.read_runs(first):
             found += len(entries)
         assert found == count
         took = scheduled(PROCESSES) - before
         await writer.abandon()
         return appended / count * 1e6, took / count * 1e6
+
+
+async def truncations(client: Any, rounds: int) -> list[float]:
+    """CPU milliseconds of a bookie that truncates 1,000 entries of an earlier term, each of which came alone."""
+    took: list[float] = []
+    for _ in range(rounds):
+        stream = client.unbounded_ledger("dirty", mode="fencing")
+        await stream.create()
+        async with await stream.open_writer() as writer:
+            for _ in range(1000):
+                await writer.append(bytes(SIZE))
+        record = await stream.show()
+        access = LedgerAccess.of(record, record.term + 1)
+        for bookie in record.last_fragment.ensemble:
+            before = scheduled(PROCESSES[1:])
+            assert await client.bookies.truncate(bookie, access, 1) is Answer.OK
+            took.append((scheduled(PROCESSES[1:]) - before) * 1e3)
+        await stream.delete(fence=False)
+    return took
 
 
 PROCESSES: list[int] = [os.getpid()]
@@ -120,8 +142,9 @@ def told(what: str, ours: list[float], theirs: list[float], unit: str) -> None:
 
 async def measure(uri: str, given: argparse.Namespace) -> None:
     """All parts."""
+    say(f"mode {given.mode}")
     async with quire.connect(uri) as one, quire.connect(uri) as two:
-        sides = Sides(one, two)
+        sides = Sides(one, two, mode=given.mode)
         await sides.streams[0].create()
         for tail in (1, 1000):
             await sides.take_over(tail)
@@ -131,6 +154,12 @@ async def measure(uri: str, given: argparse.Namespace) -> None:
                 ours.append(await sides.take_over(tail))
                 theirs.append(await sides.recovery(tail))
             told(f"take-over, {tail:,} unconfirmed, over a recovery", ours, theirs, "ms")
+        if given.mode == "fencing":
+            took = await truncations(one, 5)
+            middle, most = statistics.median(took), max(took)
+            say(
+                f"truncation of 1,000 entries, CPU of the bookies: median {middle:.2f} ms, highest {most:.2f} ms"
+            )
         await sides.in_stream(given.entries)
         await sides.in_ledger(given.entries)
         gc.freeze()
@@ -150,6 +179,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--pairs", type=int, default=30, help="of each part (default %(default)s)")
     options.add_argument("--entries", type=int, default=10_000, help="of each ledger (default %(default)s)")
+    options.add_argument(
+        "--mode", choices=("identifiers", "fencing"), default="identifiers", help="the stream's"
+    )
     given = options.parse_args()
     with QuireCluster("quire-streams") as cluster:
         PROCESSES.extend(cluster.pids)

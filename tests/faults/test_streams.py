@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ import quire
 from faults.harness import STAMP, cluster, payload, run
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
+from quire.wire.entry import NoOp
 from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -289,9 +290,10 @@ async def followed(uri: str, count: int) -> AsyncIterator[list[list[tuple[int, b
             tail.cancel()
 
 
-def compare(entries: list[tuple[int, bytes]], told: Told) -> None:
+def compare(entries: list[tuple[int, bytes]], told: Told, no_ops: Sequence[int] = ()) -> None:
     """One order: nothing acknowledged is lost, each resolved entry is what it was said to be, nothing else is there."""
-    assert [entry_id for entry_id, _ in entries] == list(range(len(entries)))
+    ids = sorted([*no_ops, *(entry_id for entry_id, _ in entries)])
+    assert ids == list(range(len(entries) + len(no_ops)))
     places: dict[tuple[int, int], int] = {}
     latest: dict[int, int] = {}
     for entry_id, data in entries:
@@ -307,11 +309,16 @@ def compare(entries: list[tuple[int, bytes]], told: Told) -> None:
 
 
 async def many_take_overs(
-    directory: Path, count: int, kinds: list[str], chance: random.Random, namespaces: list[Namespace] | None
+    directory: Path,
+    count: int,
+    kinds: list[str],
+    chance: random.Random,
+    namespaces: list[Namespace] | None,
+    mode: str = "identifiers",
 ) -> dict[str, Any]:
     told, made, gaps, samples = Told(), Counter[str](), list[float](), list[Used]()
     async with cluster(directory, 3) as local, quire.connect(local.uri) as client:
-        stream = client.unbounded_ledger(STREAM)
+        stream = client.unbounded_ledger(STREAM, mode=mode)
         await stream.create()
         async with followed(local.uri, 2) as seen:
             stage = Stage(local.uri, told, namespaces)
@@ -332,8 +339,10 @@ async def many_take_overs(
             finally:
                 await stage.end()
             record = await stream.close()
-        entries = [(entry.entry_id, bytes(entry.payload)) async for entry in stream.read()]
-    compare(entries, told)
+        everything = [entry async for entry in stream.read(no_ops=True)]
+    no_ops = [entry.entry_id for entry in everything if isinstance(entry, NoOp)]
+    entries = [(entry.entry_id, bytes(entry.payload)) for entry in everything if not isinstance(entry, NoOp)]
+    compare(entries, told, no_ops)
     early, used = (
         samples[len(samples) // 4],
         samples[-1],
@@ -342,6 +351,7 @@ async def many_take_overs(
     assert used.mib <= early.mib + 50, samples
     assert all(tail == entries for tail in seen), "each tail sees each entry once"
     assert len(record.ranges) == count + 2, "the creation, each take-over, and the close"
+    assert len(no_ops) == (count + 1 if mode == "fencing" else 0), "one for each take-over, and the close"
     return {
         "take_overs": count,
         "by": dict(made),

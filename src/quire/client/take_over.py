@@ -34,6 +34,8 @@ from quire.wire.responses import ReadReply
 
 log = logging.getLogger(__name__)
 
+SILENT_MS = 1_000
+"""How long a bookie may take that must have what a take-over writes, before another is looked for in its place."""
 AWAITED_PAUSE_MS = 100
 """Before bookies without which a take-over cannot end are asked again."""
 AWAITED_TIMEOUT_MS = 500
@@ -176,14 +178,18 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             return super()._by_origin(first, last)
         return [(entry_id, entry_id, self._fencing.origins[entry_id]) for entry_id in range(first, last + 1)]
 
+    def _add_timeout_ms(self) -> int:
+        if not self._record.only_fences:
+            return super()._add_timeout_ms()
+        silent_ms = AWAITED_TIMEOUT_MS if self._fencing.waiting else SILENT_MS
+        return min(super()._add_timeout_ms(), silent_ms)
+
     # --- the truncation ------------------------------------------------------------------------------------------------
 
     async def _truncate(self, effect: SendTruncation) -> Callable[[], None]:
         """The truncation, and behind it the no-op, on one connection."""
         bookie, first = effect.bookie, effect.entry_id
-        timeout_ms = self._config.recovery_timeout_ms
-        if self._fencing.waiting:
-            timeout_ms = min(timeout_ms, AWAITED_TIMEOUT_MS)
+        timeout_ms = self._add_timeout_ms()
         work = [self._bookies.truncate(bookie, self._access, first, timeout_ms=timeout_ms)]
         if effect.no_op:
             work.append(self._put_no_op(effect, timeout_ms))
