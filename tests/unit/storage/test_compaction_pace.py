@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+import pytest
+
 from quire.core.bookie_ledger import LedgerFacts
 from quire.env.real import RealClock
 from quire.storage.config import MIB, StorageConfig
@@ -50,6 +52,7 @@ def driven(held: Held, what: str, steps: Generator[None, None, int], worker: Ste
             held.take("what was written", lambda done=done, result=result: done(result))
 
 
+@pytest.mark.timeout(3600)
 def test_no_step_of_compaction_holds_the_loop() -> None:
     ledgers = rounds(3_000, 200_000)
     segment_bytes = 16 * MIB if FULL else MIB

@@ -1,0 +1,135 @@
+"""Reads out of a bookie's files, while its segments are compacted, given back and written again: never a wrong byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from faults.harness import run
+from faults.restored import Cluster
+from quire.cli.toolbox import Toolbox
+from quire.client import short_circuit
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.wire.native_info import SpaceTask
+from support.small_disks import small_disk
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(7200)]
+
+RUN, SIZE = 16, 8_000
+RUNS = 8
+PARTS = 4
+KEPT = 40
+
+
+def value_of(ledger_id: int, number: int) -> bytes:
+    return (b"%d of %d " % (number, ledger_id) * (SIZE // 8))[:SIZE]
+
+
+class Placed:
+    """Counts what is read out of files, and what has to be asked for once more."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[str] = Counter()
+        self._fill = short_circuit.fill
+
+    async def fill(self, reply: Any, memory: Any) -> Any:
+        places = len(reply.places)
+        outcome = await self._fill(reply, memory)
+        self.counted["read" if outcome is short_circuit.FileReadOutcome.READ else "asked twice"] += places
+        return outcome
+
+
+async def written(client: quire.Client) -> list[int]:
+    """Ledgers side by side, so that a segment has some of each: long runs."""
+    ledgers = [
+        await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) for _ in range(PARTS)
+    ]
+    for first in range(0, RUN * RUNS, RUN):
+        for ledger in ledgers:
+            some = [
+                ledger.append_nowait(value_of(int(ledger.ledger_id), number))
+                for number in range(first, first + RUN)
+            ]
+            await asyncio.gather(*some)
+    for ledger in ledgers:
+        await ledger.close()
+    return [int(ledger.ledger_id) for ledger in ledgers]
+
+
+async def moved(
+    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], done: asyncio.Event
+) -> int:
+    """Write, delete and compact, until the reader has enough; how many segments were given back."""
+    given_back = 0
+    while not done.is_set():
+        for _ in range(10):
+            ledgers = await written(client)
+            kept.append(ledgers[0])
+            await asyncio.gather(*(client.delete_ledger(one) for one in ledgers[1:]))
+        for bookie in cluster.bookies:
+            answer, info = await tools.bookies.space(
+                BookieId(bookie.id), SpaceTask.COMPACT, timeout_ms=60_000
+            )
+            assert answer is Answer.OK
+            given_back += info["came_back"]["retired"]
+        for ledger_id in kept[:-KEPT]:
+            kept.remove(ledger_id)
+            await client.delete_ledger(ledger_id)
+    return given_back
+
+
+async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) -> dict[str, Any]:
+    cluster = Cluster(directory, f"sqlite:{directory / 'metadata.db'}")
+    for bookie, disk in zip(cluster.bookies, disks, strict=True):
+        bookie.directory = disk
+    done, kept, at = asyncio.Event(), [], 0
+    async with (
+        cluster.serving() as tools,
+        quire.connect(cluster.uri) as writer,
+        quire.connect(cluster.uri) as client,
+    ):
+        for _ in range(20):
+            kept += (await written(writer))[:1]
+        moving = asyncio.create_task(moved(writer, cluster, tools, kept, done))
+        while placed.counted["read"] < count and not moving.done():
+            at += 1
+            ledger_id = kept[at % len(kept)]
+            try:
+                async with await client.open_ledger(ledger_id) as reader:
+                    numbers = iter(range(RUN * RUNS))
+                    async for entry in reader.read(0, RUN * RUNS - 1):
+                        number = next(numbers)
+                        assert bytes(entry.payload) == value_of(ledger_id, number), (ledger_id, number)
+                    placed.counted["entries"] += RUN * RUNS
+            except (quire.NoSuchLedgerError, quire.QuireError):
+                assert ledger_id not in kept, ledger_id
+        done.set()
+        given_back = await moving
+    return {"given_back": given_back, **placed.counted}
+
+
+def test_nothing_wrong_is_read_while_segments_move(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: Callable[[str, dict[str, Any]], None],
+    rounds: Callable[[int, int], int],
+) -> None:
+    placed = Placed()
+    monkeypatch.setattr(short_circuit, "fill", placed.fill)
+    monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
+    with contextlib.ExitStack() as stack:  # small disks have small segments: many of them move
+        disks = [
+            stack.enter_context(small_disk("tmpfs", tmp_path / f"disk{number}", 512)) for number in range(3)
+        ]
+        figures = run(reads(tmp_path, disks, rounds(1_000_000, 5_000), placed))
+    record("placed_reads_while_segments_move", figures)
+    assert figures["given_back"] > 0
+    assert figures.get("asked twice", 0) * 1_000 < figures["read"]
