@@ -465,7 +465,7 @@ def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a state only in a retired segment is not carried", 0),
         ("damage is forgotten", 0),
         ("the LSN bound of a drop is left out", 0),
-        ("a merge across terms", 5),
+        ("a merge across terms", 22),
         ("the lowest LSN of a merged run", 2),
     ],
 )

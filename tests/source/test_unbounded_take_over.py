@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
-from quire.client.context import ClientContext
-from quire.client.take_over import StreamTakeOver
 from quire.core.answers import Answer
 from quire.core.effects import (
     LacFound,
     SendLacRead,
+    SendRecoveryAdds,
     SendTruncation,
     TakenOver,
     TakeOverSuperseded,
     WriteMetadata,
 )
-from quire.core.errors import MisuseError, TermSupersededError
+from quire.core.errors import TermSupersededError
 from quire.core.ids import NO_ENTRY, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.reader import LacMachine
 from quire.core.take_over import TakeOverMachine
 from quire.core.terms import StreamMode
 from quire.core.writer import WriterMachine
+from quire.wire.entries import Entries
+from quire.wire.entry import Entry, NoOp
 from quire.wire.run import SCHEME_TERMS, RunView, encode_run
 from quire.wire.stream_metadata import decode_stream, encode_stream
 from quire_testing.explorer.check import check
@@ -298,10 +298,25 @@ def test_a_bookie_deletes_every_later_entry_of_an_earlier_term() -> None:
     assert state.entries == ((0, 1), (1, 2))
 
 
-def test_programs_leave_a_stream_of_the_other_design_alone() -> None:
-    """Next, and refused until then: "BookKeeper clients will need to be aware of these no-op entries and discard them";
-    "We only require “guaranteed write quorum” for recovery writes".
-    """
-    record = fencing().record
-    with pytest.raises(MisuseError, match="has mode FENCING, which this program does not write"):
-        StreamTakeOver(record, 1, cast("ClientContext", None))
+def test_clients_discard_no_ops() -> None:
+    """ "BookKeeper clients will need to be aware of these no-op entries and discard them"."""
+    rows = [Entry(LedgerId(1), EntryId(entry_id), NO_ENTRY, 2, b"ab") for entry_id in (0, 2)]
+    no_op = NoOp(LedgerId(1), EntryId(1), NO_ENTRY, 2, b"")
+    assert list(Entries.of(1, [rows[0], no_op, rows[1]]).of_users()) == rows
+
+
+def test_what_is_written_back_has_to_reach_its_write_quorum() -> None:
+    """ "We only require “guaranteed write quorum” for recovery writes"."""
+    assert STREAM.terms is not None
+    machine, _ = announced(replace(STREAM, terms=replace(STREAM.terms, mode=StreamMode.FENCING)))
+    for slot in range(3):
+        machine.fence_answered(slot, Answer.OK, NO_ENTRY)
+    machine.read_answered(0, Answer.OK, {0: 2}, 0, [], {0: 1})
+    sent = [each for each in machine.out if isinstance(each, SendRecoveryAdds)]
+    assert [each.bookie for each in sent] == ["b1", "b2", "b3"]
+    machine.out = []
+    for slot in (0, 1):
+        machine.adds_answered(slot, f"b{slot + 1}", 0, 0, Answer.OK)
+    assert machine.out == [], "two are the ack quorum"
+    machine.adds_answered(2, "b3", 0, 0, Answer.OK)
+    assert machine.out, "it reads on"

@@ -55,12 +55,13 @@ TERM_HEADER = TERM_HEADER_FIELDS.struct
 TERM_HEADER_BYTES = TERM_HEADER.size
 TERM_IDENTITY: Final = struct.Struct(">qq16xQ4x")
 """Ledger id, entry id and origin term in the header of an entry of scheme 1."""
+_FENCING = FieldUse("client of a stream whose terms only fence", "client", "2", NEVER_SENT)
 _LATER = FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT)
 NO_OP: Final = 1
 """Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
 ENTRY_FLAGS = Names(
     "Flags of an entry of scheme 1",
-    {str(NO_OP): ("no-op", _LATER), "others": ("every other bit", _LATER._replace(older=REFUSES))},
+    {str(NO_OP): ("no-op", _FENCING), "others": ("every other bit", _LATER._replace(older=REFUSES))},
 )
 _LAC_BODY = struct.Struct(">qq")
 LAC_BODY_BYTES = _LAC_BODY.size

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.storage.cutting import cut_run
-from quire.wire.entry import NO_OP, TERM_HEADER, TERM_HEADER_BYTES, EntryDigest
+from quire.wire.entries import Entries
+from quire.wire.entry import NO_OP, TERM_HEADER, TERM_HEADER_BYTES, Entry, EntryDigest, NoOp
+from quire.wire.opening import open_entries
 from quire.wire.run import RUN_HEADER, SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 
 IDS = st.integers(0, 2**63 - 1)
@@ -102,3 +104,31 @@ def test_a_scheme_of_a_newer_version_is_refused(scheme: int) -> None:
         MalformedFrameError, match=f"digest scheme {scheme} is not known here: a newer version"
     ):
         RunView.parse(a_run(scheme))
+
+
+@pytest.mark.parametrize(
+    ("payload", "no_ops", "taken"), [(b"", True, True), (b"x", True, False), (b"", False, False)]
+)
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.HMAC])
+def test_a_no_op_has_no_payload_and_is_one_only_where_terms_fence(
+    digest_type: DigestType, payload: bytes, no_ops: bool, taken: bool
+) -> None:
+    digest = EntryDigest(digest_type, b"p")
+    body = digest.seal_with_term(7, 3, 2, 5, payload, origin_term=4, flags=NO_OP) + payload
+    user = digest.seal_with_term(7, 4, 2, 5 + 2, b"ab", origin_term=4) + b"ab"
+    ends = [0, len(body), len(body) + len(user)]
+    found, bad = open_entries(digest, 7, [3, 4], body + user, ends, 4, no_ops=no_ops)
+    assert bad == ([] if taken else [3])
+    assert [(entry.entry_id, type(entry) is NoOp) for entry in found] == [(3, True)] * taken + [(4, False)]
+    assert found.no_ops == (3,) * taken
+    assert [entry.entry_id for entry in found.of_users()] == [4]
+    assert [type(entry) is NoOp for entry in Entries.join(7, [found[:1], found[1:]])] == [True] * taken + [
+        False
+    ]
+    assert type(found[0]) is (NoOp if taken else Entry)
+
+
+def test_what_a_writer_seals_is_never_a_no_op() -> None:
+    digest = EntryDigest(DigestType.CRC32C, b"p")
+    (header,) = digest.seal_in_term(7, 3, 2, 5, [b""], 4)
+    assert digest.open_with_term(header, 7, 3).flags == 0
