@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from quire.client.writer import LedgerWriter
 from quire.core.errors import MisuseError, QuireError
+from quire.log.config import LogConfig
 from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.wire.batch import encode_batch
 from quire.wire.batch_format import Codec, Headers
 
 RECORD_OVERHEAD: Final = 32
 """What a record counts against the windows besides its bytes."""
+_ENTRY_ROOM: Final = 4096
+"""What an entry needs besides the values: header and tables of a batch of one."""
 _U16: Final = 2**16
 
 
@@ -109,9 +112,8 @@ class RecordQueue:
 
     Args:
         name: the log's name.
-        record_bytes_max: the largest record.
-        batch_bytes_max: of one batch; a larger record has one of its own.
-        batch_records_max: of one batch.
+        config: how large a batch may become; a larger record has one of its own.
+        entry_bytes_max: the largest entry that the client takes.
 
     Attributes:
         waiting: the batches, the oldest first.
@@ -133,13 +135,11 @@ class RecordQueue:
         "waiting",
     )
 
-    def __init__(
-        self, name: str, record_bytes_max: int, batch_bytes_max: int, batch_records_max: int
-    ) -> None:
+    def __init__(self, name: str, config: LogConfig, entry_bytes_max: int) -> None:
         self._name = name
-        self._record_bytes_max = record_bytes_max
-        self.batch_bytes_max = min(batch_bytes_max, record_bytes_max)
-        self.batch_records_max = batch_records_max
+        self._record_bytes_max = entry_bytes_max - _ENTRY_ROOM
+        self.batch_bytes_max = min(config.batch_bytes_max, self._record_bytes_max)
+        self.batch_records_max = config.batch_records_max
         self.waiting: deque[RecordBatch] = deque()
         self.plain: RecordBatch | None = None
         self.bytes = 0
@@ -171,7 +171,15 @@ class RecordQueue:
         headers: Sequence[Headers | None] | None,
         timestamps_ms: Sequence[int] | None,
     ) -> list[int]:
-        """What each of many records counts, once it is known that all can be written."""
+        """What each of many records counts, once it is known that all can be written.
+
+        Raises:
+            MisuseError: columns of unlike length, or a record that cannot be written.
+        """
+        total = len(values)
+        if any(len(column) != total for column in (keys, headers, timestamps_ms) if column is not None):
+            msg = f"log {self._name!r}: {total} values need as many keys, headers and timestamps"
+            raise MisuseError(msg, log=self._name)
         if not (keys or headers or timestamps_ms) and set(map(type, values)) == {bytes}:
             sizes = [len(value) + RECORD_OVERHEAD for value in values if value is not None]
             if max(sizes) <= self._record_bytes_max:
@@ -183,7 +191,7 @@ class RecordQueue:
                 headers[i] if headers else None,
                 timestamps_ms[i] if timestamps_ms else None,
             )
-            for i in range(len(values))
+            for i in range(total)
         ]
 
     def add(
@@ -229,6 +237,31 @@ class RecordQueue:
         self.accepted += end - start
         return end
 
+    def add_many(
+        self,
+        many: Many,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        timestamps_ms: Sequence[int] | None,
+        sizes: Sequence[int],
+    ) -> None:
+        """Put all records of an `append_many` in, whose sizes are known; batches are claimed for it."""
+        place, bare = 0, not (keys or headers or timestamps_ms)
+        while place < len(values):
+            batch = self.add(
+                values[place],
+                keys[place] if keys else None,
+                headers[place] if headers else None,
+                timestamps_ms[place] if timestamps_ms else None,
+                sizes[place],
+            )
+            end = place + 1
+            if batch is self.plain and bare:
+                end = self.fill(values, sizes, end)
+            batch.claim(many, end - place)
+            place = end
+
     def take(self) -> None:
         """The oldest batch was sent."""
         batch = self.waiting.popleft()
@@ -236,13 +269,15 @@ class RecordQueue:
             self.plain = None
         self.bytes -= batch.bytes
 
-    def refuse(self) -> None:
-        """What waits will not be sent, and counts as never put in."""
+    def refuse(self, error: QuireError, begun: QuireError) -> None:
+        """What waits will not be sent, and counts as never put in: fail all callers, as `fail` does."""
         self.accepted -= sum(len(batch.values) for batch in self.waiting)
-        self.clear()
+        self.fail(error, begun)
 
-    def clear(self) -> None:
-        """Nothing waits any more."""
+    def fail(self, error: QuireError, begun: QuireError) -> None:
+        """Nothing waits any more: fail all callers, with `begun` those of whom some records were sent."""
+        for batch in self.waiting:
+            fail(batch.claims, error, begun=begun)
         self.waiting.clear()
         self.plain = None
         self.bytes = 0
@@ -285,6 +320,78 @@ class LedgerTarget:
         self.sent += len(batch.values)
         self.sent_bytes += entry_bytes
         self.in_flight += 1
+
+
+class SentBatches:
+    """Batches that were sent and are not confirmed, over all ledgers, and who waits for them.
+
+    Attributes:
+        batches: the oldest first: they are confirmed in this order.
+        bytes: what their records count.
+        settled: records that were ever confirmed.
+        waiters: (how many must be settled, who waits for that), in this order.
+    """
+
+    __slots__ = ("batches", "bytes", "settled", "waiters")
+
+    def __init__(self) -> None:
+        self.batches: deque[RecordBatch] = deque()
+        self.bytes = 0
+        self.settled = 0
+        self.waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def add(self, batch: RecordBatch) -> None:
+        """A batch was sent."""
+        self.bytes += batch.bytes
+        self.batches.append(batch)
+
+    def take(self) -> int:
+        """The oldest batch is confirmed: its callers get their offsets; returns the offset after its last record."""
+        batch = self.batches.popleft()
+        target, count = batch.target, len(batch.values)
+        assert target is not None
+        self.bytes -= batch.bytes
+        target.in_flight -= 1
+        target.confirmed += count
+        self.settled += count
+        settle(batch.claims, batch.offset)
+        return batch.offset + count
+
+    async def settled_through(self, count: int) -> None:
+        """Wait until so many records are settled."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append((count, done))
+        await done
+
+    def wake(self) -> None:
+        """Wake who waited for what is settled by now."""
+        waiters = self.waiters
+        while waiters and waiters[0][0] <= self.settled:
+            done = waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+
+    def refuse(self, count: int, error: QuireError) -> None:
+        """No more than `count` records will be settled: fail who waits for more."""
+        waiters = self.waiters
+        while waiters and waiters[-1][0] > count:
+            fail_waiters([waiters.pop()[1]], error)
+
+    def fail(self, error: QuireError, waiting: QuireError) -> None:
+        """None of them will be confirmed: fail their callers, and with `waiting` who waits for them."""
+        for batch in self.batches:
+            fail(batch.claims, error)
+        self.batches.clear()
+        self.bytes = 0
+        fail_waiters((done for _, done in self.waiters), waiting)
+        self.waiters.clear()
+
+
+def fail_waiters(waiters: Iterable[asyncio.Future[None]], error: QuireError) -> None:
+    """What callers wait for does not come."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(error)
 
 
 def settle(claims: list[Claim], offset: int) -> None:

@@ -23,6 +23,7 @@ from quire.core.errors import (
     NoSuchLogError,
     NotLeaderError,
     NotWritingError,
+    OutcomeUnknownError,
     QuireError,
 )
 from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
@@ -227,6 +228,18 @@ class LogLeader:
             return cause
         msg = f"this writer of {where} has ended: {ended.detail}; open it again"
         return NotWritingError(msg, log=self._name)
+
+    def sent_failure(self) -> QuireError:
+        """The error for appends that were sent and not confirmed: their outcome is unknown."""
+        cause, failure = self._cause, self.failure()
+        what = f"log {self._name!r}: this record may or may not be in the log"
+        if isinstance(cause, LOST_LEDGER) or cause is None:
+            why = cause.message if cause else failure.message if failure else "it was closed"
+            kind = LedgerFencedError if isinstance(cause, LedgerFencedError) else LedgerClosedError
+            return kind(f"{what} ({why}); read it to know", log=self._name)
+        if isinstance(cause, OutcomeUnknownError):
+            return cause
+        return OutcomeUnknownError(f"{what} ({cause.message}); read it to know", log=self._name)
 
     @property
     def cause(self) -> QuireError | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from quire.core.errors import NotEnoughBookiesError, QuireError, RefusedError
 from quire.env.interfaces import Clock
-from quire.log.batching import LedgerTarget
+from quire.log.batching import LedgerTarget, fail_waiters
 from quire.log.config import LogConfig
 from quire.log.leader import LogLeader
 
@@ -132,7 +132,5 @@ class Rolling:
     def fail(self, error: QuireError) -> None:
         """The writer has ended: what callers wait for does not come."""
         self.stop()
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        fail_waiters(self._waiters, error)
         self._waiters.clear()

@@ -19,9 +19,6 @@ from typing import Self
 from quire.client.creating import gives_guarantee_up
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
-    LedgerClosedError,
-    LedgerFencedError,
-    MisuseError,
     NotWritingError,
     OutcomeUnknownError,
     QuireError,
@@ -31,16 +28,21 @@ from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import BookieId, LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
-from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch, RecordQueue, fail, settle
+from quire.log.batching import (
+    RECORD_OVERHEAD,
+    LedgerTarget,
+    Many,
+    RecordBatch,
+    RecordQueue,
+    SentBatches,
+    fail_waiters,
+)
 from quire.log.config import LogConfig
-from quire.log.leader import LOST_LEDGER, LogLeader
+from quire.log.leader import LogLeader
 from quire.log.rolling import Rolling
 from quire.wire.batch_format import Codec, Headers
 
 log = logging.getLogger(__name__)
-
-_ENTRY_ROOM = 4096
-"""What an entry needs besides the values: header and tables of a batch of one."""
 
 
 class LogWriter:
@@ -73,20 +75,15 @@ class LogWriter:
         self._config = config
         self._resign = resign
         self._loop = asyncio.get_running_loop()
-        self._queue = RecordQueue(
-            name, entry_bytes_max - _ENTRY_ROOM, config.batch_bytes_max, config.batch_records_max
-        )
+        self._queue = RecordQueue(name, config, entry_bytes_max)
         self._rolling = Rolling(name, leader, clock, config, lambda: self._target)
         self._window = config.window_bytes_max
         self._codec = Codec.ARROW if config.codec == "arrow" else None
         self._compression = config.compression
-        self._in_flight: deque[RecordBatch] = deque()
-        self._in_flight_bytes = 0
+        self._sent = SentBatches()
         self._send_due = False
         self._stalled = False
         self._room: deque[asyncio.Future[None]] = deque()
-        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._settled = 0
         self._target: LedgerTarget | None = None
         self._targets: dict[LedgerId, LedgerTarget] = {}
         self._draining: LedgerId | None = None
@@ -122,7 +119,7 @@ class LogWriter:
     @property
     def pending_bytes(self) -> int:
         """Bytes that wait or are in flight."""
-        return self._queue.bytes + self._in_flight_bytes
+        return self._queue.bytes + self._sent.bytes
 
     async def append(
         self,
@@ -145,7 +142,7 @@ class LogWriter:
             MisuseError: it is larger than an entry.
             OutcomeUnknownError: the writer ended meanwhile; the record may or may not be in the log.
         """
-        if self._room or self._queue.bytes + self._in_flight_bytes >= self._window:
+        if self._room or self._queue.bytes + self._sent.bytes >= self._window:
             await self._wait_for_room()
         return await self._put(value, key, headers, timestamp_ms)
 
@@ -163,7 +160,7 @@ class LogWriter:
             NotLeaderError, NotWritingError, MisuseError: as `append`.
         """
         queue = self._queue
-        if queue.bytes + self._in_flight_bytes >= self._window:
+        if queue.bytes + self._sent.bytes >= self._window:
             raise self._full()
         batch = queue.plain
         if (
@@ -201,34 +198,17 @@ class LogWriter:
             MisuseError: columns of unlike length, or a record larger than an entry.
             NotLeaderError, NotWritingError, OutcomeUnknownError: as `append`.
         """
-        total = len(values)
-        if any(len(column) != total for column in (keys, headers, timestamps_ms) if column is not None):
-            msg = f"log {self.name!r}: {total} values need as many keys, headers and timestamps"
-            raise MisuseError(msg, log=self.name)
-        if total == 0:
-            return range(0)
         values = list(values)  # the caller's own may change while this waits for room
         queue = self._queue
         sizes = queue.sizes(values, keys, headers, timestamps_ms)
-        if self._room or self._queue.bytes + self._in_flight_bytes >= self._window:
+        if not values:
+            return range(0)
+        if self._room or self._queue.bytes + self._sent.bytes >= self._window:
             await self._wait_for_room()
         self._check_writing()
         self._begin_turn()
-        many = Many(self._loop.create_future(), total)
-        place = 0
-        while place < total:
-            batch = queue.add(
-                values[place],
-                keys[place] if keys else None,
-                headers[place] if headers else None,
-                timestamps_ms[place] if timestamps_ms else None,
-                sizes[place],
-            )
-            end = place + 1
-            if batch is queue.plain and not (keys or headers or timestamps_ms):
-                end = queue.fill(values, sizes, end)
-            batch.claim(many, end - place)
-            place = end
+        many = Many(self._loop.create_future(), len(values))
+        queue.add_many(many, values, keys, headers, timestamps_ms, sizes)
         return await many.future
 
     async def drain(self) -> None:
@@ -240,12 +220,8 @@ class LogWriter:
         failure = self._sent_error or self._unsent_error
         if failure is not None:
             raise failure
-        accepted = self._queue.accepted
-        if self._settled >= accepted:
-            return
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._drains.append((accepted, done))
-        await done
+        if self._sent.settled < self._queue.accepted:
+            await self._sent.settled_through(self._queue.accepted)
 
     async def roll(self) -> None:
         """Go on in a new ledger; returns when the former one is closed and its line in the list complete.
@@ -318,17 +294,10 @@ class LogWriter:
         partly = OutcomeUnknownError(
             f"log {self.name!r}: the first of these records were sent, the others not; read it", log=self.name
         )
-        for batch in self._queue.waiting:
-            fail(batch.claims, error, begun=partly)
-        self._queue.refuse()
-        while self._drains and self._drains[-1][0] > self._queue.accepted:
-            drained = self._drains.pop()[1]
-            if not drained.done():
-                drained.set_exception(error)
-        while self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._queue.refuse(error, partly)
+        self._sent.refuse(self._queue.accepted, error)
+        fail_waiters(self._room, error)
+        self._room.clear()
 
     async def abandon(self) -> None:
         """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
@@ -417,10 +386,10 @@ class LogWriter:
     def _send(self) -> None:
         """Send batches as long as the ledger may have more in flight."""
         target = self._target
-        waiting = self._queue.waiting
+        waiting, sent = self._queue.waiting, self._sent
         limit, roll_bytes = self._config.in_flight_bytes_max, self._config.roll_bytes
         while waiting and target is not None and not self._stalled and not self._ended:
-            if self._in_flight_bytes and self._in_flight_bytes + waiting[0].bytes > limit:
+            if sent.bytes and sent.bytes + waiting[0].bytes > limit:
                 return
             batch = waiting[0]
             if not self._send_batch(target, batch):
@@ -446,8 +415,7 @@ class LogWriter:
             return False
         self._queue.take()
         target.sent_one(batch, len(entry))
-        self._in_flight_bytes += batch.bytes
-        self._in_flight.append(batch)
+        self._sent.add(batch)
         confirmed.add_done_callback(self._entry_done)
         return True
 
@@ -466,44 +434,35 @@ class LogWriter:
         if confirmed.cancelled():
             return
         error = confirmed.exception()
-        if not self._in_flight:
+        sent = self._sent
+        if not sent.batches:
             return  # failed with all the others already
-        batch = self._in_flight[0]
-        target = batch.target
+        target = sent.batches[0].target
         assert target is not None
         if error is not None:
             if isinstance(error, QuireError):
                 self._leader.ledger_failed(target.ledger.ledger_id, error)
             return
-        self._in_flight.popleft()
-        self._in_flight_bytes -= batch.bytes
-        target.in_flight -= 1
-        target.confirmed += len(batch.values)
-        self._settled += len(batch.values)
-        self._end = batch.offset + len(batch.values)
-        settle(batch.claims, batch.offset)
+        self._end = sent.take()
         if self._room:
             self._wake()
         if self._draining is not None and not target.in_flight:
             self._drained(target)
         elif self._queue.waiting:
             self._send()
-        drains = self._drains
-        while drains and drains[0][0] <= self._settled:
-            done = drains.popleft()[1]
-            if not done.done():
-                done.set_result(None)
+        if sent.waiters:
+            sent.wake()
 
     async def _flushed(self) -> None:
         """Wait until everything is confirmed, or the writer has ended."""
-        while self._settled < self._queue.accepted and not self._ended:
+        while self._sent.settled < self._queue.accepted and not self._ended:
             with contextlib.suppress(QuireError):
                 await self.drain()
 
     # --- ledgers: called by the leader -------------------------------------------------------------------------
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
-        """Send to this ledger from now on; see `Sender`."""
+        """Send to this ledger from now on; see `LogSender`."""
         self._target = LedgerTarget(ledger, first_offset, epoch)
         self._targets[ledger.ledger_id] = self._target
         if not self._opened.done():
@@ -513,7 +472,7 @@ class LogWriter:
         self._send()
 
     def drain_ledger(self, ledger_id: LedgerId) -> None:
-        """Send no more to it and report when all is confirmed; see `Sender`."""
+        """Send no more to it and report when all is confirmed; see `LogSender`."""
         self._draining = ledger_id
         target = self._targets[ledger_id]
         if target is self._target:
@@ -527,7 +486,7 @@ class LogWriter:
             self._leader.drained(target.ledger.ledger_id, target.confirmed)
 
     async def close_ledger(self, ledger_id: LedgerId) -> LedgerSummary:
-        """Close a ledger that has nothing in flight; see `Sender`."""
+        """Close a ledger that has nothing in flight; see `LogSender`."""
         target = self._targets[ledger_id]
         if target is self._target:
             self._target = None
@@ -540,36 +499,28 @@ class LogWriter:
         return LedgerSummary(target.confirmed, target.ledger.length, target.min_ms, target.max_ms)
 
     def rolled(self, *, done: bool) -> None:
-        """A roll is over; see `Sender`."""
+        """A roll is over; see `LogSender`."""
         self._rolling.over(done=done)
 
     def ended(self) -> None:
-        """The leader has ended: fail what is pending, each with what is known of it; see `Sender`."""
+        """The leader has ended: fail what is pending, each with what is known of it; see `LogSender`."""
         if self._ended:
             return
         self._ended = True
         self._target = None
         failure = self._leader.failure()
-        sent = self._sent_failure(failure)
+        sent = self._leader.sent_failure()
         self._unsent_error = failure or NotWritingError(
             f"this writer of log {self.name!r} is closed", log=self.name
         )
-        if self._in_flight:
+        if self._sent.batches:
             self._sent_error = sent
-        for batch in self._in_flight:
-            fail(batch.claims, sent)
-        for batch in self._queue.waiting:
-            fail(batch.claims, self._unsent_error, begun=sent)
-        self._in_flight.clear()
-        self._queue.clear()
-        self._in_flight_bytes = 0
         error = self._sent_error or self._unsent_error
-        for waiter in (*self._room, *(done for _, done in self._drains)):
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._rolling.fail(error)
+        self._sent.fail(sent, error)
+        self._queue.fail(self._unsent_error, sent)
+        fail_waiters(self._room, error)
         self._room.clear()
-        self._drains.clear()
+        self._rolling.fail(error)
         if not self._opened.done():
             self._opened.set_exception(self._unsent_error)
             self._opened.exception()  # nothing else reads it if the opening was cancelled
@@ -577,21 +528,6 @@ class LogWriter:
         # is under way, as the deletion of a ledger that is not needed any more, goes on.
         if self._ending is None:
             self._start(self._give_place_up())
-
-    def _sent_failure(self, failure: QuireError | None) -> QuireError:
-        """The error for appends that were sent: the outcome is unknown."""
-        cause = self._leader.cause
-        if isinstance(cause, LOST_LEDGER) or cause is None:
-            why = cause.message if cause else failure.message if failure else "it was closed"
-            kind = LedgerFencedError if isinstance(cause, LedgerFencedError) else LedgerClosedError
-            msg = f"log {self.name!r}: this record may or may not be in the log ({why}); read it to know"
-            return kind(msg, log=self.name)
-        if isinstance(cause, OutcomeUnknownError):
-            return cause
-        msg = (
-            f"log {self.name!r}: this record may or may not be in the log ({cause.message}); read it to know"
-        )
-        return OutcomeUnknownError(msg, log=self.name)
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.client.config import ClientConfig
+from quire.client.lac_sending import LacFrames
 from quire.core.log_list import LogItem
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
@@ -17,8 +18,9 @@ def test_the_ledger_behind_one_whose_end_is_not_known_has_no_offsets_yet(tmp_pat
     """A roll stopped between its switch and its close: the last add confirmed of the first ledger lags behind."""
 
     async def work(at: World) -> None:
-        silent = ClientConfig(explicit_lac_after_ms=3_600_000)
-        at.client.context = replace(at.client.context, config=silent)
+        silent = ClientConfig(explicit_lac_after_ms=3_600_000, lac_after_ms=3_600_000)
+        lacs = LacFrames(at.client.bookies, silent)
+        at.client.context = replace(at.client.context, config=silent, lacs=lacs)
         log = await at.made()
         heads, ledgers = LogHeads(at.store), LogLedgers(at.client)
         log_id = await heads.find("orders")

@@ -165,7 +165,7 @@ def test_a_close_at_the_ack_quorum_fails_what_found_no_room(tmp_path: Path) -> N
         futures = [writer.append_nowait(value) for value in large]
         closing = asyncio.create_task(writer.close())
         await until_async(
-            lambda: writer._stalled and not writer._in_flight, "the window to be full", seconds=10
+            lambda: writer._stalled and not writer._sent.batches, "the window to be full", seconds=10
         )
         assert not closing.done()
         await writer.close(at="ack_quorum")
