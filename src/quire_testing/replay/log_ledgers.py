@@ -15,6 +15,7 @@ from typing import Any
 
 from quire.client.config import ClientConfig
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
 from quire.core.writer_state import Hole
@@ -168,8 +169,9 @@ class StepWriter:
     async def drain(self) -> None:
         """There is always room."""
 
-    async def close(self) -> None:
-        """Ask for it."""
+    async def close(self, *, at: str = WRITE_QUORUM) -> None:
+        """Ask for it. Ledgers of these worlds guarantee no more than their ack quorum."""
+        assert at == WRITE_QUORUM, "nobody gives up what is not guaranteed"
         if not await self._client.ask("close", self.ledger_id):
             msg = f"ledger {self.ledger_id} was closed elsewhere"
             raise LedgerClosedError(msg, ledger_id=self.ledger_id)
