@@ -153,7 +153,7 @@ class Ledgers:
             self._risen[request.ledger_id] = None
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
             self._unsaved_lacs.pop(request.ledger_id, None)
-            self.told_lacs.forget(request.ledger_id)
+            self.told_lacs.pop(request.ledger_id, None)
         return Answer.OK
 
     def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
@@ -232,7 +232,7 @@ class Ledgers:
             self.introductions.refuse(answer, self.fence_then, request, then, asker)
             return
         machine = self._machine(request.ledger_id)
-        self.told_lacs.complete(machine)
+        self._complete(machine)
         who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
         ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
         if ready.answer is Answer.UNKNOWN:
@@ -265,7 +265,7 @@ class Ledgers:
         answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is Answer.OK:
             machine = self._machine(request.ledger_id)
-            self.told_lacs.complete(machine)
+            self._complete(machine)
             who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
             facts, _, answer, _ = machine.truncate(**who, term=request.term)
         if answer is not Answer.OK:
@@ -330,7 +330,7 @@ class Ledgers:
         answer = machine.may_read(request.key, request.token)
         if answer is not Answer.OK:
             return answer, NO_ENTRY, b"", b""
-        self.told_lacs.complete(machine)
+        self._complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
         evidence: Buffer = b""  # an entry that a writer sent, not a recoverer
         # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
@@ -416,7 +416,7 @@ class Ledgers:
         if machine is None:
             then(Answer.NO_LEDGER)
             return
-        self.told_lacs.complete(machine)
+        self._complete(machine)
         ready = machine.clear_limbo(lsn, key=request.key)
         if ready.answer is Answer.UNKNOWN:
             again = partial(self.clear_limbo, request, lsn, then)
@@ -427,7 +427,7 @@ class Ledgers:
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Put a ledger in limbo that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
-        self.told_lacs.complete(machine)
+        self._complete(machine)
         ready = machine.enter_limbo(
             self._storage.started_lsn, key=facts.key, token=facts.token, term=facts.term
         )
@@ -441,7 +441,7 @@ class Ledgers:
         machine = self._machine(ledger_id)
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
-        self.told_lacs.forget(ledger_id)
+        self.told_lacs.pop(ledger_id, None)
         self._journal(machine, machine.delete(until_ms), then)
         self.followers.tell(ledger_id, EVERY_LAC)
 
@@ -504,6 +504,11 @@ class Ledgers:
         searching, failing = self._storage.suspects(ledger_id), self._storage.failure is not None
         return self.after_loss.of_stranger(searching=searching, failing=failing)
 
+    def _complete(self, machine: BookieLedgerMachine) -> None:
+        """Before a ledger's explicit LAC is read or journaled: it may have come without a body."""
+        if machine.facts.ledger_id in self.told_lacs:
+            self.told_lacs.complete(machine)
+
     def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
         machine = self._machines.get(ledger_id)
         if machine is None:
@@ -540,7 +545,7 @@ class Ledgers:
 
     def _save(self, machine: BookieLedgerMachine, then: Then) -> None:
         """Journal all that is known of a ledger, with the body of a LAC that came without one."""
-        self.told_lacs.complete(machine)
+        self._complete(machine)
         self._carry_out(machine, machine.save(), then)
 
     def _carry_out(self, machine: BookieLedgerMachine, ready: BookieReady, then: Then) -> None:

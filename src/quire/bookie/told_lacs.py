@@ -27,8 +27,11 @@ TOLD_MAX: Final = 16_384
 """So many wait here; the oldest of more are saved at the next call of `settled`."""
 
 
-class ToldLacs:
-    """LACs that one bookie received and has not journaled.
+class ToldLacs(dict[int, int]):
+    """The ledgers of which memory knows a higher LAC than the disk: what one bookie received and has not journaled.
+
+    Each has the number of calls of `settled` before its LAC came, about in their order: one that came again keeps its
+    place. A ledger leaves when a header on its way to the disk says as much, or when it is deleted.
 
     Args:
         machines: the ledgers that are in memory.
@@ -46,7 +49,6 @@ class ToldLacs:
         "_is_unsaved",
         "_machines",
         "_sweeps",
-        "_told",
     )
 
     def __init__(
@@ -57,13 +59,12 @@ class ToldLacs:
         is_unsaved: Callable[[int], bool],
         introductions: Introductions,
     ) -> None:
+        super().__init__()
         self._machines = machines
         self._followers = followers
         self._explicit_lac = explicit_lac
         self._is_unsaved = is_unsaved
         self._introductions = introductions
-        # Each with the calls of `settled` before, about in their order: one that came again keeps its place.
-        self._told: dict[int, int] = {}
         self._sweeps = 0
 
     def take(self, items: Iterable[LacFields]) -> list[tuple[int, Answer]]:
@@ -73,7 +74,7 @@ class ToldLacs:
             (ledger id, answer) of those that were refused.
         """
         refused: list[tuple[int, Answer]] = []
-        machine_of, told, sweeps = self._machines.get, self._told, self._sweeps
+        machine_of, sweeps = self._machines.get, self._sweeps
         followers, waited = self._followers, self._followers.waited
         for item in items:
             ledger_id, token, lac, term, digest_type, key, body = item
@@ -83,7 +84,7 @@ class ToldLacs:
                 if answer is not Answer.OK:
                     refused.append((ledger_id, answer))
                 continue
-            told[ledger_id] = sweeps
+            self[ledger_id] = sweeps
             if ledger_id in waited:
                 followers.tell(ledger_id, machine.facts.lac)
         return refused
@@ -100,40 +101,28 @@ class ToldLacs:
         ):
             return Answer.OK  # a hint: whether it is taken then, its writer need not know
         if self._is_unsaved(item.ledger_id):
-            self.note(item.ledger_id)
+            self[item.ledger_id] = self._sweeps
         return answer
 
-    def __contains__(self, ledger_id: int) -> bool:
-        """Whether memory knows more of a ledger's LAC than the disk."""
-        return ledger_id in self._told
-
-    def note(self, ledger_id: int) -> None:
-        """A LAC came that only memory holds."""
-        self._told[ledger_id] = self._sweeps
-
-    def forget(self, ledger_id: int) -> None:
-        """A header on its way to the disk says as much, or the ledger is deleted."""
-        self._told.pop(ledger_id, None)
-
     def complete(self, machine: BookieLedgerMachine) -> None:
-        """Make the explicit LAC body that a frame did not bring, before it is read or journaled."""
+        """Make the explicit LAC body that a frame of many did not bring for a ledger, before it is read or journaled."""
         facts = machine.facts
-        if not facts.explicit_lac and facts.ledger_id in self._told:
+        if not facts.explicit_lac:
             facts.explicit_lac = plain_lac_body(facts.ledger_id, facts.lac, facts.digest_type)
 
     def settled(self) -> list[BookieLedgerMachine]:
         """Those whose LAC has been the newest for some seconds, complete, to be journaled. Called once a second."""
         self._sweeps += 1
         until = self._sweeps - SWEEPS_UNSAVED
-        taken = [ledger_id for ledger_id, _ in takewhile(lambda one: one[1] <= until, self._told.items())]
-        more = len(self._told) - TOLD_MAX
+        taken = [ledger_id for ledger_id, _ in takewhile(lambda one: one[1] <= until, self.items())]
+        more = len(self) - TOLD_MAX
         if more > len(taken):
-            taken = list(islice(self._told, more))
+            taken = list(islice(self, more))
         return self._taken(taken)
 
     def all(self) -> list[BookieLedgerMachine]:
         """All of them, complete, to be journaled."""
-        return self._taken(list(self._told))
+        return self._taken(list(self))
 
     def _taken(self, ledger_ids: Sequence[int]) -> list[BookieLedgerMachine]:
         taken = []
@@ -142,5 +131,5 @@ class ToldLacs:
             if machine is not None:
                 self.complete(machine)
                 taken.append(machine)
-            del self._told[ledger_id]
+            del self[ledger_id]
         return taken

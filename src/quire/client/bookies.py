@@ -386,8 +386,8 @@ class BookieClient(Inquiries):
         self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int
     ) -> tuple[Reply[R], Channel | None]:
         """Send a request; the reply's future gets its response. The channel is where to drop it."""
-        reply: Reply[R] = Reply()
         channel = self._channel(bookie)
+        reply: Reply[R] = Reply()
         if channel is None:
             reply.future.set_result(request.refused(Answer.UNREACHABLE))
         else:

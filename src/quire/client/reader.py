@@ -242,8 +242,10 @@ class LedgerReader(TailingReader):
             raise PastEndError(msg, ledger_id=self.ledger_id, entry_id=last)
         async with contextlib.aclosing(self._scan(first, last)) as runs:
             async for entries in runs:
-                if wanted := entries if no_ops else entries.of_users():
-                    yield wanted
+                if no_ops or not entries.no_ops:
+                    yield entries
+                elif users := entries.of_users():
+                    yield users
 
     async def _scan(self, first: int, last: int) -> AsyncGenerator[Entries, None]:
         ahead: deque[RangeRead] = deque()
@@ -257,8 +259,8 @@ class LedgerReader(TailingReader):
                 read = ahead[0]
                 await read.done
                 ahead.popleft()
-                if read.entries:
-                    self._learn(read)
+                if count := len(read.entries):
+                    self._learn(read, count)
                     yield read.entries
                 if read.failure is not None:
                     if stuck_at != read.failure.entry_id:
@@ -322,12 +324,11 @@ class LedgerReader(TailingReader):
             self._clock,
             trouble=self._trouble,
             heard=self._heard_in_answer,
-            origin_term=origin_to_ask(record, first),
+            origin_term=0 if record.terms is None else origin_to_ask(record, first),
         )
 
-    def _learn(self, read: RangeRead) -> None:
+    def _learn(self, read: RangeRead, count: int) -> None:
         """How large entries are, for the ranges to come; an open ledger's length as far as it was read."""
-        count = len(read.entries)
         seen = max(read.bytes / count, 1.0)
         self._entry_bytes = seen if not self._entry_bytes else 0.75 * self._entry_bytes + 0.25 * seen
         if not self.closed:

@@ -78,16 +78,6 @@ class FenceAnswers:
     lacs: dict[int, int] = field(default_factory=dict)
     lafr: int = NO_ENTRY
 
-    def take(self, slot: int, *, known: bool) -> None:
-        """A slot answered, or did not."""
-        bit = 1 << slot
-        self.known, self.failed = self.known | known * bit, self.failed | (not known) * bit
-
-    def take_lac(self, slot: int, lac: int, lafr: int) -> None:
-        """A slot reported its LAC and LAFR."""
-        self.lacs = dict(sorted({**self.lacs, slot: lac}.items()))
-        self.lafr = max(self.lafr, lafr)
-
     def check(self) -> None:
         """Assert what must always hold."""
         assert list(self.lacs) == sorted(self.lacs), "LACs stand in the order of their slots"
@@ -234,11 +224,12 @@ class EndSearch:
             Whether the fence covers by it, so that reading begins; or what is missing, if it cannot cover any more.
         """
         assert END_TABLE.acts["fenced"][self.status]
-        rules, fence = self.rules, self.fence
+        rules, fence, bit = self.rules, self.fence, 1 << slot
         known = rules.counts_as_known(answer)
         if known and self.ensemble[slot] not in self.ignored_lacs:
-            fence.take_lac(slot, last_add_confirmed, lafr)
-        fence.take(slot, known=known)
+            fence.lacs = dict(sorted({**fence.lacs, slot: last_add_confirmed}.items()))
+            fence.lafr = max(fence.lafr, lafr)
+        fence.known, fence.failed = fence.known | known * bit, fence.failed | (not known) * bit
         if self.status is not EndStatus.FENCING:
             return False
         record, size = self.record, self.record.ensemble_size

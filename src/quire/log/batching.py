@@ -340,8 +340,9 @@ class SentBatches:
         self.settled = 0
         self.waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def add(self, batch: RecordBatch) -> None:
-        """A batch was sent."""
+    def add(self, batch: RecordBatch, target: LedgerTarget, entry_bytes: int) -> None:
+        """A batch was sent to a ledger: it has its offset now."""
+        target.sent_one(batch, entry_bytes)
         self.bytes += batch.bytes
         self.batches.append(batch)
 

@@ -414,8 +414,7 @@ class LogWriter:
             self._leader.ledger_failed(target.ledger.ledger_id, cause)
             return False
         self._queue.take()
-        target.sent_one(batch, len(entry))
-        self._sent.add(batch)
+        self._sent.add(batch, target, len(entry))
         confirmed.add_done_callback(self._entry_done)
         return True
 
