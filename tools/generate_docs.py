@@ -341,7 +341,7 @@ def sizes(part: str) -> str:
     }
     kept = dict(sorted(kept.items(), key=lambda item: item[0] != "before"))
     titles = [f"{name} (`{facts['commit']}`)" for name, facts in kept.items()]
-    rows: dict[str, list[str]] = {}
+    columns: list[dict[str, int]] = []
     for facts in kept.values():
         code = facts["code"]
         if part == "paths":
@@ -359,10 +359,14 @@ def sizes(part: str) -> str:
                 "classes of more than 20 fields": len(code["large_classes"]),
                 "files of more than 500 code lines": len(code["long_files"]),
             }
-        for name, figure in figures.items():
-            rows.setdefault(name, []).append(f"{figure:,}")
+        columns.append(figures)
+    totals = ("all", "files")
+    names = list(dict.fromkeys(name for figures in columns for name in figures if name not in totals))
+    if part == "packages":
+        names = [*sorted(names), *totals]
+    cells = {name: [f"{each[name]:,}" if name in each else "" for each in columns] for name in names}
     lines = [f"| | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
-    lines += [f"| {name} | {' | '.join(figures)} |" for name, figures in rows.items()]
+    lines += [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
     return "\n".join(lines) + "\n"
 
 
