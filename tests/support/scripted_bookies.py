@@ -49,7 +49,7 @@ class ScriptedBookies:
 
     # --- what the writer calls ---------------------------------------------------------------------------------------
 
-    def writable(self, *, terms=False):
+    def writable(self, needs=()):
         return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
     def add_run(self, bookie, run, sink, tag, timeout_ms):
