@@ -243,11 +243,11 @@ MIXES: Final = {
         ),
         Mix(
             "autorecovery",
-            "two daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump; holes are marked, an owner deletes",
+            "three daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump; holes are marked, an owner deletes",
             "autorecovery",
             ((4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (3, 3, 3, 2), (4, 2, 2, 2), (5, 4, 3, 2)),
             16,
-            ("writer1", "writer2", "repairer1", "repairer2", "inspector", "owner"),
+            ("writer1", "writer2", "repairer1", "repairer2", "repairer3", "inspector", "owner"),
             {
                 FaultKind.POWER: 3,
                 FaultKind.KILL: 3,
