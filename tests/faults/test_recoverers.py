@@ -1,6 +1,7 @@
 """Auto-recovery as processes beside real bookies: restarts, a bookie that comes back, open ledgers, an outage, a stopped bookie.
 
-Each runs in the full ring; what it measured is in docs/proof. Delays and grace times are shorter than in production.
+Each runs in the full ring; what it measured is in docs/proof. Delays and grace times are shorter than in production in the
+reduced forms.
 
 Source: docs/autorecovery.md; docs/decisions/034-who-may-recover-an-open-ledger.md.
 """
@@ -180,8 +181,9 @@ async def back(client: Client, marks: RepairStore, count: int) -> bool:
     return len(client.bookies.writable()) == count and not await marks.away()
 
 
-def test_a_rolling_restart_copies_nothing(tmp_path: Path, record: Record) -> None:
-    record("rolling_restart_of_bookies", run(restarted_one_by_one(tmp_path / "c", 6, 15)))
+def test_a_rolling_restart_copies_nothing(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    work = restarted_one_by_one(tmp_path / "c", rounds(30, 6), rounds(60, 15))
+    record("rolling_restart_of_bookies", run(work))
 
 
 async def away_and_back(folder: Path, delay_s: int) -> dict[str, Any]:
@@ -220,22 +222,24 @@ async def copies(recoverer: Recoverer) -> bool:
     return bool((await recoverer.figures())["copied"])
 
 
-def test_a_bookie_that_comes_back_ends_the_copying(tmp_path: Path, record: Record) -> None:
-    record("bookie_back_after_the_delay", run(away_and_back(tmp_path / "c", 10)))
+def test_a_bookie_that_comes_back_ends_the_copying(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    record("bookie_back_after_the_delay", run(away_and_back(tmp_path / "c", rounds(60, 10))))
 
 
 # --- open ledgers ------------------------------------------------------------------------------------------------
 
 
-async def three_writers(folder: Path, quiet_s: float, grace_s: int) -> dict[str, Any]:
+async def three_writers(
+    folder: Path, quiet_s: float, grace_s: int, idle_wait_s: int, config: ClientConfig
+) -> dict[str, Any]:
     """One of three bookies dies; of three writers one is busy, one idle, and one died before."""
-    async with cluster(folder / "three", 3) as local, quire.connect(local.uri, config=HASTY) as client:
+    async with cluster(folder / "three", 3) as local, quire.connect(local.uri, config=config) as client:
         await RepairStore(client.store, RealClock(), "test").set_lost_delay_s(2)
         busy, idle, dead = [await client.create_ledger() for _ in range(3)]
         for writer in (busy, idle, dead):
             await writer.append(b"first")
         await dead.abandon()
-        recoverer = await Recoverer.start(local.uri, grace_s=grace_s, idle_wait_s=3)
+        recoverer = await Recoverer.start(local.uri, grace_s=grace_s, idle_wait_s=idle_wait_s)
         await recoverer.until("audited", 3, WAIT_S)
         gone = local.bookies[0].id
         await asyncio.to_thread(local.kill, 0)
@@ -295,8 +299,12 @@ async def whole(client: Client, writers: list[Any], gone: str) -> bool:
     return True
 
 
-def test_of_three_bookies_one_dies_and_no_living_writer_is_fenced(tmp_path: Path, record: Record) -> None:
-    record("open_ledgers_of_three_bookies", run(three_writers(tmp_path, 40, 12)))
+def test_of_three_bookies_one_dies_and_no_living_writer_is_fenced(
+    tmp_path: Path, rounds: Rounds, record: Record
+) -> None:
+    config = ClientConfig() if rounds(1, 0) else HASTY
+    work = three_writers(tmp_path, rounds(120, 40), rounds(60, 12), rounds(30, 3), config)
+    record("open_ledgers_of_three_bookies", run(work))
 
 
 # --- an outage ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from quire.autorecovery.targets import LOOK_AGAIN_MS, RepairTargets
 from quire.core.ids import BookieId, LedgerId
+from quire.core.repair_queue import LIMITS, MarkStatus
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration
 from support.recovering_cluster import recovering_cluster
@@ -82,6 +83,29 @@ def test_a_bookie_that_does_not_say_how_full_it_is_holds_up_no_copies() -> None:
         cluster.until(lambda: cluster.id_of("b4") in cluster.client.bookies.writable(), 10)
         assert cluster.id_of("b4") in cluster.run(candidates())
         cluster.run(targets.close())
+
+
+def test_a_disk_that_is_full_is_written_to_once_and_not_by_every_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BookKeeper's issue 1908: without a spare that has room each attempt copied the same again, until the disk was full."""
+    room = 150_000
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        monkeypatch.setattr(
+            "quire.autorecovery.targets.room_above_floor", lambda _: max(0, room - cluster.copied)
+        )
+        ledger = LedgerId(cluster.written(4_000, 50))
+        daemon = cluster.recover()
+        cluster.wait(15)
+        cluster.lose(sorted(cluster.named(ledger))[0])
+        cluster.wait(3600)
+        assert daemon.worker.queue.ledgers[ledger].status is MarkStatus.GIVEN_UP
+        assert daemon.worker.queue.counts.attempts == LIMITS.attempts_max
+        assert 0 < cluster.copied <= room
+        room = 1 << 40
+        cluster.new_bookie("b4")
+        cluster.until(lambda: cluster.marked() == {}, 120)
+        assert cluster.all_whole([ledger])
 
 
 def test_a_lock_that_is_being_taken_when_repairs_are_switched_off_is_given_back(
