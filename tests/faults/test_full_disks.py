@@ -205,7 +205,10 @@ def test_a_full_disk_is_written_to_again_by_itself(
 
 
 @pytest.mark.long
-def test_a_small_full_disk_is_written_to_again_by_itself(tmp_path: Path) -> None:
+def test_a_small_full_disk_is_written_to_again_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
     with contextlib.ExitStack() as stack:
         disks = [
             stack.enter_context(small_disk("tmpfs", tmp_path / f"disk{number}", 24)) for number in range(3)
