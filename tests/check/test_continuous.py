@@ -14,6 +14,7 @@ import pytest
 
 from quire_testing.explorer.calibration import ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld
+from quire_testing.explorer.calibration_terms import TermsWorld
 from quire_testing.explorer.check import setting_of
 from quire_testing.explorer.continuous import (
     BOUNDED,
@@ -169,6 +170,22 @@ def test_explorer_calibration_of_write_quorums():
     assert result.complete
     kept(
         "explorer_calibration_write_quorum",
+        (result.states, result.transitions, result.depth + 1),
+        time.process_time() - begun,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_explorer_calibration_of_unbounded_ledgers():
+    """The public specification of unbounded ledgers, S3 and S4 mended, two bookies, Qw 2, Qa 1, one value: as TLC has it."""
+    world = TermsWorld()
+    begun = time.process_time()
+    result = explore(world, world.violation)
+    assert (result.states, result.depth + 1, result.violation) == (335_011, 34, None)
+    assert result.complete
+    kept(
+        "explorer_calibration_unbounded_ledgers",
         (result.states, result.transitions, result.depth + 1),
         time.process_time() - begun,
     )

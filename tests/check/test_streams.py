@@ -6,6 +6,7 @@ Source: docs/protocol/streams.md.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,15 @@ from check.test_exercised import Seen
 from quire.core import effects
 from quire.core.rules import RULES
 from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
+from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch, stream_rows
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
 
+COUNTEREXAMPLES = Path(__file__).parents[1] / "golden" / "counterexamples"
 WORLDS = (
     StreamConfiguration(ack_quorum=1),
     StreamConfiguration(1, 1, 1, 1, entries=0, clients=2, take_overs=2, lost_swaps=1),
@@ -100,6 +104,20 @@ def test_a_client_that_waits_for_ever_is_found():
     assert violation.invariant == "F1"
 
 
+NAIVE = replace(RULES, truncate_takes=lambda origin, term: True)
+
+
+@pytest.mark.parametrize(
+    ("returns", "rules", "steps"), [(True, NAIVE, 9), (True, RULES, None), (False, NAIVE, None)]
+)
+def test_a_returning_slot_that_truncates_loses_what_was_acknowledged_in_the_term(returns, rules, steps):
+    """With one rule alone an entry of the writer's own term stays; with neither it is gone after nine steps."""
+    world = StreamConfiguration(3, 3, 3, 2, entries=2 if steps else 1, take_overs=0, timeouts=1, fencing=True)
+    done = check(world, replace(SHIPPED, returning_truncates=returns, rules=rules), invariants=("U3",))
+    assert (done.result.violation and len(done.result.path) - 1) == steps
+    assert done.result.complete == (steps is None)
+
+
 REPAIRED = StreamConfiguration(3, entries=0, take_overs=0, repairers=1, changed=True)
 
 
@@ -139,6 +157,39 @@ def test_a_repair_meets_a_term_above_its_records():
     assert StreamWatch(world)(state) is None
     record = world.stores.parts[state[world.at.store]].record
     assert record.fragments[0].ensemble == ("b2", "b1")
+
+
+AS_THE_SOURCE_TELLS_IT = [
+    "client 0 writes entry 0 of term 1",
+    "b0 stores entry 0 of term 1",
+    "client 1 takes the stream over in term 2 (b1 and b2 take the term); it is open from entry 0 on",
+    "client 1 writes entry 0 of term 2",
+    "b1 and b2 store entry 0 of term 2: entry 0 of term 2 is acknowledged",
+    "bookies differ at entry 0: b0 has that of term 1, b1 and b2 have that of term 2",
+]
+
+
+def saved(name):
+    return replay_mutant(name, (COUNTEREXAMPLES / f"{name}.txt").read_text())
+
+
+def test_the_divergence_is_told_as_its_source_tells_it():
+    """ "c1 writes entries"; "only persisted to b1"; "c2 takes over"; "c2 writes the entry"; "acknowledge it"; "divergence"."""
+    assert saved("D6").tale == AS_THE_SOURCE_TELLS_IT
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in (*STREAM_MUTANTS, *FENCING_MUTANTS)])
+def test_each_counterexample_is_told_in_a_few_sentences(name):
+    done = saved(name)
+    assert 1 <= len(done.tale) < len(done.result.path)
+    assert done.tale[-1].startswith(("bookies differ", done.result.violation.text))
+
+
+def test_what_is_overwritten_truncated_and_replaced_is_told():
+    assert "b0 stores the no-op 0 of term 2 over that of term 1" in " ".join(saved("X25").tale)
+    assert "entry 1 of term 2 is gone at b1" in saved("late-truncate").tale
+    assert "client 1 goes on with b0, b1 and b2 from entry 1 on" in saved("D9").tale
+    assert "b0 loses its disk" in saved("X48").tale
 
 
 def test_an_invariant_that_does_not_exist_is_refused():

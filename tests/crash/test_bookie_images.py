@@ -14,9 +14,11 @@ from support.rounds import FULL, keep_figures, rounds
 
 SEED = 20261121
 CASES = [(workload, direct) for workload in WORKLOADS for direct in (False, True)]
+TAKE_OVERS = ("take-overs", "truncations", "dead take-overs")
+"""Where a stream goes from one writer to the next."""
 QUICK = ("groups", "fences", "rolls", "rebuild")
 """For `make check`: tenths of a second each."""
-LONGER = {"killed anywhere": 32, "killed while starting": 12, "killed while recycling": 12}
+LONGER = {"truncations": 12, "killed anywhere": 32, "killed while starting": 12, "killed while recycling": 12}
 """Recordings with many starts in them: of their points fewer are looked at."""
 
 
@@ -71,6 +73,29 @@ def test_crash_images() -> None:
     }
     keep_figures("crash_images", {key.replace(" ", "_"): value for key, value in figures.items()}, seed=SEED)
     assert total.images >= 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_crash_images_of_take_overs() -> None:
+    """A truncated entry never returns, and what was acknowledged, a no-op too, never goes."""
+    numbers = [number for number, (workload, _) in enumerate(CASES) if workload.name in TAKE_OVERS]
+    total = ImagesResult()
+    for number in numbers:
+        result, name = one(number)
+        print(f"{name}: {result.images} images, {result.nested} of them inside of starts", flush=True)
+        assert result.broken == [], name
+        total.images += result.images
+        total.nested += result.nested
+    figures = {
+        "recorded_runs": len(numbers),
+        "images": total.images,
+        "inside_of_starts": total.nested,
+        "truncated_entries_back": 0,
+        "acknowledged_lost": 0,
+    }
+    keep_figures("crash_images_of_take_overs", figures, seed=SEED)
+    assert total.images >= rounds(200, 20_000)
 
 
 # --- every workload of up to three operations ---------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from quire.storage.carrying import Carrier
+from quire.storage.dropping import EntryDropper
 from quire.storage.journal import Journal
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
@@ -95,3 +97,25 @@ def test_a_copy_that_is_on_no_disk_when_its_source_is_given_back_is_missed(monke
     monkeypatch.setattr(Journal, "wait", lambda _self, sink, tag: sink.stored(tag, None))
     (line,) = broken("compaction")
     assert line
+
+
+def test_a_truncation_that_is_answered_too_early_is_noticed(monkeypatch) -> None:
+    def hasty(dropper, ledger_id, *what):
+        *what, sink, tag = what
+        truncate(dropper, ledger_id, *what, sink, lambda _: None)
+        sink.stored(tag, None)
+
+    truncate = EntryDropper.truncate
+    monkeypatch.setattr(EntryDropper, "truncate", hasty)
+    (line,) = broken("truncations")
+    assert "was truncated and is back" in line
+
+
+def test_a_truncation_that_takes_what_came_behind_it_is_noticed(monkeypatch) -> None:
+    def lax(dropper, *what):
+        init(dropper, *what[:-1], replace(what[-1], truncate_takes=lambda origin, term: origin <= term))
+
+    init = EntryDropper.__init__
+    monkeypatch.setattr(EntryDropper, "__init__", lax)
+    (line,) = broken("truncations")
+    assert "acknowledged" in line

@@ -11,8 +11,9 @@ from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.sim.mutants import parts_of
 from quire_testing.sim.run import simulate
 from quire_testing.sim.walk_campaign import some_walks
-from quire_testing.sim.walk_mixes import STREAM_MIXES
+from quire_testing.sim.walk_mixes import FENCING_MIXES, STREAM_MIXES
 from quire_testing.sim.walks import walks_of
+from support.rounds import FULL
 from support.seeds import run_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -43,6 +44,21 @@ def test_no_walk_of_a_stream_breaks_an_invariant() -> None:
         1_000_000,
         mixes=STREAM_MIXES,
         seen=WALKED,
+        runs=some_walks,
+        unit="walks",
+        steps="steps",
+    )
+
+
+@pytest.mark.timeout(36_000)
+def test_no_walk_of_a_stream_whose_terms_only_fence_breaks_an_invariant() -> None:
+    """The same worlds, with truncations."""
+    run_seeds(
+        "walks_of_fencing_streams",
+        30,
+        1_000_000,
+        mixes=FENCING_MIXES,
+        seen=(*(step for step in WALKED if step != "b0 loss"), "b0 truncate", "client hears truncate"),
         runs=some_walks,
         unit="walks",
         steps="steps",
@@ -93,6 +109,22 @@ SEEN = (
 def test_no_simulated_take_over_breaks_an_invariant() -> None:
     """Two leaders at a time; what `resolve` says of each append is held against what readers saw. RR2 and F5 of what is repaired."""
     run_seeds("simulated_take_overs", 16, 100_000, mixes=("streams",), seen=SEEN, words=("repair",))
+
+
+SEEN_OF_FENCING = (*(each for each in SEEN if each != "a repair ends: whole"), "a no-op is read")
+
+
+@pytest.mark.timeout(36_000)
+def test_no_simulated_take_over_of_a_stream_whose_terms_only_fence_breaks_an_invariant() -> None:
+    """The same judge. A no-op is an entry for it; a tail may pass over no-ops only; U2 of what each bookie has under an id."""
+    run_seeds(
+        "simulated_fencing_take_overs",
+        3,
+        100_000,
+        mixes=("fencing",),
+        seen=SEEN_OF_FENCING if FULL else ("a take-over is done", "a no-op is read"),
+        words=("repair",),
+    )
 
 
 FOUND_BY_RUNS = {"X23": 2, "X33": 0, "own-term": 13, "X49": 13}

@@ -14,7 +14,7 @@ from quire.cli.main import app
 from quire_testing.explorer.story import exchanges, replayed
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
-from quire_testing.sim.walk_mixes import QUORUM_MIXES, STREAM_MIXES, WALK_MIXES
+from quire_testing.sim.walk_mixes import FENCING_MIXES, QUORUM_MIXES, STREAM_MIXES, WALK_MIXES
 from quire_testing.sim.walks import LedgerWalks, walks_of
 from support.seeds import run_seeds
 
@@ -28,7 +28,7 @@ SOMETIMES = {
 }  # fmt: skip
 """What the fixed seeds must have seen: otherwise they prove less than they seem to."""
 
-OWN_TESTS = (*STREAM_MIXES, *QUORUM_MIXES)
+OWN_TESTS = (*STREAM_MIXES, *FENCING_MIXES, *QUORUM_MIXES)
 """tests/sim/test_streams.py and tests/sim/test_write_quorum.py."""
 
 PRINT_WALKS = """
@@ -48,9 +48,7 @@ def test_no_walk_breaks_an_invariant_and_everything_is_seen() -> None:
         "walks_of_the_machines",
         4_000,
         1_000_000,
-        mixes=tuple(
-            mix for mix in WALK_MIXES if mix not in STREAM_MIXES
-        ),  # they have tests/sim/test_streams.py
+        mixes=tuple(mix for mix in WALK_MIXES if mix not in OWN_TESTS),
         seen=tuple(sorted(SOMETIMES)),
         runs=some_walks,
         unit="walks",

@@ -2,7 +2,7 @@
 
 S1 and S8 are in the documents; S2, S5 and S6 in the public classic specification, whose transcription keeps them and can
 be told to mend them; S3 and S4 in the one of unbounded ledgers and guaranteed write quorums: their arithmetic is shown, and
-S3 in that of guaranteed write quorums and in the writer's window. S7 and S10 are what no specification looks at.
+both in a transcription that has them mended; S3 in that of guaranteed write quorums and in the writer's window too. S7 and S10 are what no specification looks at.
 
 Source: docs/testing-coverage.md, "The slips of the sources".
 """
@@ -24,6 +24,7 @@ from quire.core.rules import RULES, Rules
 from quire.core.run_window import RunWindow
 from quire_testing.explorer.calibration import LOST, ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld
+from quire_testing.explorer.calibration_terms import TermsClient, TermsWorld
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.continuous import CONTINUOUS
@@ -242,6 +243,40 @@ def test_s3_in_the_specification_of_guaranteed_write_quorums(slips) -> None:
     found = result.violation
     assert (found and found.invariant) == ("G2" if slips else None)
     assert not slips or len(result.path) == 11
+
+
+@pytest.mark.parametrize("slips", [("S3",), ()])
+def test_s3_in_the_specification_of_unbounded_ledgers(slips) -> None:
+    """The same in the specification that has it: two values, and a writer that closes over one that a bookie lacks."""
+    world = TermsWorld(values=2, slips=slips)
+    result = explore(world, world.violation, states_max=14_000)
+    found = result.violation
+    assert (found and found.invariant) == ("G2" if slips else None)
+    assert not slips or len(result.path) == 11
+
+
+@pytest.mark.parametrize(("slips", "opens"), [(("S4",), False), ((), True)])
+def test_s4_in_the_specification_of_unbounded_ledgers(slips, opens) -> None:
+    """With it a client that begins above entry 1 never sees its no-op on the write quorum, and never opens the ledger."""
+    world = TermsWorld(slips=slips)
+    fenced = TermsClient(
+        2, "recovery", 2, lap=1, confirmed=(0, 0), fenced=3, recovery_lac=1, recovery_lafr=1, phase=1
+    )
+    state = world.initial()._replace(
+        status="recovery",
+        version=2,
+        term=2,
+        entries=(("v1", ""), ("v1", "")),
+        terms=(2, 2),
+        lacs=(1, 1),
+        lafrs=(1, 1),
+        clients=(TermsClient(None, "withdrawn"), fenced),
+    )
+
+    def opened(state) -> Violation | None:
+        return Violation("S4", "it is open") if state.clients[1].status == "open" else None
+
+    assert (explore(world, opened, begin=[(None, state)]).violation is not None) == opens
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ class LedgerRepair:
         if effect.term and (answer := await self._takes_term(effect, access)) is not Answer.OK:
             return lambda: machine.listed(effect.bookie, ReplicaList(answer))
         told = await self._told(effect.bookie, access)
-        if effect.term and (dirty := dirty_parts(told.held, self._record)):
+        if effect.term and (dirty := dirty_parts(told.held, self._record, machine.rules)):
             told = await self._drop_others(effect, access, dirty)
         self._lists[effect.bookie] = Replica.of(told, self._record)
         return lambda: machine.listed(effect.bookie, told)

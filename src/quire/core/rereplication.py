@@ -55,6 +55,9 @@ class RepairMachine:
         candidates: bookies that may take a slot, the best first: there, writable, above their floor of free space.
         accepted: who accepted that entries are lost which only bookies have that are gone; None: nobody did.
         sources: bookies outside the record that may have entries of an accepted loss.
+
+    Attributes:
+        rules: the judgements.
     """
 
     __slots__ = (
@@ -67,10 +70,10 @@ class RepairMachine:
         "_limits",
         "_plan",
         "_rounds",
-        "_rules",
         "_sources",
         "out",
         "report",
+        "rules",
         "status",
     )
 
@@ -87,7 +90,7 @@ class RepairMachine:
         self._gone = frozenset(gone)
         self._candidates = tuple(candidates)
         self._accepted, self._sources = accepted, tuple(sources)
-        self._limits, self._rules = limits, rules
+        self._limits, self.rules = limits, rules
         self.status = RepairStatus.IDLE
         self.out: list[RepairEffect] = []
         self.report = RepairReport()
@@ -146,7 +149,7 @@ class RepairMachine:
             before.is_fresh, before.version = True, version
             self._settle()
             return
-        self._plan = RepairPlan(self._rules, record, notes, version)
+        self._plan = RepairPlan(self.rules, record, notes, version)
         self._choose()
 
     def listed(self, bookie: BookieId, told: ReplicaList) -> None:
@@ -161,7 +164,7 @@ class RepairMachine:
             return
         plan.awaited.discard(bookie)
         plan.filled.discard(bookie)
-        replica = Replica.of(told, plan.record, self._rules)
+        replica = Replica.of(told, plan.record, self.rules)
         plan.lists[bookie] = replica.without(self._damaged[bookie])
         if told.answer is Answer.INVALID_TERM:
             plan.is_stale = True  # taken over since the record was read
@@ -229,7 +232,7 @@ class RepairMachine:
                     self.report.replaced.append((int(fragment.first_entry), old, new))
                     came.add(new)
         lists = {bookie: told for bookie, told in plan.lists.items() if bookie not in came}
-        self._plan = RepairPlan(self._rules, written.record, written.notes, version, lists=lists)
+        self._plan = RepairPlan(self.rules, written.record, written.notes, version, lists=lists)
         self._choose()
 
     def conflicted(self) -> None:
@@ -276,7 +279,7 @@ class RepairMachine:
     def _list(self, bookies: Iterable[BookieId]) -> None:
         self.plan.awaited = set(bookies)
         record = self.plan.record
-        term = record.term if record.only_fences and self._rules.list_takes_term() else NO_TERM
+        term = record.term if record.only_fences and self.rules.list_takes_term() else NO_TERM
         self.out += [ListReplica(bookie, term) for bookie in sorted(self.plan.awaited)]
 
     def _choose(self) -> None:
@@ -352,7 +355,7 @@ class RepairMachine:
             refusing=self._failed,
             accepted=self._accepted,
             piece_entries=self._limits.piece_entries,
-            is_lost=self._rules.is_lost,
+            is_lost=self.rules.is_lost,
         )
         for index in self.plan.decided():
             first, last = self.plan.bounds(index)
@@ -364,7 +367,7 @@ class RepairMachine:
 
     def _may_publish(self, index: int, target: BookieId) -> bool:
         missing = self.found.missing[index, target]
-        return self.plan.heard(target) and self._rules.may_publish(missing=missing)
+        return self.plan.heard(target) and self.rules.may_publish(missing=missing)
 
     # --- copying --------------------------------------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class RepairMachine:
             for (bookie, first, last), copy in self.found.copies.items()
         ]
         pieces.sort(
-            key=lambda each: (*self._rules.copy_priority(each[0], each[1].entries.first), each[1].bookie)
+            key=lambda each: (*self.rules.copy_priority(each[0], each[1].entries.first), each[1].bookie)
         )
         plan.queue = [piece for _, piece in pieces]
         self._send_copies()
@@ -429,7 +432,7 @@ class RepairMachine:
             for bookie, replica in plan.lists.items()
             if replica.told.limbo and self.plan.heard(bookie) and self.found.is_whole(bookie)
         ]
-        ending = [bookie for bookie in whole if self._rules.may_end_doubt(plan.record, plan.record, bookie)]
+        ending = [bookie for bookie in whole if self.rules.may_end_doubt(plan.record, plan.record, bookie)]
         if not plan.is_fresh and (ending or self.found.lost):
             self._read()
         elif not ending:
@@ -467,7 +470,7 @@ class RepairMachine:
     def _why_in_limbo(self, bookie: BookieId) -> str:
         if not self.found.is_whole(bookie):
             return "it stays in limbo: it lacks entries that cannot be copied now"
-        if not self._rules.may_end_doubt(self.plan.record, self.plan.record, bookie):
+        if not self.rules.may_end_doubt(self.plan.record, self.plan.record, bookie):
             return "it stays in limbo: a fragment whose end is not decided names it"
         return "it did not end its limbo"
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
-from quire.core.rules import truncate_takes
+from quire.core.rules import Rules
 from quire.core.terms import ANY_ORIGIN
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, is_dead, last_id, living, with_range
@@ -55,6 +55,7 @@ class EntryDropper:
         kept: records that go with all of a ledger's entries.
         journal: where states go.
         damages: those of what is dropped are over.
+        rules: the judgements.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class EntryDropper:
         kept: KeptRecords,
         journal: Journal,
         damages: Damages,
+        rules: Rules,
     ) -> None:
         self._segments = segments
         self._reader = reader
@@ -72,6 +74,7 @@ class EntryDropper:
         self._kept = kept
         self._journal = journal
         self._damages = damages
+        self._rules = rules
 
     def settle(self) -> None:
         """After a start, which knew only the bounds of what sealed segments hold: look into the rows where it matters."""
@@ -166,7 +169,7 @@ class EntryDropper:
         """
         newest = 0
         for origin in self._reader.origin_terms(ledger_id, ledger):
-            if not truncate_takes(origin, term):
+            if not self._rules.truncate_takes(origin, term):
                 continue
             for piece in self._readable(ledger_id, ledger, first, last, origin):
                 if last_id(piece) >= first:
@@ -183,10 +186,11 @@ class EntryDropper:
         """
         ranges: list[DeadRange] = []
         for piece in self._readable(ledger_id, ledger, first, last, ANY_ORIGIN):
-            if piece.row.origin_term == kept:
+            if not self._rules.copy_drops_others(piece.row.origin_term, kept):
                 continue
-            low, high = max(piece.first, piece.row.first, first), min(piece.last, piece.row.last, last)
-            ranges.append(DeadRange(low, high, piece.row.lsn))
+            low, high = max(piece.first, piece.row.first, first), min(last_id(piece), last)
+            if low <= high:  # of a striped run, what is left may hold no id
+                ranges.append(DeadRange(low, high, piece.row.lsn))
         return ranges
 
     def _readable(

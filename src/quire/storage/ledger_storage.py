@@ -133,7 +133,9 @@ class LedgerStorage:
         self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
         for sequence, places in start.kept:
             self.kept.found(sequence, places)
-        self._dropper = EntryDropper(self, self._reader, self._states, self.kept, self._journal, self.damages)
+        self._dropper = EntryDropper(
+            self, self._reader, self._states, self.kept, self._journal, self.damages, start.rules
+        )
         self._reclaimer = Reclaimer(
             self.segments,
             self._states,

@@ -99,7 +99,7 @@ class Start:
 
     def __init__(self, files: SegmentFiles, rules: Rules = RULES) -> None:
         self._files = files
-        self._rules = rules
+        self.rules = rules
         self._headers: dict[int, SegmentHeader] = {}
         self._directories: list[tuple[int, list[DirectoryEntry]]] = []
         self.segments: dict[int, Segment] = {}
@@ -130,7 +130,7 @@ class Start:
         """
         sequences = self._files.load()
         if not sequences:
-            if self._rules.empty_is_a_loss(served=served):
+            if self.rules.empty_is_a_loss(served=served):
                 self._all_gone()
             return
         self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
@@ -425,7 +425,7 @@ class Start:
             if ledger.shrunk and ledger_id not in self.named:
                 continue  # deleted for good; what else may have been lost of it counts as an unknown ledger's
             old = 0 < limbo_through >= ledger.state_lsn
-            new = self._rules.start_doubts(named=ledger_id in self.named, nameless=self.all_suspect)
+            new = self.rules.start_doubts(named=ledger_id in self.named, nameless=self.all_suspect)
             if not (old or new):
                 continue
             if ledger.facts is None:

@@ -29,6 +29,15 @@ MutantOption = Annotated[
 ]
 
 
+ModeOption = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="With --stream: identifiers (terms name entries), or fencing (terms only fence).",
+    ),
+]
+
 BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "bookies": (2, 1, "Bookies; those beyond the ensemble are spares."),
     "ensemble": (2, 1, "E."),
@@ -72,7 +81,6 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "trims": (0, 0, "With --log: truncations beside the handles."),
     "stages": (0, 0, "With --log: ledgers that a sink commits."),
     "stream": (False, 0, "Explore a stream that clients take over from each other."),
-    "fencing": (False, 0, "With --stream: terms only fence, and a take-over ends with a no-op that truncates."),
     "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
     "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
     "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),
@@ -126,6 +134,7 @@ def _made(kind: type[C], budgets: dict[str, int]) -> C:
 @with_budgets
 def check(
     budgets: dict[str, int],
+    mode: ModeOption = "identifiers",
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -162,6 +171,7 @@ def check(
 
     Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
     """
+    from quire.core.terms import StreamMode, mode_of
     from quire_testing.explorer import check as explorer
     from quire_testing.explorer.collector_parts import CollectorConfiguration
     from quire_testing.explorer.configuration import Configuration
@@ -187,7 +197,8 @@ def check(
     elif budgets["log"]:
         configuration = _made(LogConfiguration, budgets)
     elif budgets["stream"]:
-        configuration = _made(StreamConfiguration, budgets)
+        fencing = mode_of(mode) is StreamMode.FENCING
+        configuration = _made(StreamConfiguration, budgets | {"fencing": fencing})
     else:
         configuration = _made(Configuration, budgets)
         _refuse_away(configuration)
@@ -310,6 +321,7 @@ def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> 
         "why": violation.text if violation else None,
         "steps": len(result.path) - 1 if violation else None,
         "transcript": done.text if violation else None,
+        "tale": done.tale or None,
     }
     lines = ["", *done.header]
     lines.append(
@@ -320,6 +332,8 @@ def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> 
         from quire_testing.explorer.check import EVERY_INVARIANT
 
         lines += ["", done.text]
+        if done.tale:
+            lines += ["In short:", *(f"{number}. {told}" for number, told in enumerate(done.tale, 1)), ""]
         lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
     else:
         lines.append(

@@ -18,15 +18,16 @@ from crc32c import crc32c
 from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.errors import StorageError
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
+from quire.core.terms import NO_TERM
 from quire.env.interfaces import Clock, Files
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.footer_format import SECTOR_BYTES
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
-from quire.wire.entry import EntryDigest
+from quire.wire.entry import NO_OP, EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 from quire.wire.stored_record import RECORD_HEADER_BYTES
@@ -41,6 +42,8 @@ SMALL = StorageConfig(
     segment_bytes=128 * KIB, group_bytes_max=16 * KIB, recent_bytes_max=0, recycled_rest_ms=0
 )
 """The smallest segments, and no memory of recent runs: whatever is read comes from the disk."""
+ROLL_BYTES = 12_000
+"""Entries of this size fill a segment with nine of them."""
 LONG_AGO_MS = 1_000_000
 TABLE_ROOM = 200
 """Header and table of a run of a few entries are shorter."""
@@ -84,14 +87,18 @@ def entries_for(
     lac: int = NO_ENTRY,
     salt: int = 0,
     origin_term: int = 0,
+    no_op: bool = False,
 ) -> list[tuple[int, bytes]]:
-    """(id, whole entry) of some entries with a payload of `size` bytes each, all different."""
+    """(id, whole entry) of some entries with a payload of `size` bytes each, all different; or of no-ops, without one."""
+    flags = NO_OP if no_op else 0
     made = []
     for entry_id in range(first, first + count):
         payload = b"%d/%d/%d " % (ledger_id, entry_id, salt)
         payload = (payload * (size // len(payload) + 1))[:size]
         if origin_term:
-            head = _DIGEST.seal_with_term(ledger_id, entry_id, lac, size, payload, origin_term=origin_term)
+            head = _DIGEST.seal_with_term(
+                ledger_id, entry_id, lac, size, payload, origin_term=origin_term, flags=flags
+            )
         else:
             head = _DIGEST.seal_one(ledger_id, entry_id, lac, size, payload)
         made.append((entry_id, head + payload))
@@ -186,11 +193,14 @@ class BookieRun:
         recovery: bool = False,
         term: int = 0,
         origin_term: int = 0,
+        no_op: bool = False,
     ) -> Answer:
         """Send a run; it is marked as added once the bookie says so. Of a stream, entries are of `term` or of another one."""
         self._salt += 1
         origin = origin_term or term
-        entries = entries_for(ledger_id, first, count, size, lac=lac, salt=self._salt, origin_term=origin)
+        entries = entries_for(
+            ledger_id, first, count, size, lac=lac, salt=self._salt, origin_term=origin, no_op=no_op
+        )
         body = bytes(
             encode_run(
                 ledger_id, first, first + count - 1, [entry for _, entry in entries],
@@ -234,6 +244,16 @@ class BookieRun:
         self.files.mark(BookieMark(Told.ASKED_FENCE, ledger_id, term=term))
         event = BookieMark(Told.FENCED, ledger_id, term=term)
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
+
+    def truncate(self, ledger_id: int, first: int, *, term: int) -> None:
+        """Truncate a stream, as a take-over does whose terms only fence: what earlier terms left from an id on goes."""
+        asked = BookieMark(Told.ASKED_TRUNCATE, ledger_id, value=first, term=term)
+        self.files.mark(asked, weakens=True)
+        event = replace(asked, told=Told.TRUNCATED)
+        what = first, ID_MAX, NO_TERM
+        self.ledgers.truncate(
+            what, request(Kind.TRUNCATE, ledger_id, term=term), partial(self._answered, event)
+        )
 
     def explicit_lac(self, ledger_id: int, lac: int, *, more_bytes: int = 0) -> None:
         """Send an explicit LAC; it counts as promised once it is durable, later than its response.

@@ -38,11 +38,13 @@ class Told(Enum):
     DROPPED = "the drop of these entries is durable"
     ROTTED = "what stores these entries may not verify any more"
     FORGOTTEN = "the tombstone need not refuse anything any more"
+    ASKED_TRUNCATE = "a truncation of a stream was asked for"
+    TRUNCATED = "the truncation is acknowledged"
 
 
 @dataclass(frozen=True, slots=True)
 class BookieMark:
-    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC.
+    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or where a truncation begins.
 
     Of a stream, `term` is the sender's and `origin_term` the entries'.
     """
@@ -69,18 +71,37 @@ class LedgerPromise:
         added: what was acknowledged last.
         dropped: what was dropped for good.
         rotted: what was acknowledged last where it rotted: it may be unknown, and must not be denied.
+        leaving: what a truncation that was asked for takes, by (its first id, its term).
+        gone: what an acknowledged truncation has taken, and nobody sent again.
     """
 
     sent: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     added: dict[tuple[int, int], bytes] = field(default_factory=dict)
     dropped: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     rotted: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    leaving: dict[tuple[int, int], set[tuple[int, int]]] = field(default_factory=dict)
+    gone: set[tuple[int, int]] = field(default_factory=set)
     fenced: bool = False
     term: int = 0
     lac: int = NO_ENTRY
     deleting: bool = False
     deleted: bool = False
     forgotten: bool = False
+
+    def send(self, name: tuple[int, int], entry: bytes) -> None:
+        """An entry is sent: whatever was asked for before does not take it."""
+        self.sent.setdefault(name, []).append(entry)
+        self.gone.discard(name)
+        for leaving in self.leaving.values():
+            leaving.discard(name)
+
+    def truncate(self, first: int, term: int) -> None:
+        """What earlier terms left from an id on is to go."""
+        taken = {name for name in self.sent if name[0] < term and name[1] >= first}
+        self.leaving.setdefault((first, term), set()).update(taken)
+        for name in taken:
+            self.added.pop(name, None)
+            self.rotted.pop(name, None)
 
 
 class BrokenPromiseError(AssertionError):
@@ -112,7 +133,7 @@ class Promises:
         match event.told:
             case Told.ASKED_ADD:
                 for entry_id, entry in event.entries:
-                    ledger.sent.setdefault((event.origin_term, entry_id), []).append(entry)
+                    ledger.send((event.origin_term, entry_id), entry)
             case Told.ADDED:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
@@ -140,6 +161,11 @@ class Promises:
                 ledger.term = max(ledger.term, event.term)
             case Told.LAC:
                 ledger.lac = max(ledger.lac, event.value)
+            case Told.ASKED_TRUNCATE:
+                ledger.truncate(event.value, event.term)
+            case Told.TRUNCATED:
+                ledger.gone |= ledger.leaving.pop((event.value, event.term), set())
+                ledger.term = max(ledger.term, event.term)
             case Told.ASKED_DELETE:
                 ledger.deleting = True
             case Told.DELETED:
@@ -227,6 +253,11 @@ def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> N
             raise BrokenPromiseError(
                 f"entry {entry_id} of ledger {ledger_id} was acknowledged and {how} ({len(entry)} bytes)"
             )
+    if returned := sorted(promise.gone & found.keys()):
+        term, entry_id = returned[0]
+        raise BrokenPromiseError(
+            f"entry {entry_id} of ledger {ledger_id} in term {term} was truncated and is back"
+        )
     if promise.fenced and (info is None or not info["fenced"]):
         raise BrokenPromiseError(f"the fence of ledger {ledger_id} is gone")
     if promise.term and (info is None or info["term"] < promise.term):

@@ -14,13 +14,12 @@ from quire.core.ids import ID_MAX
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.rebuild import rebuild
-from quire_testing.crash.bookie_run import CLUSTER, DIRECTORY, NAME, SMALL, BookieRun
+from quire_testing.crash.bookie_run import CLUSTER, DIRECTORY, NAME, ROLL_BYTES, SMALL, BookieRun
+from quire_testing.crash.stream_workloads import dead_take_overs, take_overs, truncations
 from quire_testing.kit.disk import Stopped
 
 Work = Callable[[BookieRun], None]
 SIZES = (1, 100, 500, 1000, 3000, 4096, 9000, 20_000)
-ROLL_BYTES = 12_000
-"""Entries of this size fill a segment with nine of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +90,6 @@ def fences(run: BookieRun) -> None:
     run.settle()
     run.add(1, 3, count=2, size=600, recovery=True)
     run.fence(3, term=6)
-    run.settle()
-
-
-def take_overs(run: BookieRun) -> None:
-    """A stream whose writers leave entries of the same ids in several terms, in segments that others fill."""
-    for term in range(1, 5):
-        first = 3 * term
-        run.add(1, first, count=5, size=300, lac=first - 1, term=term)
-        run.add(2, term, size=ROLL_BYTES)
-        run.settle()
-        run.fence(1, term=term + 1)
-        run.flush()
-        run.add(1, first, count=3, size=300, recovery=True, term=term + 1, origin_term=term)
-        run.add(1, first + 1, size=100, lac=first, term=term)  # a writer that has not heard of it
-        run.add(2, 10 + term, size=ROLL_BYTES)
-        run.settle()
-        if term == 2:
-            run.kill()
-            run.add(1, first + 3, size=400, lac=first + 2, term=term)
-            run.settle()
-    run.delete(2)
-    run.settle()
-    run.reclaim()
-    run.add(1, 15, count=2, size=100, lac=14, term=5)
     run.settle()
 
 
@@ -448,6 +423,8 @@ WORKLOADS = (
     DiskWorkload("many ledgers", many_ledgers),
     DiskWorkload("fences", fences),
     DiskWorkload("take-overs", take_overs),
+    DiskWorkload("truncations", truncations),
+    DiskWorkload("dead take-overs", dead_take_overs),
     DiskWorkload("lacs", lacs),
     DiskWorkload("rolls", rolls),
     DiskWorkload("deletes and reclaim", deletes),

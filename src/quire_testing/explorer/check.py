@@ -30,6 +30,7 @@ from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges, led, replayed, state_rows, transcript
 from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.stream_tale import tale
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
@@ -60,6 +61,13 @@ class Check:
     def text(self) -> str:
         """The counterexample as a transcript."""
         return transcript(self.header, self.result.path, self.result.violation, self.rows)
+
+    @property
+    def tale(self) -> list[str]:
+        """A stream's counterexample in a few sentences, as the published documents tell theirs; nothing of others."""
+        if self.result.violation is None or not isinstance(self.world, StreamWorld):
+            return []
+        return tale(self.world, self.result.path, self.result.violation)
 
     @property
     def rows(self) -> list[tuple[str, str]]:

@@ -149,6 +149,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(2, 2, 2, 1),
     StreamConfiguration(),
     StreamConfiguration(3, entries=0, repairers=1, changed=True),
+    StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=1, changed=True, fencing=True),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
@@ -174,6 +175,7 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, lost_swaps=1, fencing=True),
     StreamConfiguration(3, 3, 3, 2, fencing=True),
+    StreamConfiguration(3, entries=0, repairers=1, changed=True, fencing=True),
 )
 """Complete as well, a minute or two each: part of `make full`."""
 
@@ -185,6 +187,10 @@ BOUNDED: Final = (
     (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True), 5_000_000),
     (StreamConfiguration(entries=2, clients=2, take_overs=2, fencing=True), 5_000_000),
+    (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2, fencing=True), 5_000_000),
+    (StreamConfiguration(4, 3, 3, 2, entries=3, in_flight=3, timeouts=2, fencing=True), 5_000_000),
+    (StreamConfiguration(4, 4, 3, 2, entries=2, fencing=True), 5_000_000),
+    (StreamConfiguration(4, repairers=2, changed=True, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 

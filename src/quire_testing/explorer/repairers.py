@@ -55,7 +55,7 @@ SEEN: Final = {
 }
 """The fields that `seen` looks at. Of what a repair reports only that is state which a later input reads."""
 NOT_SEEN: Final = {
-    RepairMachine: "_accepted _found _limits _rules _sources out",
+    RepairMachine: "_accepted _found _limits rules _sources out",
     RepairPlan: "rules",
 }
 """Those that are the same for every repair, and what is found anew from the lists; a test holds both against the fields."""

@@ -90,11 +90,18 @@ def replayed(world: Explorable, steps: Sequence[tuple[str, tuple[str, ...]]]) ->
 
 
 def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
-    """The path that these commands lead along, each with whatever is said then."""
+    """The path that these commands lead along, each with whatever is said then; behind ` | ` may stand a line that is."""
     path: list[tuple[Any, Any]] = [(None, world.initial())]
     for command in commands:
-        moves = world.successors(path[-1][1])
-        path.append(next(move for move in moves if f"{move[0].actor}: {move[0].command}" == command))
+        wanted, _, line = command.partition(" | ")
+        path.append(
+            next(
+                move
+                for move in world.successors(path[-1][1])
+                if f"{move[0].actor}: {move[0].command}" == wanted
+                and (not line or line in map(str.strip, move[0].said))
+            )
+        )
     return path
 
 

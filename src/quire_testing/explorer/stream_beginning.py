@@ -2,6 +2,7 @@
 
 It is what comes of this: the first client appends entry 0, which only the bookie that is the spare now has stored. The second
 takes the stream over without that bookie, and has its own entry 0 acknowledged. Then it replaces the last bookie by the spare.
+Where terms only fence its entry 0 is the no-op, the acknowledged one is entry 1, and the spare has two of the first client.
 
 Source: docs/protocol/streams.md, "An entry's name".
 """
@@ -39,16 +40,20 @@ def changed(
     spare = c.ensemble
     opened = created.taken_over(2, 2).opened(NO_ENTRY, created.fragments)
     ensemble = [*opened.last_fragment.ensemble[:-1], bookie_name(spare)]
-    record = opened.with_ensemble(1, ensemble)
+    last = int(c.fencing)
+    record = opened.with_ensemble(last + 1, ensemble)
     bookies = [StreamBookie()] * c.bookies
     for number in range(c.ensemble + 1):
         term = 1 if number == spare else 2
-        add = ("add", min(number, c.ensemble - 1), 1, 0, 0, NO_ENTRY, term)
+        add = ("add", min(number, c.ensemble - 1), 1, 0, last, NO_ENTRY, term)
         bookies[number], _, _ = world.bookie_driver.deliver(bookies[number], 0, add, waits=False)
-    first = driver.with_past(driver.nobody(), (Written(1, 0, 0),))
+    if c.fencing:
+        join = ("truncate", c.ensemble - 1, spare, last + 1, False, NO_ENTRY, 2)
+        bookies[spare], _, _ = world.bookie_driver.deliver(bookies[spare], 0, join, waits=False)
+    first = driver.with_past(driver.nobody(), (Written(1, 0, last),))
     second = driver.with_past(
-        driver.writing(replace(driver.nobody(), begun=1), TakenOver(record, 0, 0, 1, ())),
-        (Written(2, 0, 0),),
-        acked=((0, 2),),
+        driver.writing(replace(driver.nobody(), begun=1), TakenOver(record, 0, last, last + 1, ())),
+        (Written(2, last, last),),
+        acked=((last, 2),),
     )
     return record, bookies, [first, second, *[driver.nobody()] * (c.clients - 1)]

@@ -10,6 +10,7 @@ Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
@@ -179,6 +180,24 @@ class StreamBookies:
             for entry, origin in zip(range(first, last + 1), origins, strict=True)
             if residues >> entry % period & 1
         ]
+
+    def raised(self, state: StreamBookie, term: int) -> tuple[StreamBookie, Answer]:
+        """It takes a term for a client that repairs, and refuses one that is lower than its own."""
+        machine = self.machine(state)
+        ready = machine.raise_term(key=KEY, token=0, digest_type=0, term=term)
+        if ready.answer is not Answer.OK:
+            return state, ready.answer
+        return self._saved(state, machine, ready), Answer.OK
+
+    def without_others(self, state: StreamBookie, dirty: Sequence[tuple[int, int, int]]) -> StreamBookie:
+        """It drops what has another origin term under some ids: (first, last, the one that stays)."""
+        drops = self._rules.copy_drops_others
+        kept = tuple(
+            (entry, origin)
+            for entry, origin in state.entries
+            if not any(first <= entry <= last and drops(origin, stays) for first, last, stays in dirty)
+        )
+        return state._replace(entries=kept)
 
     def clear_limbo(self, state: StreamBookie, lsn: int) -> tuple[StreamBookie, Answer]:
         """A client ends the doubt that it saw before it filled the bookie."""

@@ -169,6 +169,10 @@ class StreamDriver(LedgerWriterDriver):
                 (bookie, request if request == ("drop",) else (*request, term))
                 for bookie, request in running.sends[before:]
             ]
+            if isinstance(effect, e.SlotReturned) and self._switches.returning_truncates:
+                number, begin = bookie_number(effect.bookie), machine.swap.record.last_fragment.first_entry
+                truncate = ("truncate", int(effect.slot), number, int(begin), False, NO_ENTRY, term)
+                running.sends.append((number, truncate))
             return
         record, term = machine.record, machine.term
         if isinstance(effect, e.SendLacRead):

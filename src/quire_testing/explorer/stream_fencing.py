@@ -69,18 +69,19 @@ def _of_acknowledged(
 
 
 def _of_the_last_fragment(record: LedgerMetadata, bookies: Sequence[StreamBookie]) -> Iterator[Found]:
-    """U6: every bookie of the last fragment heard of the term, and has nothing of an older one from its first id on."""
+    """U6: every bookie of the last fragment heard of the term, and has nothing of an older one from its first id on.
+
+    Who joined a later fragment has truncated from that one on, and keeps what is none of its share.
+    """
     opened = record.ranges[-1]
+    first = max(opened.first_entry, record.last_fragment.first_entry)
     for name in record.last_fragment.ensemble if opened.term > 1 else ():
         bookie = bookies[bookie_number(name)]
         if bookie.known.term < opened.term and not bookie.losses:
             yield "U6", f"term {opened.term} is open, and {name} is in term {bookie.known.term}"
         for entry, origin in bookie.entries:
-            if entry >= opened.first_entry and origin < opened.term:
-                yield (
-                    "U6",
-                    f"term {opened.term} is open from {opened.first_entry}, {name} holds {entry} of term {origin}",
-                )
+            if entry >= first and origin < opened.term:
+                yield ("U6", f"term {opened.term} is open, {name} holds {entry} of term {origin}")
 
 
 def _of_what_is_kept(record: LedgerMetadata, bookies: Sequence[StreamBookie]) -> Iterator[Found]:

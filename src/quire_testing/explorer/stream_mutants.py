@@ -5,6 +5,7 @@ Source: docs/protocol/streams.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from quire.core.answers import Answer
@@ -12,6 +13,7 @@ from quire.core.ledger_metadata import LedgerState
 from quire.core.rules import confirms
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.switches import SHIPPED
 
 READ_BESIDE: Final = StreamConfiguration(readers=1, explicit_lac=True)
 
@@ -171,6 +173,77 @@ ONE_NO_OP: Final = (
 )
 """b1 has two entries of the first writer, b0 the no-op of a take-over that got no further; the next one begins."""
 
+ONE_RECOVERED: Final = (
+    "client 0: append 1",
+    "b0: takes add 0..0 lac=-1 in term 1 from client 0",
+    "client 0: hears OK to add 0..0 lac=-1 in term 1 from b0",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1]",
+    "store: takes v0: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1] from client 1",
+    "client 1: hears written v1",
+    "b0: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b0",
+    "b1: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b1",
+    "b0: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has [0] of term 1, vouches through 0 from b0",
+    "b0: takes recovery add 0..0 lac=-1 of term 1 in term 2 from client 1",
+    "client 1: hears OK to recovery add 0..0 lac=-1 of term 1 in term 2 from b0",
+    "b1: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "b1: takes recovery add 0..0 lac=-1 of term 1 in term 2 from client 1",
+)
+"""The second client has recovered the acknowledged entry of the first, and writes behind its no-op on the same two bookies."""
+
+NOT_HEARD_OF_IT: Final = (
+    "client 0: append 1",
+    "client 0: lost b1",
+    "b2: takes truncate 0 lac=-1 in term 1 from client 0",
+    "client 0: hears OK to truncate 0 lac=-1 in term 1 from b2",
+    "store: takes v0: OPEN term 1, ranges 1>0; 0:[b0 b2] from client 0",
+    "client 0: hears written v1",
+    "b2: takes add 0..0 lac=-1 in term 1 from client 0",
+    "client 0: lost b2",
+    "b1: takes add 0..0 lac=-1 in term 1 from client 0",
+    "client 0: hears OK to add 0..0 lac=-1 in term 1 from b1",
+    "b1: takes truncate 0 lac=-1 in term 1 from client 0",
+    "client 0: hears OK to truncate 0 lac=-1 in term 1 from b1",
+    "store: takes v1: OPEN term 1, ranges 1>0; 0:[b0 b1] from client 0",
+    "client 0: hears written v2",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1]",
+    "store: takes v2: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1] from client 1",
+    "client 1: hears written v3",
+    "b0: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b0",
+    "b0: takes fence, read 0..0 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..0 of term 0 in term 2: has nothing, vouches through 0 from b0",
+    "client 1: gives up no-op 0, truncate 0 lac=-1 in term 2 at b1",
+    "client 2: takes over with IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1]",
+    "store: takes v3: IN_RECOVERY term 3, ranges 1>0; 0:[b0 b1] from client 2",
+    "client 2: hears written v4",
+    "b1: takes fence, read lac in term 3 from client 2",
+    "client 2: hears OK to fence, read lac in term 3: lac -1 from b1",
+    "b1: takes fence, read 0..0 of term 0 in term 3 from client 2",
+    "client 2: hears OK to fence, read 0..0 of term 0 in term 3: has [0] of term 1, vouches through 0 from b1",
+    "b1: takes recovery add 0..0 lac=-1 of term 1 in term 3 from client 2",
+    "client 2: hears OK to recovery add 0..0 lac=-1 of term 1 in term 3 from b1",
+    "b0: takes fence, read lac in term 3 from client 2",
+    "b0: takes fence, read 0..0 of term 0 in term 3 from client 2",
+    "b0: takes recovery add 0..0 lac=-1 of term 1 in term 3 from client 2",
+    "client 2: hears OK to fence, read 0..0 of term 0 in term 3: has nothing, vouches through 0 from b0",
+    "client 2: hears OK to recovery add 0..0 lac=-1 of term 1 in term 3 from b0",
+    "b1: takes fence, read 1..1 of term 0 in term 3 from client 2",
+    "client 2: hears OK to fence, read 1..1 of term 0 in term 3: has nothing, vouches through 1 from b1",
+    "b0: takes fence, read 1..1 of term 0 in term 3 from client 2",
+    "b0: takes no-op 1, truncate 1 lac=-1 in term 3 from client 2",
+    "client 2: hears OK to no-op 1, truncate 1 lac=-1 in term 3 from b0",
+    "client 2: gives up no-op 1, truncate 1 lac=-1 in term 3 at b1 | chosen 1=b3",
+    "b3: takes no-op 1, truncate 1 lac=-1 in term 3 from client 2",
+    "client 2: hears OK to no-op 1, truncate 1 lac=-1 in term 3 from b3",
+    "store: takes v4: OPEN term 3, ranges 1>0 3>1; 0:[b0 b1] 1:[b0 b3] from client 2",
+    "client 2: hears written v5",
+)
+"""b2 has the first client's entry, as it should, in term 1, and the second's truncation is on its way to it. The third kept that
+entry, in a fragment that it has left behind: b0 and b1 have it there, and know the third term."""
+
 FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
     with_rules(
         "D6",
@@ -218,5 +291,28 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "U3",
         truncate_takes=lambda origin, term: True,
     ),
+    with_rules(
+        "X51",
+        "copies are made without raising the target's term",
+        StreamConfiguration(4, clients=2, take_overs=2, timeouts=4, repairers=1, fencing=True),
+        "U8",
+        begin=NOT_HEARD_OF_IT,
+        list_takes_term=lambda: False,
+    ),
+    with_rules(
+        "good-entries-go",
+        "what a bookie has under the copy's own origin term goes before the copy as well",
+        StreamConfiguration(3, entries=2, take_overs=0, timeouts=1, repairers=1, fencing=True),
+        "U3",
+        copy_drops_others=lambda origin, named: True,
+    ),
+    Mutant(
+        "absent-truncates",
+        "the bookie of an absent slot that returns truncates the fragment",
+        replace(SHIPPED, returning_truncates=True),
+        StreamConfiguration(ack_quorum=1, timeouts=2, fencing=True),
+        "U3",
+        begin=ONE_RECOVERED,
+    ),
 )
-"""Where terms only fence. Only the explorer has them: no program takes such a stream over yet."""
+"""Where terms only fence."""

@@ -34,8 +34,8 @@ class StreamConfiguration:
         readers: clients that read, each with the record that it read once.
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
         repairers: clients that repair what is decided, each once.
-        changed: it begins in term 2: entry 0 is acknowledged in a fragment that is decided, of which the first spare is
-            no member; that one has an entry 0 of term 1, which nobody acknowledged.
+        changed: it begins in term 2: entry 0, or behind a no-op entry 1, is acknowledged in a fragment that is decided, of
+            which the first spare is no member; that one has an entry of the same id of term 1, which nobody acknowledged.
         fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
     """
 

@@ -12,6 +12,7 @@ from quire.core.transcript import record_text
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.stream_bookies import value_at
+from quire_testing.explorer.stream_fencing import members_of
 from quire_testing.explorer.stream_parts import StreamReader
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def reads(world: StreamWorld, state: State, which: int) -> Iterator[Move]:
                 command = f"hears LAC {lac} of term {lac_term}, reads the record"
                 yield _reader_move(world, state, which, after, command, name)
         for entry in range(reader.lac + 1):
+            if reader.record.only_fences and number not in members_of(reader.record, entry):
+                continue  # an id alone is not the entry's name: only those are asked that the record names
             value = value_at(bookie, entry, reader.record)
             if value is not None and value not in reader.seen:
                 after = reader._replace(seen=tuple(sorted({*reader.seen, value})))

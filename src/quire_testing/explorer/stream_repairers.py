@@ -16,7 +16,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.repair_effects import CopyRange, RepairOutcome, RepairStatus
-from quire.core.replica import ReplicaList
+from quire.core.replica import ReplicaList, dirty_parts
 from quire.core.shares import HeldInterval
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import entries_text
@@ -72,8 +72,7 @@ class StreamRepairs:
             return
         if machine.status in LISTS:
             for name in sorted(machine.plan.awaited):
-                work = partial(driver.listed, who, name, self.listed(self._bookie(state, name)))
-                moves += self._steps(state, client, f"lists {name}", "list", work)
+                moves += self._lists(state, client, who, name)
         elif machine.status is RepairStatus.CLEARING:
             for name in sorted(machine.plan.awaited):
                 moves += self._ends_limbo(state, client, who, name)
@@ -101,6 +100,20 @@ class StreamRepairs:
         world = self._world
         done = [world.done(client, outcome, command, kind=kind) for outcome in work()]
         return [(each[0], world.after(list(state), client, each)) for each in done]
+
+    def _lists(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
+        """A bookie lists its entries; where terms only fence it takes the record's term first, and drops what others left."""
+        world, number = self._world, bookie_number(name)
+        record, bookie = who.machine.plan.record, self._bookie(state, name)
+        answer = Answer.OK
+        if record.only_fences and world.rules.list_takes_term():
+            bookie, answer = world.bookie_driver.raised(bookie, record.term)
+            if answer is Answer.OK:
+                dirty = dirty_parts(self.listed(bookie).held, record, world.rules)
+                bookie = world.bookie_driver.without_others(bookie, dirty)
+        told = self.listed(bookie) if answer is Answer.OK else ReplicaList(answer)
+        new = (*state[:number], world.bookies.number(bookie), *state[number + 1 :])
+        return self._steps(new, client, f"lists {name}", "list", partial(self.driver.listed, who, name, told))
 
     def listed(self, bookie: StreamBookie) -> ReplicaList:
         """What a bookie says that it holds, entry by entry; one that has heard of nothing has no ledger."""

@@ -29,7 +29,8 @@ STREAM_INVARIANTS: Final = {
     "U3": "readable: the ranges name every acknowledged entry, and Qa bookies of its write set hold it (after a loss, one)",
     "U4": "the record's term never falls, no bookie's term is above it or falls, no writer closes the stream unasked",
     "U5": "at most one client is in a term: recovers, or writes, or changes the record",
-    "U6": "where terms only fence, OPEN: on no bookie of the last fragment is an entry of an older term at or above its first id, or its term lower",
+    "U6": "where terms only fence, OPEN: on no bookie of the last fragment is an entry of an older term at or above the first id "
+    "of the term and of the fragment, or its term lower",
     "U7": "a reader of any term sees, of each writer, a prefix of what it wrote",
     "U8": "OPEN: every id below the last range's first entry is on Qa bookies under its origin term (no lost disk)",
     "I5": "order: callers hear of their entries without a gap; no LAC falls",

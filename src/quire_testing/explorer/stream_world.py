@@ -231,8 +231,8 @@ class StreamWorld:
                     for outcome in self.driver.lost(who, slot, name):
                         done = self.done(client, outcome, f"lost {name}", kind="timeout")
                         moves.append((done[0], self.after(list(spent), client, done)))
-                if who.joining:
-                    self._gives_up(spent, client, moves)
+                if who.joining:  # adds are given up with their bookie
+                    self._gives_up(spent, client, moves, ("truncate",))
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
@@ -267,7 +267,7 @@ class StreamWorld:
             done = self.done(client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}")
             moves.append((done[0], self.after(list(state), client, done)))
 
-    def _gives_up(self, state: State, client: int, moves: list[Move]) -> None:
+    def _gives_up(self, state: State, client: int, moves: list[Move], kinds: tuple[str, ...] = ()) -> None:
         who = self.clients.parts[state[self.at.client + client]]
         for bookie in range(self.n):
             place = self.at.link + client * self.n + bookie
@@ -275,7 +275,7 @@ class StreamWorld:
             outstanding = [request for request, waits in link.requests if waits]
             outstanding += [reply[0] for reply in link.replies]
             for request in outstanding:
-                if not self.driver.waits_for(who, request):
+                if (kinds and request[0] not in kinds) or not self.driver.waits_for(who, request):
                     continue
                 new = list(state)
                 new[place] = self.links.number(link.given_up(request))

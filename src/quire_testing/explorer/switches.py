@@ -27,9 +27,11 @@ class Switches:
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
+        returning_truncates: where terms only fence, the bookie of an absent slot that returns is sent a truncation of the
+            fragment, as if it joined.
     """
 
-    faults: ClassVar[frozenset[str]] = frozenset({"blind_closes", "blind_lists"})
+    faults: ClassVar[frozenset[str]] = frozenset({"blind_closes", "blind_lists", "returning_truncates"})
     rules: Rules = RULES
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
@@ -41,6 +43,7 @@ class Switches:
     bookie: type[BookieLedgerMachine] = BookieLedgerMachine
     blind_closes: bool = False
     blind_lists: str = ""
+    returning_truncates: bool = False
 
     def targets(self) -> dict[str, str]:
         """What differs from what ships: the name of a shipped rule or machine, or "fault of the world", by field or rule."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
+from quire.core.terms import NO_TERM
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import LacItem
@@ -92,10 +94,14 @@ def _request_of_stream(asked: native.Request) -> Request:
             share = (run.period, run.residues, asked.lac)
             return ("put", 0, 0, run.first, run.last, *share, origins, asked.term)
         return ("add", 0, 0, run.first, run.last, asked.lac, asked.term)
+    if asked.kind is Kind.TRUNCATE:
+        first, *_ = native_bodies.decode_truncate(asked.body)
+        return ("truncate", 0, 0, first, False, asked.lac, asked.term)
     if asked.kind is Kind.READ_LAC:
         return ("fence", 0, asked.term)
     if asked.kind is Kind.READ:
         first, last, _, origin = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
+        origin = NO_TERM if origin == native_bodies.BY_ID else origin
         recovers = bool(asked.flags & Flag.RECOVERY)
         return ("read" if recovers else "look", 0, first, last, fences, origin, asked.term)
     if asked.kind is Kind.WRITE_LACS:
@@ -112,24 +118,49 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
         _, _, _, lafr = native_bodies.decode_lac_body(said.body, version=native_hello.VERSION)
         payload = said.lac if lafr == NO_ENTRY else (said.lac, lafr)
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
-        origin = asked.request[5] if len(asked.request) > 5 else native_bodies.ANY_TERM
-        entries = native_bodies.decode_entries(
-            said.body, version=native_hello.VERSION, origin_term=origin or native_bodies.ANY_TERM
-        )
+        of_stream = len(asked.request) > 5
+        origin = asked.request[5] or native_bodies.BY_ID if of_stream else native_bodies.ANY_TERM
+        entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION, origin_term=origin)
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
         payload = (ids, entries.vouched_through, tuple(entries.unknown))
+        if origin == native_bodies.BY_ID:
+            payload = (*payload, tuple(run.origin_term for run in entries.runs for _ in run.ids()))
     return Said(frame, asked.number, (asked.request, said.answer, payload))
 
 
+def as_one(one: Sent, other: Sent) -> Sent | None:
+    """A truncation with its no-op, which are two frames of one connection and one request of the explorer; None: they are not.
+
+    What is put in the sender's own term is its no-op: everything that is recovered is of an earlier one.
+    """
+    truncates, puts = (one, other) if one.request[0] == "truncate" else (other, one)
+    if (truncates.request[0], puts.request[0]) != ("truncate", "put") or truncates.request[4]:
+        return None
+    *_, first, _, _, term = truncates.request
+    _, _, _, entry, _, _, _, lac, origins, own = puts.request
+    if (entry, origins, own) != (first, (term,), term):
+        return None
+    return Sent(one.frame + other.frame, one.number, ("truncate", 0, 0, first, True, lac, term))
+
+
+def answer_of_both(frames: Sequence[bytes], asked: Sent) -> Said:
+    """What a bookie says to a truncation and its no-op: the first refusal, if one is refused."""
+    said = [native.decode_answer(memoryview(frame)).answer for frame in frames]
+    answer = next((each for each in said if each is not Answer.OK), Answer.OK)
+    return Said(b"".join(frames), asked.number, (asked.request, answer, None))
+
+
+_TRUNCATES = re.compile(r"(truncate \d+) lac=-?\d+")
 _SHARE = re.compile(r"recovery add (\d+)\.\.(\d+)(?: classes \[([\d, ]*)\] of (\d+))?")
 
 
 def plain(text: str) -> str:
     """A request or a response by the entries that it is about.
 
-    A striped run on the wire names the classes that it has entries of, the machine's effect all that its bookie stores.
+    A striped run on the wire names the classes that it has entries of, the machine's effect all that its bookie stores. A
+    truncation has no LAC there, the no-op behind it has.
     """
-    return _SHARE.sub(_entries, text)
+    return _TRUNCATES.sub(r"\1", _SHARE.sub(_entries, text))
 
 
 def _entries(found: re.Match[str]) -> str:

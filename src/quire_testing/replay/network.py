@@ -12,7 +12,7 @@ from typing import Any
 from quire.net.channel import SIGN_OF_LIFE
 from quire.wire import native_hello
 from quire_testing.kit.transport import MemoryTransport
-from quire_testing.replay.frames import Said, Sent, answer_of, number_of, request_of
+from quire_testing.replay.frames import Said, Sent, answer_of, answer_of_both, as_one, number_of, request_of
 
 
 class ScriptedTransport(MemoryTransport):
@@ -71,6 +71,7 @@ class Line:
         self._asking = _Splitter(self.bookie, self._took_request)
         self._answering = _Splitter(self.client, self._took_answer)
         self._known: dict[int, Sent] = {}
+        self._halves: dict[int, list[bytes]] = {}
 
     def text_of(self, number: int) -> str:
         """What was asked under a number, as transcripts write it."""
@@ -89,12 +90,25 @@ class Line:
             self.client.protocol.heard = True  # schedules know connections that break, none that are silent
             return
         self._known[sent.number] = sent
-        if not self.cut:
-            self.requests.append(sent)
+        if self.cut:
+            return
+        both = as_one(self.requests[-1], sent) if self.requests else None
+        if both is not None:
+            self._known[self.requests.pop().number] = self._known[sent.number] = sent = both
+            self._halves[both.number] = []
+        self.requests.append(sent)
 
     def _took_answer(self, frame: bytes) -> None:
-        if not self.cut:
-            self.answers.append(answer_of(frame, self._known[number_of(frame)]))
+        if self.cut:
+            return
+        asked = self._known[number_of(frame)]
+        halves = self._halves.get(asked.number)
+        if halves is None:
+            self.answers.append(answer_of(frame, asked))
+            return
+        halves.append(frame)
+        if len(halves) == 2:
+            self.answers.append(answer_of_both(halves, asked))
 
     def _client_gone(self) -> None:
         self.cut = True

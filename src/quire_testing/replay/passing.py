@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from quire_testing.replay.bookies import Bookie
-from quire_testing.replay.clients import Program, Writer
+from quire_testing.replay.clients import Program
 from quire_testing.replay.frames import Sent
 from quire_testing.replay.network import Line, ReplayNetwork
+
+DURABLE: Final = ("clear_limbo", "fence", "truncate")
+"""Requests that are answered once what they change is durable."""
 
 
 class ImpossibleStepError(Exception):
@@ -45,7 +48,7 @@ class Passing:
                 line.requests.remove(sent)
                 program.give_up(bookie.name, partial(_is_number, sent.number))
 
-    def is_back(self, writer: Writer, name: str, bookies: Iterable[Bookie]) -> None:
+    def is_back(self, writer: Program, name: str, bookies: Iterable[Bookie]) -> None:
         """A bookie answers the writer's probe, and no other does in time.
 
         Raises:
@@ -75,11 +78,11 @@ class Passing:
 
 def _passes(program: Program, bookie: Bookie, line: Line, sent: Sent) -> None:
     line.requests.remove(sent)
-    bookie.take(line.bookie.feed, sent, at_once=sent.request[0] == "clear_limbo")
+    bookie.take(line.bookie.feed, sent, at_once=sent.request[0] in DURABLE)
     program.hear(line, line.answers.pop())
 
 
-def _probes(writer: Writer, bookie: str, line: Line) -> list[Sent]:
+def _probes(writer: Program, bookie: str, line: Line) -> list[Sent]:
     """What the writer asked an absent bookie now; an earlier probe that was given up may still be on its way."""
     return [s for s in line.requests if s.request == ("info",) and writer.awaits(bookie, s.number)]
 

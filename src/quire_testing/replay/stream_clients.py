@@ -19,7 +19,7 @@ from quire.client.machines import Machines
 from quire.client.take_over import StreamTakeOver
 from quire.client.writer import LedgerWriter
 from quire.core.effects import TakenOver
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.writer_state import Hole
 from quire.metadata.streams import StreamStore
@@ -27,7 +27,7 @@ from quire_testing.explorer.stream_bookies import Value
 from quire_testing.explorer.stream_clients import StreamClient, Written
 from quire_testing.explorer.stream_parts import StreamReader
 from quire_testing.kit.stepped import StepClock
-from quire_testing.replay.clients import BY_STEPS, Program, ThenFirst, not_heard
+from quire_testing.replay.clients import BY_STEPS, LOOK_MS, Program, ThenFirst, not_heard
 
 LAC_MS = 1000
 """After so long a LAC is sent that no add has carried: a step lets the time pass."""
@@ -115,6 +115,38 @@ class StreamLeader(Program):
         term = self.written[-1].term
         self._futures.append((term, self.act(lambda: writer.append_nowait(b"x"))))
         self.written = (*self.written[:-1], replace(self.written[-1], lap=self.written[-1].lap + 1))
+
+    def look(self) -> None:
+        """The time of its timer has come: it looks for bookies.
+
+        Raises:
+            LookupError: it waits for no time.
+        """
+        writer = self.writer
+        if writer is None or writer._timer is None:
+            raise LookupError("timer")
+        writer._timer.cancel()
+        assert isinstance(writer._clock, StepClock)
+        writer._clock.ms += LOOK_MS
+        self.act(writer._timer_fired)
+
+    @property
+    def ensemble(self) -> Sequence[BookieId]:
+        """The bookies that it sends to, or would."""
+        return () if self.writer is None else self.writer._machine.ensemble
+
+    @property
+    def absent(self) -> list[BookieId]:
+        """The bookies of its absent slots."""
+        return [] if self.writer is None else [self.ensemble[slot] for slot in self.writer._machine.absent]
+
+    def truncate(self, bookie: BookieId) -> None:
+        """Have a bookie truncate the fragment: what no program does when a bookie returns to its slot."""
+        writer = self.writer
+        assert writer is not None
+        first = int(writer._machine.swap.record.last_fragment.first_entry)
+        work = self.act(lambda: self.loop.create_task(self.bookies.truncate(bookie, writer.access, first)))
+        work.add_done_callback(not_heard)
 
     @property
     def waits_for_stragglers(self) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from quire.client.context import ClientContext
 from quire.client.machines import Machines
@@ -26,6 +26,9 @@ from quire_testing.replay.frames import LISTS
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.repairers import ScriptedRepair
 from quire_testing.replay.stream_clients import PlainStreamRecords
+
+TERMS: Final = ("fence", "truncate")
+"""What goes before a list where terms only fence: a bookie takes the record's term, and drops what other terms left."""
 
 
 class StreamRepairer(Program):
@@ -87,7 +90,7 @@ class StreamRepairer(Program):
             kind = ListReplica if asks[1] else EndLimbo
             name = asks[1] or asks[2]
             self._ask(lambda each: isinstance(each, kind) and each.bookie == name)
-            kinds = LISTS if asks[1] else ("clear_limbo",)
+            kinds = (*LISTS, *TERMS) if asks[1] else ("clear_limbo",)
             self.passing.answer(self, kinds, [each for each in self.bookies_of() if each.name == name])
         else:
             return False

@@ -10,28 +10,25 @@ Source: docs/testing-coverage.md, "Replay: the programs go where the explorer go
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from quire.client.access import LedgerAccess
 from quire.client.machines import Machines
 from quire.client.outgoing import SlotConnection
 from quire.client.recovery import STRAGGLER_WAIT_MS
+from quire.client.take_over import AWAITED_PAUSE_MS
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rereplication import RepairMachine
 from quire.core.take_over import TakeOverMachine
-from quire.core.terms import origin_of
 from quire.core.transcript import record_text
 from quire.core.writer_state import WriterLimits
 from quire.metadata.keys import STREAMS, stream_key
-from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Create, VersionConflictError
-from quire.metadata.streams import StreamStore
 from quire.wire.stream_metadata import encode_stream
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.invariants import Violation
@@ -54,6 +51,7 @@ from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.store import ScriptedStore
 from quire_testing.replay.stream_bookies import StreamBookieProgram
 from quire_testing.replay.stream_clients import LAC_MS, ReadingClient, StreamLeader
+from quire_testing.replay.stream_reading import StreamReading
 from quire_testing.replay.stream_repairers import StreamRepairer
 
 
@@ -86,6 +84,8 @@ class StreamPlay:
             )
             for number in range(c.bookies)
         ]
+        for bookie in self.bookies:
+            bookie.only_fences = c.fencing
         named = list(enumerate(script.names))
         self.leaders = [self._client(StreamLeader, *each) for each in named[: script.leaders]]
         self.repairers = [self._client(StreamRepairer, *each) for each in named[script.leaders :]]
@@ -96,7 +96,9 @@ class StreamPlay:
             self._client(ReadingClient, len(self.programs) + number, name)
             for number, name in enumerate(script.reader_names)
         ]
+        self.reading = StreamReading(self.passing, self.bookies, switches.rules, self.space)
         self.begun = [0] * len(self.leaders)
+        self.coming: Sequence[Label] = ()
         self.store = StreamStoreState(*self._created())
         for program in (*self.programs, *self.readers):
             program.store.scripted = not isinstance(program, ReadingClient)
@@ -163,9 +165,8 @@ class StreamPlay:
         if re.fullmatch(r"b\d+", actor):
             return self._bookie(self.bookies[int(actor[1:])], command)
         if actor in self.script.reader_names:
-            self._reads(self.readers[self.script.reader_names.index(actor)], command)
+            self.reading.step(self.readers[self.script.reader_names.index(actor)], command)
             return []
-        chosen = re.findall(r"=(\S+)", " ".join(line for line in label.said if line.startswith("   chosen ")))
         program = self.programs[self.script.names.index(actor)]
         if isinstance(program, StreamRepairer):
             if not program.do(command):
@@ -173,7 +174,7 @@ class StreamPlay:
             self.stage.settle()
             return []
         leader = program
-        leader.bookies.spares = [BookieId(name) for name in chosen]
+        leader.bookies.spares = _chosen(label)
         self._leader(leader, command)
         self.stage.settle()
         if leader.waits_for_stragglers:
@@ -196,8 +197,35 @@ class StreamPlay:
             )
         elif "the length of" in command:
             self.passing.answer(leader, ("look",), self.bookies)
+        elif command == "waited for bookies":
+            self.stage.advance(AWAITED_PAUSE_MS)
+        elif command == "timer":
+            leader.bookies.spares = self._found_next(leader)
+            leader.look()
+        elif command.startswith("found"):
+            self._found(leader, command)
         else:
             self._common(leader, command)
+
+    def _found_next(self, leader: StreamLeader) -> list[BookieId]:
+        """What a writer that looks for bookies will find: it looks in the step in which its timer fires."""
+        found = next(
+            (each for each in self.coming if each.actor == leader.name and each.kind == "found"), None
+        )
+        if found is None or not found.command.startswith("found a spare"):
+            return leader.absent  # they are asked, and the response is a step
+        return _chosen(found) or [
+            each for each in (BookieId(bookie.name) for bookie in self.bookies) if each not in leader.ensemble
+        ]
+
+    def _found(self, leader: StreamLeader, command: str) -> None:
+        """What a writer found that looked for bookies. A spare it has chosen already."""
+        back = re.fullmatch(r"found (b\d+) back", command)
+        if back is None:
+            return
+        if self._switches.returning_truncates:
+            leader.truncate(BookieId(back[1]))
+        self.passing.is_back(leader, back[1], self.bookies)
 
     def _common(self, program: StreamLeader | StreamRepairer, command: str) -> None:
         """What leaders and repairers hear alike."""
@@ -228,6 +256,8 @@ class StreamPlay:
             return isinstance(sink, SlotConnection) and not sink.retired
 
         leader.give_up(bookie, wanted)
+        if text.startswith("no-op"):
+            leader.give_up(bookie, wanted)  # both frames of it
 
     def _line(self, program: Program, bookie: str) -> Line:
         line = program.line(bookie)
@@ -338,59 +368,6 @@ class StreamPlay:
         msg = f"{bookie.name} is sent no {text} by {leader.name}"
         raise ImpossibleStepError(msg)
 
-    # --- readers -------------------------------------------------------------------------------------------------------
-
-    def _reads(self, reader: ReadingClient, command: str) -> None:
-        known = reader.reader
-        lac = re.fullmatch(r"hears LAC (\d+) of term (\d+)(, reads the record)?: (b\d+)", command)
-        read = re.fullmatch(r"reads (\d+) of term (\d+): (b\d+)", command)
-        if command.startswith("opens"):
-            reader.opens(self._record())
-        elif lac:
-            self._hears_lac(reader, lac[4])
-        elif read and known.record is not None:
-            entry, bookie = int(read[1]), BookieId(read[3])
-            origin = origin_of(entry, known.record.ranges)
-            access = LedgerAccess.of(known.record)
-            reply = self._asked(
-                reader,
-                lambda: reader.bookies.read(
-                    bookie, access, entry, entry, 1 << 20, origin_term=origin, timeout_ms=SILENT_MS
-                ),
-                "look",
-            )
-            if entry > known.lac or not any(entry in run.ids() for run in reply.runs):
-                raise ImpossibleStepError(command)
-            reader.reader = known._replace(seen=tuple(sorted({*known.seen, (entry, origin)})))
-        else:
-            raise ImpossibleStepError(command)
-
-    def _hears_lac(self, reader: ReadingClient, bookie: str) -> None:
-        known = reader.reader
-        assert known.record is not None
-        access, may_use = LedgerAccess.of(known.record), self._switches.rules.may_use_lac
-        reply = self._asked(
-            reader, lambda: reader.bookies.read_lac(BookieId(bookie), access, timeout_ms=SILENT_MS), "known"
-        )
-        record = known.record
-        if not may_use(reply.lac_term, record):
-            record = self._record()
-        if may_use(reply.lac_term, record):
-            lac = max(known.lac, access.trusted_lac(reply))
-            reader.reader = known._replace(lac=lac, record=record)
-
-    def _asked(self, reader: ReadingClient, ask: Callable[[], Any], kind: str) -> Any:
-        """What one bookie answers, at once."""
-        task: asyncio.Task[Any] = reader.act(lambda: reader.loop.create_task(ask()))
-        self.passing.answer(reader, (kind,), self.bookies)
-        return task.result()
-
-    def _record(self) -> LedgerMetadata:
-        plain_store = StreamStore(MemoryStore(self.space))
-        reading = self.leaders[0].act(lambda: self.leaders[0].loop.create_task(plain_store.read(LEDGER)))
-        record: LedgerMetadata = reading.result()[0]
-        return record
-
     # --- judging -------------------------------------------------------------------------------------------------------
 
     def state(self, like: State) -> State:
@@ -435,6 +412,12 @@ class StreamPlay:
                 raise DriverDiffersError(msg)
 
 
+def _chosen(label: Label) -> list[BookieId]:
+    """The bookies on which a step's choice fell."""
+    said = " ".join(line for line in label.said if line.startswith("   chosen "))
+    return [BookieId(name) for name in re.findall(r"=(\S+)", said)]
+
+
 def _seen(bookie: StreamBookie) -> tuple[object, ...]:
     """What is compared: not what a bookie keeps for a ledger's sake."""
     known: LedgerFacts = bookie.known
@@ -459,9 +442,11 @@ def replay_stream(
     play = StreamPlay(script, switches, stage)
     watch = StreamWatch(script, invariants)
     played = Played()
+    labels = [label for label, _ in path[1:] if label is not None]
     try:
         for number, (label, after) in enumerate(path[1:], 1):
             assert label is not None
+            play.coming = labels[number:]
             try:
                 said = play.do(label)
             except (ImpossibleStepError, LookupError) as error:

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
+from quire.core.terms import StreamMode
 from quire_testing.sim.faults import LINKS, Fault, FaultKind, Phase, draw_faults
 from quire_testing.sim.loop import MS
 from quire_testing.sim.network import NetworkSettings
@@ -35,6 +36,7 @@ class Mix:
         lost: answers of the metadata store that are lost, out of 1024.
         padding: bytes that each entry has more: long entries fill segments.
         guarantee: of its ledgers.
+        mode: of its streams.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Mix:
     lost: int = 0
     padding: int = 0
     guarantee: str | None = None
+    mode: StreamMode = StreamMode.IDENTIFIERS
 
 
 SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
@@ -60,6 +63,32 @@ _NETWORK: Final = {
     FaultKind.PAUSE: 2,
 }
 _CRASHES: Final = {FaultKind.KILL: 3, FaultKind.POWER: 3, FaultKind.DIES_WRITING: 2, FaultKind.KILL_CLIENT: 1}
+
+
+def _streams(name: str, what: str, mode: StreamMode) -> Mix:
+    """Leaders of two elections take a stream over from each other, others tail it, read parts of it, and repair it."""
+    return Mix(
+        name,
+        what,
+        "streams",
+        SMALL,
+        10,
+        ("leader1", "leader2", "leader3", "leader4", "tail", "reader", "repairer"),
+        {
+            **_NETWORK,
+            FaultKind.PAUSE: 5,
+            FaultKind.POWER: 4,
+            FaultKind.KILL: 1,
+            FaultKind.KILL_CLIENT: 2,
+            FaultKind.STORE_CUT: 3,
+            FaultKind.SESSION_LOST: 2,
+            FaultKind.CLOCK_JUMP: 3,
+        },
+        6,
+        lost=60,
+        mode=mode,
+    )
+
 
 MIXES: Final = {
     mix.name: mix
@@ -221,26 +250,12 @@ MIXES: Final = {
             6,
             lost=30,
         ),
-        Mix(
+        _streams(
             "streams",
             "leaders of two elections take a stream over from each other, a repairer copies, a bookie may be lost for ever; pauses, power cuts, lost store answers, clock jumps",
-            "streams",
-            SMALL,
-            10,
-            ("leader1", "leader2", "leader3", "leader4", "tail", "reader", "repairer"),
-            {
-                **_NETWORK,
-                FaultKind.PAUSE: 5,
-                FaultKind.POWER: 4,
-                FaultKind.KILL: 1,
-                FaultKind.KILL_CLIENT: 2,
-                FaultKind.STORE_CUT: 3,
-                FaultKind.SESSION_LOST: 2,
-                FaultKind.CLOCK_JUMP: 3,
-            },
-            6,
-            lost=60,
+            StreamMode.IDENTIFIERS,
         ),
+        _streams("fencing", "the same with a stream whose terms only fence", StreamMode.FENCING),
         Mix(
             "autorecovery",
             "three daemons audit and repair by themselves; a bookie is lost for ever, sessions end, clocks jump; holes are marked, an owner deletes",
@@ -354,7 +369,10 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
     if (
         mix.workload == "streams"
     ):  # with Qa = 1 the lost bookie may be the only one that acknowledged an entry
-        is_lost = chance.random() < 0.4 and settings.shape[3] > 1
+        bookies, size, _, ack_quorum = settings.shape
+        is_lost = chance.random() < 0.4 and ack_quorum > 1
+        if mix.mode is StreamMode.FENCING:
+            is_lost = is_lost and bookies > size  # without a spare a take-over waits for ever
     if is_lost:
         when = min(int(5 * MS * (1.0 - chance.random()) ** -1.0), 4000 * MS)
         settings.faults.append(Fault(Phase.BEGIN, when, FaultKind.LOST, chance.choice(names)))

@@ -30,7 +30,7 @@ from quire_testing.sim.faults import Fault, FaultKind, Phase
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.mixes import MIXES, Mix, Settings, draw
 from quire_testing.sim.programs import SHIPPED, Parts, SimBookie, SimClient
-from quire_testing.sim.stream_records import entries_of
+from quire_testing.sim.stream_records import entries_of, held_by_id
 from quire_testing.sim.workloads import LOG_CONFIG, LOG_NAME, Workload
 from quire_testing.sim.world import World
 
@@ -385,6 +385,8 @@ class _End:
         server = bookie.server
         if not bookie.up or server is None or server.storage.failure is not None:
             return
+        if record.only_fences and (wrong := held_by_id(server, record, str(server.bookie_id))):
+            self.world.broken(wrong)
         for entry_id, payload in entries_of(server, record):
             self.world.history.note(
                 bookie.name, "replica", bookie=str(server.bookie_id), ledger=int(record.ledger_id),

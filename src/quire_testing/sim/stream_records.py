@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import write_set
+from quire.core.terms import ANY_ORIGIN
 from quire.core.transcript import record_text
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView
 from quire_testing.explorer.parts import repaired_only
-from quire_testing.history import History
+from quire_testing.history import History, entry_hash
 from quire_testing.sim.programs import SimBookie
 
 NOBODY: Final = "the store"
@@ -47,7 +48,11 @@ def illegal_stream_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
         return "" if announced else f"U4: {name} came to term {new.term} as {record_text(after)}"
     if new.owner != old.owner:
         return f"U5: {name} has two owners in term {new.term}"
-    if new.ranges[: len(old.ranges)] != old.ranges or len(new.ranges) > len(old.ranges) + opens:
+    more = len(new.ranges) - len(old.ranges)
+    too_many = more > opens and not (
+        opens and after.only_fences
+    )  # the no-ops of terms that were never opened have some
+    if new.ranges[: len(old.ranges)] != old.ranges or too_many:
         return f"U2: {name} had {record_text(before)} and has {record_text(after)}"
     if opens and new.ranges[-1].term != new.term:
         return f"U5: {name} was opened in term {new.ranges[-1].term} by a client of term {new.term}"
@@ -60,10 +65,13 @@ def illegal_stream_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
 
 
 def note_stream(history: History, before: LedgerMetadata | None, record: LedgerMetadata) -> None:
-    """A take-over is done: in the order of the store, whenever its client hears of it."""
-    known = 0 if before is None else len(before.ranges)
+    """A take-over is done: in the order of the store, whenever its client hears of it. Its no-op, if it has one, is acknowledged."""
+    known, stream_id = 0 if before is None else len(before.ranges), int(record.ledger_id)
     for term, first in record.ranges[known:]:
-        history.invoke(NOBODY, "takeover", ledger=int(record.ledger_id), term=int(term)).ok(first=int(first))
+        history.invoke(NOBODY, "takeover", ledger=stream_id, term=int(term)).ok(first=int(first))
+        if record.only_fences and before is not None:
+            no_op = history.invoke(NOBODY, "append", ledger=stream_id, term=int(term), hashes=entry_hash(b""))
+            no_op.ok(first=int(first))
 
 
 def lacks_ack_quorum(record: LedgerMetadata, bookies: Mapping[str, SimBookie], first: int) -> str:
@@ -115,3 +123,18 @@ def entries_of(server: Any, record: LedgerMetadata) -> Iterator[tuple[int, bytes
             if not found:
                 break
             at = max(found) + 1
+
+
+def held_by_id(server: Any, record: LedgerMetadata, own: str) -> str:
+    """U2: which entry of a bookie's share is another one than the ranges name, where an id alone names it; empty if none is."""
+    stream_id = int(record.ledger_id)
+    for entry in range(record.last_entry + 1):
+        ensemble = record.ensemble_of(entry)
+        slots = write_set(entry, record.ensemble_size, record.write_quorum)
+        if own not in {ensemble[slot] for slot in slots}:
+            continue
+        found = server.storage.read(stream_id, entry, entry, 1, origin_term=ANY_ORIGIN).runs
+        for run in map(RunView.parse, found):
+            if entry in run.ids() and run.origin_term != record.origin_of(entry):
+                return f"U2: {own} has entry {entry} of term {run.origin_term}, it is of term {record.origin_of(entry)}"
+    return ""

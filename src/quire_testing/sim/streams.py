@@ -15,8 +15,10 @@ from typing import Any, Final
 from quire.client.unbounded import UnboundedLedger
 from quire.client.writer import LedgerWriter
 from quire.core.errors import AlreadyExistsError, OutcomeUnknownError, QuireError, StreamClosedError
+from quire.core.terms import StreamMode
 from quire.log.client import QuireClient
 from quire.metadata.election import Election
+from quire.wire.entry import NoOp
 from quire_testing.history import Operation, entry_hash, entry_hashes
 from quire_testing.sim.faults import Phase
 from quire_testing.sim.loop import SECOND
@@ -62,6 +64,8 @@ class StreamPrograms:
         stream_id: -1 before it is created.
         doubts: appends of which nobody knows yet what became of them.
         over: the leaders that have ended.
+        skipped: by client, the ids that it was not given: where terms only fence, those of no-ops.
+        no_ops: the ids of no-ops that were read.
     """
 
     def __init__(self, world: World, repairs: RepairPrograms) -> None:
@@ -70,12 +74,14 @@ class StreamPrograms:
         self.stream_id = -1
         self.doubts: list[UnknownAppend] = []
         self.over: list[str] = []
+        self.skipped: dict[str, set[int]] = {}
+        self.no_ops: set[int] = set()
         self._appended = 0
         self._coming: list[asyncio.Future[None]] = []
 
     def stream_of(self, client: QuireClient) -> UnboundedLedger:
         """The stream, as a client has it."""
-        return client.unbounded_ledger(NAME, b"s")
+        return client.unbounded_ledger(NAME, b"s", mode=self._settings.mix.mode)
 
     async def run(
         self, process: SimClient, connect: Callable[[SimClient], Coroutine[Any, Any, QuireClient]]
@@ -251,8 +257,7 @@ class StreamPrograms:
             try:
                 async with asyncio.timeout(TAIL_SECONDS), contextlib.aclosing(stream.tail(seen)) as entries:
                     async for entry in entries:
-                        if entry.entry_id != seen:
-                            self._world.broken(f"a tail gets entry {entry.entry_id}, where {seen} is next")
+                        self._skips(name, seen, int(entry.entry_id))
                         self._was_read(name, int(entry.entry_id), [bytes(entry.payload)])
                         seen = int(entry.entry_id) + 1
             except TimeoutError:
@@ -280,15 +285,24 @@ class StreamPrograms:
                 seen = news
                 await self.read(name, stream, chance.randrange(1 + self._appended))
 
+    def _skips(self, name: str, wanted: int, given: int) -> None:
+        """A client is given an entry where another one is next: what lies between must be no-ops."""
+        if given > wanted and self._settings.mix.mode is StreamMode.FENCING:
+            self.skipped.setdefault(name, set()).update(range(wanted, given))
+        elif given != wanted:
+            self._world.broken(f"{name} gets entry {given}, where {wanted} is next")
+
     async def read(self, name: str, stream: UnboundedLedger, first: int) -> int:
         """Read from an entry to the last one confirmed; where it ended, -1 after an error."""
         payloads: list[bytes] = []
         try:
             reader = await stream.open_reader()
-            async with contextlib.aclosing(reader.read(first, None)) as entries:
+            async with contextlib.aclosing(reader.read(first, None, no_ops=True)) as entries:
                 async for entry in entries:
                     if entry.entry_id != first + len(payloads):
                         self._world.broken(f"a read gets entry {entry.entry_id} as the {len(payloads)}th")
+                    if isinstance(entry, NoOp):
+                        self.no_ops.add(int(entry.entry_id))
                     payloads.append(bytes(entry.payload))
         except QuireError as error:
             self._world.saw(f"stream read: {error.code}")
@@ -327,11 +341,20 @@ class StreamPrograms:
                 if self.doubts:
                     wrong = f"{len(self.doubts)} appends stay in doubt although the stream is closed"
                 elif await self.read(name, stream, 0) == last + 1:
-                    return ""
+                    return self._wrongly_skipped()
                 else:
                     wrong = f"the stream cannot be read to {last} although everything is healed"
             await asyncio.sleep(0.3)
         return wrong
+
+    def _wrongly_skipped(self) -> str:
+        """Who was not given an entry that is no no-op; empty if nobody."""
+        for name, ids in self.skipped.items():
+            if wrong := sorted(ids - self.no_ops):
+                return f"{name} was not given entry {wrong[0]}, which is no no-op"
+        if self.no_ops:
+            self._world.saw("a no-op is read")
+        return ""
 
     async def _append_last(self, name: str, stream: UnboundedLedger) -> None:
         with contextlib.suppress(StreamClosedError):

@@ -176,11 +176,44 @@ WALK_MIXES: Final = {
             StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2),
             hunts=False,
         ),
+        WalkMix(
+            "stream-fencing",
+            "as stream, where terms only fence",
+            StreamConfiguration(
+                4,
+                3,
+                3,
+                2,
+                2,
+                clients=2,
+                take_overs=3,
+                timeouts=2,
+                breaks=1,
+                lost_swaps=1,
+                readers=1,
+                explicit_lac=True,
+                fencing=True,
+            ),
+            hunts=False,
+        ),
+        WalkMix(
+            "stream-fencing-two",
+            "two bookies of which one is enough, three entries a client, three take-overs; terms only fence",
+            StreamConfiguration(3, 2, 2, 1, 3, clients=2, take_overs=3, timeouts=1, breaks=1, fencing=True),
+            hunts=False,
+        ),
+        WalkMix(
+            "stream-fencing-striped",
+            "as stream-striped, where terms only fence",
+            StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, timeouts=1, breaks=2, fencing=True),
+            hunts=False,
+        ),
     )
 }
 """By name."""
 
 STREAM_MIXES: Final = ("stream", "stream-losses", "stream-striped")
+FENCING_MIXES: Final = ("stream-fencing", "stream-fencing-two", "stream-fencing-striped")
 
 QUORUM_MIXES: Final = ("write-quorum", "write-quorum-losses")
 

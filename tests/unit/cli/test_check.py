@@ -54,6 +54,22 @@ def test_a_log():
     assert facts["configuration"] == "log 2 clients 2 ledgers 1 writes"
 
 
+def test_a_stream_whose_terms_only_fence():
+    facts = json.loads(check("--json", "--stream", "--mode", "fencing", "--mutant", "D6", code=1).stdout)
+    assert facts["violated"] == "U2"
+    assert facts["tale"][0] == "client 0 writes entry 0 of term 1"
+    assert facts["tale"][-1].startswith("bookies differ at entry 0")
+    text = check("--stream", "--mode", "fencing", "--mutant", "D6", code=1).stdout
+    assert "In short:\n1. client 0 writes entry 0 of term 1\n2. b0 stores" in text
+    small = ("--bookies", "1", "--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1", "--json")
+    for mode, name in (("fencing", " fencing=yes"), ("identifiers", "")):
+        facts = json.loads(check("--stream", "--mode", mode, *small).stdout)
+        assert facts["configuration"] == f"stream 1 bookies 1/1/1 N=1 clients=1 take overs=1{name}"
+        assert facts["complete"]
+        assert facts["tale"] is None
+    assert "use identifiers or fencing" in check("--stream", "--mode", "fence", code=2).output
+
+
 def test_a_collector():
     facts = json.loads(check("--json", "--collector", "--ours", "--mixed", "--passes", "2").stdout)
     assert facts["configuration"] == "collector ours mixed 1 lives 1 writes 2 passes"

@@ -240,6 +240,24 @@ def test_what_other_terms_left_goes_and_what_belongs_there_stays() -> None:
     )
 
 
+def test_what_goes_of_a_striped_run_takes_no_entry_of_another_class() -> None:
+    """Older entries of the right term lie between those that go; and a run without an id of the range gives no range."""
+    files = FaultyFiles()
+    storage = open_storage(files)
+    right = make_run(1, 0, 9, period=3, residues=1, payload=b"right", origin_term=2)
+    others = make_run(1, 1, 10, period=3, residues=2, payload=b"other", origin_term=1)
+    for run in (right, others):
+        put(storage, run, Answers())
+    dropped(storage, 8, 9, 2)
+    dropped(storage, 0, 8, 2)
+    expected = {each: b"right/%d" % each for each in (0, 3, 6, 9)} | {10: b"other/10"}
+    for _ in range(2):
+        assert read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN) == expected
+        storage.close(clean=False)
+        files = files.crash()
+        storage = open_storage(files)
+
+
 def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -> None:
     storage = two_terms(FaultyFiles())
     assert truncated(storage, 8, 2) == []
