@@ -204,7 +204,7 @@ def test_a_full_disk_is_written_to_again_by_itself(
     assert slowest <= (30 if small == 1 else 60)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_small_full_disk_is_written_to_again_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
