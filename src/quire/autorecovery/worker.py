@@ -270,12 +270,14 @@ class RepairWorker:
 
     def _begin(self, ledger_id: int) -> None:
         def ended(task: asyncio.Task[None]) -> None:
-            self._attempts.pop(ledger_id, None)
-            if task.cancelled():
-                self.queue.released(ledger_id, self._now_ms())
+            if self._attempts.get(ledger_id) is task:
+                del self._attempts[ledger_id]
+                if task.cancelled():
+                    self.queue.released(ledger_id, self._now_ms())
             self._wake.set()
 
-        task = asyncio.create_task(self._attempt(ledger_id), name=f"repair ledger {ledger_id}")
+        before = self._attempts.get(ledger_id)
+        task = asyncio.create_task(self._attempt(ledger_id, before), name=f"repair ledger {ledger_id}")
         self._attempts[ledger_id] = task
         task.add_done_callback(ended)
 
@@ -292,8 +294,15 @@ class RepairWorker:
 
     # --- one attempt ----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, ledger_id: int) -> None:
-        """Lock a ledger and repair it; the lock is held until its marks are removed."""
+    async def _attempt(self, ledger_id: int, before: asyncio.Task[None] | None) -> None:
+        """Lock a ledger and repair it; the lock is held until its marks are removed.
+
+        Args:
+            ledger_id: which.
+            before: an attempt that is over, and may not have given its lock back.
+        """
+        if before is not None:
+            await asyncio.wait({before})
         taking = asyncio.ensure_future(self._marks.lock(ledger_id))
         try:
             lock = await asyncio.shield(taking)

@@ -130,3 +130,33 @@ def test_a_lock_that_is_being_taken_when_repairs_are_switched_off_is_given_back(
         assert cluster.run(cluster.marks.locks()) == {}
         cluster.run(cluster.marks.set_enabled(True))
         cluster.until(lambda: cluster.marked() == {}, 60)
+
+
+def test_an_attempt_that_follows_another_waits_for_the_lock_of_its_own_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bookie comes back in the middle of a repair: it is done again at once, and not after a pause for another's lock."""
+    take, returned = RepairStore.lock, Registration.close
+
+    async def slow(held: Registration) -> None:
+        await asyncio.sleep(1)
+        await returned(held)
+
+    async def lock(self: RepairStore, ledger_id: int) -> Registration:
+        found = await take(self, ledger_id)
+        monkeypatch.setattr(found, "close", lambda: slow(found))
+        return found
+
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written(4_000, 50)
+        monkeypatch.setattr(RepairStore, "lock", lock)
+        daemon = cluster.recover(bytes_per_s=20_000)
+        cluster.wait(15)
+        gone = sorted(cluster.named(ledger))[0]
+        cluster.bookie(gone).kill()
+        cluster.until(lambda: cluster.copied > 0, 30)
+        cluster.restart(gone)
+        cluster.until(lambda: cluster.marked() == {}, 5)
+        cluster.wait(2)
+        assert daemon.worker.queue.counts.attempts == 2
+        assert not daemon.worker._attempts
