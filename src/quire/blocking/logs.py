@@ -21,6 +21,7 @@ class BlockingLogWriter(Appending[AsyncLogWriter]):
     epoch = shown(AsyncLogWriter.epoch)
     end_offset = shown(AsyncLogWriter.end_offset)
     ledger_id = shown(AsyncLogWriter.ledger_id)
+    waits_for = shown(AsyncLogWriter.waits_for)
 
     def append_nowait(
         self,
