@@ -14,8 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def walks():
+RECORDINGS = 3
+"""On a loaded machine a recovery's answers may come in another order, and take another way; a longer way is always longer."""
+
+
+def recorded():
     """What was recorded in a process of its own: the tracer sees only threads that begin after it."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools/trace_paths.py"), "--json"],
@@ -27,12 +30,24 @@ def walks():
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def now(walks):
+def figures_of(walks):
     return limits.figures(code_size.count(), {way: walk["counts"] for way, walk in walks.items()})
 
 
+@pytest.fixture(scope="module")
+def walks():
+    return recorded()
+
+
+@pytest.fixture(scope="module")
+def now(walks):
+    return figures_of(walks)
+
+
 def test_no_figure_rises(now):
+    for _ in range(RECORDINGS - 1):
+        if limits.risen(now, limits.limits()):
+            now = limits.lower(now, figures_of(recorded()))
     assert limits.risen(now, limits.limits()) == [], (
         "`python tools/limits.py --lower` writes lower limits, never higher ones"
     )
