@@ -37,7 +37,11 @@ def driver(tmp_path):
 
 def test_a_store_that_is_away_says_so_and_changes_nothing(driver):
     async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=300) as (store, other, proxy):
+        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=1_000) as (
+            store,
+            other,
+            proxy,
+        ):
             proxy.refuse()
             await until(lambda: away(store))
             for attempt in (store.get("k"), store.list(""), store.create("k", b""), store.next_ledger_id()):

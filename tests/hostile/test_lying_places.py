@@ -26,7 +26,7 @@ from quire.core.errors import ReadUnavailableError
 from quire.core.ids import LedgerId
 from quire.net.channel import Channel
 from quire.wire.run import RunPlace
-from support.lying_bookie import LIES, MISSED, REFUSED, UNASKED, LyingBookie
+from support.lying_bookie import FOLDER, LIES, MISSED, REFUSED, UNASKED, LyingBookie
 from support.rounds import keep_figures, rounds
 from support.small_cluster import SmallCluster
 
@@ -189,7 +189,8 @@ async def test_only_a_file_that_cannot_be_opened_or_three_misses_end_the_reads_o
             assert not channel.beside, name
         assert any("ends before byte" in line for line in caplog.messages)
         client = await at.client()
-        at.liar.lie = LIES["a file that is not there"]
+        (at.liar.config.directory / "segments" / FOLDER).mkdir()
+        at.liar.lie = LIES["a folder"]
         await at.ask_the_liar(client)
         assert not at.channel(client).beside
 

@@ -114,7 +114,7 @@ def test_the_command_line_walks() -> None:
     assert one.exit_code == 0
     assert "writer: append 1\n----\n" in one.stdout
     broken = CliRunner().invoke(
-        app, ["simulate", "--level", "machines", "--mutant", "X17", "--schedules", "500"]
+        app, ["simulate", "--level", "machines", "--mix", "duel", "--mutant", "X17", "--schedules", "500"]
     )
     assert broken.exit_code == 1
     assert "# VIOLATED I2" in broken.stdout

@@ -92,6 +92,7 @@ def _invented_place(bookie: LyingBookie, found: Found) -> None:
 
 
 UNASKED = "places that nobody asked for"
+FOLDER = "e" * 16 + ".seg"
 REFUSED: dict[str, Lie] = {
     "a path with NUL": _moved(lambda _, place: place._replace(path=place.path + "\0.seg")),
     "NUL before the path": _moved(lambda _, place: place._replace(path="\0" + place.path)),
@@ -116,15 +117,16 @@ MISSED: dict[str, Lie] = {
     ),
     "another segment's seed": _moved(lambda _, place: place._replace(seed=place.seed ^ 1)),
     "the longest record": _longest,
+    "a file that is not there": _moved(
+        lambda _, place: place._replace(path=str(Path(place.path).with_name("f" * 16 + ".seg")))
+    ),
 }
-"""Places that a recycled segment could have as well."""
+"""Places that a segment could have as well that was recycled, or given back."""
 
 LIES: dict[str, Lie] = {
     **REFUSED,
     **MISSED,
-    "a file that is not there": _moved(
-        lambda _, place: place._replace(path=str(Path(place.path).with_name("f" * 16 + ".seg")))
-    ),
+    "a folder": _moved(lambda _, place: place._replace(path=str(Path(place.path).with_name(FOLDER)))),
     "one good record 20,000 times": _ever_again,
     "a place in no file": _moved(lambda _, place: place._replace(offset=(1 << 64) - 1)),
     UNASKED: _invented_place,
