@@ -159,33 +159,24 @@ def test_explorer_calibration():
     )
 
 
+def complete_as_specified(name, world, states, depth):
+    """A public specification, explored to its end: the states and the depth of TLC, which are kept."""
+    begun = time.process_time()
+    result = explore(world, world.violation)
+    assert (result.states, result.depth + 1, result.violation) == (states, depth, None)
+    assert result.complete
+    kept(name, (result.states, result.transitions, result.depth + 1), time.process_time() - begun)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_explorer_calibration_of_write_quorums():
     """The public specification of guaranteed write quorums, two bookies, Qw 2, Qa 1: the states and the depth of TLC."""
-    world = GuaranteedWorld()
-    begun = time.process_time()
-    result = explore(world, world.violation)
-    assert (result.states, result.depth + 1, result.violation) == (284_861, 28, None)
-    assert result.complete
-    kept(
-        "explorer_calibration_write_quorum",
-        (result.states, result.transitions, result.depth + 1),
-        time.process_time() - begun,
-    )
+    complete_as_specified("explorer_calibration_write_quorum", GuaranteedWorld(), 284_861, 28)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_explorer_calibration_of_unbounded_ledgers():
     """The public specification of unbounded ledgers, S3 and S4 mended, two bookies, Qw 2, Qa 1, one value: as TLC has it."""
-    world = TermsWorld()
-    begun = time.process_time()
-    result = explore(world, world.violation)
-    assert (result.states, result.depth + 1, result.violation) == (335_011, 34, None)
-    assert result.complete
-    kept(
-        "explorer_calibration_unbounded_ledgers",
-        (result.states, result.transitions, result.depth + 1),
-        time.process_time() - begun,
-    )
+    complete_as_specified("explorer_calibration_unbounded_ledgers", TermsWorld(), 335_011, 34)

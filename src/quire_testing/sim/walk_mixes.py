@@ -5,7 +5,7 @@ Source: docs/simulation.md, "Walks of the machines".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quire_testing.explorer.configuration import Configuration
@@ -37,6 +37,11 @@ def _large(**budgets: int | bool) -> Configuration:
     values = {"entries": 20, "in_flight": 4, "recoverers": 2, "window": 2, **budgets}
     return Configuration(5, 4, 3, 2, **values)  # type: ignore[arg-type]
 
+
+_THREE_CLIENTS: Final = StreamConfiguration(
+    4, 3, 3, 2, 2, clients=2, take_overs=3, timeouts=2, breaks=1, lost_swaps=1, readers=1, explicit_lac=True
+)
+"""Three clients that take a stream over from each other, and a spare."""
 
 WALK_MIXES: Final = {
     mix.name: mix
@@ -146,20 +151,7 @@ WALK_MIXES: Final = {
         WalkMix(
             "stream",
             "three clients take a stream over from each other; time-outs, a break, a lost swap, a reader with an old record",
-            StreamConfiguration(
-                4,
-                3,
-                3,
-                2,
-                2,
-                clients=2,
-                take_overs=3,
-                timeouts=2,
-                breaks=1,
-                lost_swaps=1,
-                readers=1,
-                explicit_lac=True,
-            ),
+            _THREE_CLIENTS,
             hunts=False,
         ),
         WalkMix(
@@ -179,21 +171,7 @@ WALK_MIXES: Final = {
         WalkMix(
             "stream-fencing",
             "as stream, where terms only fence",
-            StreamConfiguration(
-                4,
-                3,
-                3,
-                2,
-                2,
-                clients=2,
-                take_overs=3,
-                timeouts=2,
-                breaks=1,
-                lost_swaps=1,
-                readers=1,
-                explicit_lac=True,
-                fencing=True,
-            ),
+            replace(_THREE_CLIENTS, fencing=True),
             hunts=False,
         ),
         WalkMix(
