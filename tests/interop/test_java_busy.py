@@ -32,8 +32,8 @@ SETTINGS = {
     "limit_1000": "maxPendingAddRequestsPerThread=1000\nmaxPendingReadRequestsPerThread=1000\n",
     "limit_8": "maxPendingAddRequestsPerThread=8\nmaxPendingReadRequestsPerThread=8\n",
 }
-DIRECT_MB = {"direct_io": 512}
-"""Each reading thread of a bookie with direct I/O has buffers of its own; where there is no room for them it ends."""
+DIRECT_MB = {"direct_io": 512, "dbledgerstorage": 512}
+"""Such a bookie has its caches and its answers there, with direct I/O also a buffer for each reading thread; it ends without room."""
 SIZES = {
     "60,000 of 100 B": (60_000, 100),
     "300,000 of 20 B": (300_000, 20),
