@@ -217,6 +217,11 @@ def transition(old, new):
     }[old.state, new.state]
 
 
+OF_TERMS = (
+    "term_answer", "read_takes_term", "doubt_hides_term", "next_term", "is_own_take_over", "may_use_lac",
+    "counts_as_positive", "votes_fall", "ends_with_truncation", "joins_after_truncation",
+    "truncation_is_done", "truncate_takes", "list_takes_term", "copy_drops_others",
+)  # fmt: skip
 NOT_BY_THE_EXPLORER = {
     "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
     "without_record": "its one ledger has a record from the beginning; the same",
@@ -229,21 +234,7 @@ NOT_BY_THE_EXPLORER = {
         "audits have a cluster of their own: tests/unit/core/test_audit.py",
     ),
     **dict.fromkeys(
-        (
-            "term_answer",
-            "read_takes_term",
-            "doubt_hides_term",
-            "next_term",
-            "is_own_take_over",
-            "may_use_lac",
-            "counts_as_positive",
-            "ends_with_truncation",
-            "joins_after_truncation",
-            "truncation_is_done",
-            "truncate_takes",
-            "list_takes_term",
-            "copy_drops_others",
-        ),
+        OF_TERMS,
         "ledgers have no terms: tests/check/test_streams.py",
     ),
     "left_counts_as_lost": REGISTRATIONS,
@@ -300,7 +291,8 @@ def explored():
     return seen
 
 
-pytestmark = pytest.mark.timeout(1800)  # the first test waits for all of these worlds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+"""The first test waits for all of these worlds, more than a minute: they are for `make full`."""
 
 
 @pytest.fixture(scope="module")

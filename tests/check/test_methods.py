@@ -148,6 +148,7 @@ NOT_CALLED = {
     ("RecoveryMachine", "length_unavailable"): "with fewer than Qa copies lost somebody has the last entry",
     ("EndSearch", "asks_again"): NO_LACS,
     ("EndSearch", "contradicted"): NO_LACS,
+    ("EndSearch", "_until_votes_fall"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
     ("BookieLedgerMachine", "not_saved"): DISK,

@@ -1,7 +1,7 @@
 """Performs one take-over of a stream: a recovery's driver with a `TakeOverMachine`.
 
-Where terms only fence, each entry is read by its id alone, and is written back under the origin term that it was found with;
-at the end every bookie of the ensemble truncates, and gets the no-op.
+Where terms only fence, entries are read by their ids alone, and are written back under the origin terms that they were found
+with; at the end every bookie of the ensemble truncates, and gets the no-op.
 
 Source: docs/protocol/streams.md, "Take-over", "Terms that only fence".
 """
@@ -26,8 +26,8 @@ from quire.core.ids import BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine
-from quire.core.terms import needs_of
-from quire.wire.entry import NoOp
+from quire.core.terms import by_origin, needs_of
+from quire.wire.entry import Entry, NoOp
 from quire.wire.native_bodies import BY_ID
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
@@ -47,12 +47,12 @@ class _Fencing:
     """What a take-over keeps where terms only fence.
 
     Attributes:
-        origins: the origin terms of the entries that were recovered.
+        found: the entries that are not recovered yet, by id and origin term: bookies may have several of one id.
         said: what each bookie answered to the truncation last.
         waiting: it has waited for bookies.
     """
 
-    origins: dict[int, int] = field(default_factory=dict)
+    found: dict[int, dict[int, Entry]] = field(default_factory=dict)
     said: dict[BookieId, Answer] = field(default_factory=dict)
     waiting: bool = False
 
@@ -154,29 +154,26 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             super()._take(effect, reply, origin_term)
             return
         found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last, BY_ID)
-        origins: dict[int, int] = {
-            entry_id: run.origin_term
-            for run in reply.runs
-            for entry_id in found.entry_ids
-            if run.holds(entry_id)
-        }
-        lengths: dict[int, int] = {entry.entry_id: entry.length for entry in found}
-        recovery = self._recovery
+        origins: dict[int, int] = {entry_id: run.origin_term for run in reply.runs for entry_id in run.ids()}
+        lengths: dict[int, int] = {}
+        recovery, several = self._recovery, self._fencing.found
+        for entry in found:
+            entry_id = entry.entry_id
+            lengths[entry_id] = entry.length
+            if entry_id > recovery.lap:
+                several.setdefault(entry_id, {})[origins[entry_id]] = entry
         before = recovery.lap
         self._machine.read_answered(
             effect.slot, reply.answer, lengths, reply.vouched_through, reply.unknown + bad, origins
         )
-        # What became recoverable is the entry of this very response: another bookie may have another one of the id.
-        for entry in found:
-            if before < entry.entry_id <= recovery.lap:
-                self._entries[entry.entry_id] = entry
-                self._fencing.origins[entry.entry_id] = origins[entry.entry_id]
+        for recovered in range(before + 1, recovery.lap + 1):
+            self._entries[recovered] = several.pop(recovered)[self._machine.origin_of(recovered)]
         self.recovered += recovery.lap - before
 
     def _by_origin(self, first: int, last: int) -> Iterable[tuple[int, int, int]]:
         if not self._record.only_fences:
             return super()._by_origin(first, last)
-        return [(entry_id, entry_id, self._fencing.origins[entry_id]) for entry_id in range(first, last + 1)]
+        return by_origin(first, last, self._recovery.end.origins)
 
     def _add_timeout_ms(self) -> int:
         if not self._record.only_fences:

@@ -6,6 +6,11 @@
    to recover an entry; enough conclusive denials end the ledger before it.
 3. The end is taken with care: silent bookies are waited for once, and what contradicts a LAC is read once more.
 
+Of a stream whose terms only fence, bookies may have entries of several origin terms under one id: a take-over that died left
+its no-op on some bookies, and on others what was to go. Recovered origin terms never fall: what is below the term of the entry
+before it is no such entry. So a window ends where the origin term rises, if anybody voted
+for an entry behind it that is below the new one.
+
 It asks nobody by itself, and does not know what is written back: `recovery.py` carries out what it says.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1", "Recovery Phase 2".
@@ -16,19 +21,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.effects import RecoveryInconclusive, WaitForAnswers
-from quire.core.ids import NO_ENTRY, BookieId, EntryId
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Term
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, told_through, write_set_masks
 from quire.core.rules import Rules
 from quire.core.state_table import StateTable
-from quire.core.terms import last_of_range
+from quire.core.terms import NO_TERM, TermRange, last_of_range, reach_of
 
 _BLOCK: Final = 512
 """Of so many ids at a time it is looked whether anybody has voted: behind the end nobody has, and most of a window lies there."""
+
+NO_ORIGINS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class EndStatus(Enum):
@@ -91,6 +99,8 @@ class Votes:
         first: the first id of the window; `last`: the last one.
         positive: for each id the slots that have it, as a mask; `negative`: that deny it; `unknown`: that cannot tell.
         lengths: for each id the length in the header of an entry that was found.
+        origins: for each id the origin term of that entry, and `lowest`: of all that were found of it; empty where the id
+            says it.
         told: each slot's responses cover every id up to here.
         asked: the ids that each slot was asked for and has not answered yet.
     """
@@ -101,14 +111,24 @@ class Votes:
     negative: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    lowest: list[int] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
     asked: list[tuple[int, int] | None] = field(default_factory=list)
 
-    def open(self, first: int, count: int) -> None:
-        """Begin a window of so many ids, on which nobody has voted."""
+    def open(self, first: int, count: int, *, by_id: bool = False) -> None:
+        """Begin a window of so many ids, on which nobody has voted; `by_id`: each may have several origin terms."""
         self.first, self.last = first, first + count - 1
         self.positive, self.negative, self.unknown, self.lengths = ([0] * count for _ in range(4))
+        self.origins, self.lowest = ([0] * (count if by_id else 0) for _ in range(2))
         self.told = [first - 1] * len(self.asked)
+
+    def end_at(self, last: int) -> None:
+        """The window ends at this id: what was said of later ones is asked again."""
+        self.last, count = last, last + 1 - self.first
+        for votes in (self.positive, self.negative, self.unknown, self.lengths, self.origins, self.lowest):
+            del votes[count:]
+        self.told = [min(told, last) for told in self.told]
 
     def ask(self, lap: int) -> list[tuple[int, int]]:
         """Ask each idle slot for what its responses do not cover: (slot, first id); the last one is the window's."""
@@ -127,15 +147,25 @@ class Votes:
         asked: tuple[int, int],
         entries: Mapping[int, int],
         unknown: Sequence[tuple[int, int]],
+        origins: Mapping[int, int] = NO_ORIGINS,
     ) -> None:
-        """A slot has these entries, with the lengths in their headers, and cannot tell of those ranges."""
+        """A slot has these entries, with the lengths in their headers, and cannot tell of those ranges.
+
+        Args:
+            origins: the origin terms of the entries, in a window by id.
+        """
         bit, base, last = 1 << slot, self.first, self.last
         positive, lengths = self.positive, self.lengths
         for entry_id, length in entries.items():
             if base <= entry_id <= last and asked[0] <= entry_id <= asked[1]:
-                if not positive[entry_id - base]:
-                    lengths[entry_id - base] = length
-                positive[entry_id - base] |= bit
+                i = entry_id - base
+                if self.origins:
+                    origin = origins[entry_id]
+                    self.lowest[i] = min(origin, self.lowest[i] or origin)
+                    self.origins[i] = self.origins[i] or origin
+                if not positive[i]:
+                    lengths[i] = length
+                positive[i] |= bit
         for lower, upper in unknown:
             for i in range(max(lower, base) - base, min(upper, last) - base + 1):
                 if not positive[i] & bit:
@@ -190,6 +220,7 @@ class EndSearch:
             LAFR says so, since what is only confirmed may lack copies.
         lap: every entry up to here is recoverable.
         length: the length in the header of the last entry that was recovered.
+        origins: where terms only fence, the origin terms of what was recovered: each with the first entry that has it.
         final_quorum: how many bookies of a write set must have an entry in the end.
         fence: what the bookies answered to the fence.
         votes: the window of ids, and what the bookies said of each.
@@ -204,6 +235,7 @@ class EndSearch:
     start: int = field(default=NO_ENTRY, init=False)
     lap: int = field(default=NO_ENTRY, init=False)
     length: int = field(default=0, init=False)
+    origins: tuple[TermRange, ...] = field(default=(), init=False)
     final_quorum: int = field(default=0, init=False)
     fence: FenceAnswers = field(default_factory=FenceAnswers, init=False)
     votes: Votes = field(default_factory=Votes, init=False)
@@ -255,9 +287,11 @@ class EndSearch:
 
     def _open_window(self) -> None:
         count, terms = self.window_entries, self.record.terms
-        if terms is not None and (end := last_of_range(self.lap + 1, terms.ranges)) is not None:
-            count = min(count, end - self.lap)  # a request names one origin term
-        self.votes.open(self.lap + 1, count)
+        by_id = terms is not None and self.record.only_fences
+        if terms is not None and not by_id:
+            end = last_of_range(self.lap + 1, terms.ranges)
+            count = count if end is None else min(count, end - self.lap)  # a request names one origin term
+        self.votes.open(self.lap + 1, count, by_id=by_id)
 
     def asks(self, *, anew: bool = False) -> list[tuple[int, int]]:
         """Each idle slot, with the first id that its responses do not cover yet: it is asked up to `votes.last`.
@@ -277,6 +311,7 @@ class EndSearch:
         entries: Mapping[int, int],
         vouched_through: int,
         unknown: Sequence[tuple[int, int]],
+        origins: Mapping[int, int],
     ) -> list[int]:
         """One bookie answered its read, or did not. The arguments are those of `RecoveryMachine.read_answered`.
 
@@ -295,14 +330,36 @@ class EndSearch:
             size = self.record.ensemble_size
             residues = residues_of_slot(slot, size, self.record.write_quorum)
             through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
-        votes.count(slot, asked, entries, unknown)
+        if votes.origins:  # what is below the last origin term is no such entry
+            counts, floor = self.rules.counts_as_positive, reach_of(self.origins)
+            entries = {
+                entry_id: each for entry_id, each in entries.items() if counts(origins[entry_id], floor)
+            }
+        votes.count(slot, asked, entries, unknown, origins)
         if through < first:
             # A response that does not cover the first id asked for: waiting for more would never end.
             through, absent_is_negative = last, False
         votes.count_rest(slot, first, through, negative=absent_is_negative)
         lengths = votes.found_after(self.lap, self._masks, self._needed[0])
+        if votes.origins:
+            lengths = self._until_votes_fall(lengths)
         if lengths:
             self.lap, self.length = self.lap + len(lengths), lengths[-1]
+        return lengths
+
+    def _until_votes_fall(self, lengths: list[int]) -> list[int]:
+        """Of these entries those up to one whose origin term makes votes for later entries void; the window ends there."""
+        votes, fall = self.votes, self.rules.votes_fall
+        for found, i in enumerate(
+            range(self.lap + 1 - votes.first, self.lap + 1 - votes.first + len(lengths))
+        ):
+            origin, entry_id = votes.origins[i], votes.first + i
+            if origin == reach_of(self.origins):
+                continue
+            self.origins = (*self.origins, TermRange(Term(origin), EntryId(entry_id)))
+            if any(fall(lowest, origin) for lowest in votes.lowest[i + 1 :] if lowest != NO_TERM):
+                votes.end_at(entry_id)
+                return lengths[: found + 1]
         return lengths
 
     # --- verdicts --------------------------------------------------------------------------------------------------

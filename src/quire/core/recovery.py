@@ -41,7 +41,7 @@ from quire.core.effects import (
     WriteMetadata,
 )
 from quire.core.ensemble_change import ChangeStatus, EnsembleChange
-from quire.core.finding_end import EndSearch, EndStatus, EndStep
+from quire.core.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import RULES, Rules
@@ -289,14 +289,15 @@ class RecoveryMachine:
         entries: Mapping[int, int],
         vouched_through: int,
         unknown: Sequence[tuple[int, int]],
+        origins: Mapping[int, int] = NO_ORIGINS,
     ) -> None:
         """One bookie answered its recovery read, or did not.
 
         Args:
             entries: id -> length in its header, of each entry that came with a valid digest, by ascending id.
-            vouched_through: each id asked for up to here that did not come is not there; the response does not cover
-                later ids.
+            vouched_through: each id asked for up to here that did not come is not there; later ids are not covered.
             unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
+            origins: the origin term of each of them, of a stream whose terms only fence; of others nothing.
 
         Effects:
             recovery adds for entries that became recoverable; further reads; WaitForAnswers before the first end, if
@@ -317,7 +318,7 @@ class RecoveryMachine:
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
         else:
-            self._go_by(end.answered(slot, answer, entries, vouched_through, unknown))
+            self._go_by(end.answered(slot, answer, entries, vouched_through, unknown, origins))
 
     def waited(self) -> None:
         """The time of `WaitForAnswers` is over, or none of the bookies that it names is worth waiting for.
@@ -478,8 +479,7 @@ class RecoveryMachine:
         # A change that was made when everything was confirmed already holds no entry.
         changes = {first: ensemble for first, ensemble in self.back.changes.items() if first <= last}
         record = self.record.without_guarantee() if self._gives_up else self.record
-        closed = record.closed(last, self.end.length, changes)
-        self.out.append(WriteMetadata(closed, self._version))
+        self.out.append(WriteMetadata(record.closed(last, self.end.length, changes), self._version))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

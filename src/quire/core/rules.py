@@ -279,6 +279,11 @@ def counts_as_positive(origin: int, recovered: int) -> bool:
     return origin >= recovered
 
 
+def votes_fall(lowest: int, recovered: int) -> bool:
+    """Where terms only fence, what was said of later entries is asked again if the one before them makes some of it dirty."""
+    return lowest < recovered
+
+
 def ends_with_truncation() -> bool:
     """Where terms only fence, a take-over ends with "a final truncate no-op entry as the last entry to be written back"."""
     return True
@@ -663,6 +668,7 @@ class Rules:
     is_own_take_over: Callable[[LedgerMetadata, int, int], bool] = is_own_take_over
     may_use_lac: Callable[[int, LedgerMetadata], bool] = may_use_lac
     counts_as_positive: Callable[[int, int], bool] = counts_as_positive
+    votes_fall: Callable[[int, int], bool] = votes_fall
     ends_with_truncation: Callable[[], bool] = ends_with_truncation
     joins_after_truncation: Callable[[], bool] = joins_after_truncation
     list_takes_term: Callable[[], bool] = list_takes_term

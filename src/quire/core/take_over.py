@@ -13,8 +13,8 @@ Nothing needs to be written at its end: entries of an earlier term that are left
 those of this one. A take-over that dies has written entries of earlier terms only.
 
 Where terms only fence, an entry is named by its id alone, and there is a step before the last (`truncation.py`): a no-op
-that truncates, on every bookie of the ensemble. Entries are recovered one at a time then, each on its whole write set: what
-origin term an entry may have depends on the one before it.
+that truncates, on every bookie of the ensemble. What is recovered is waited for on its whole write sets, and is written back
+under the origin term that it was found with: a bookie may have had another entry of that id.
 
 Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers", "Terms are also entry identifiers";
 docs/protocol/streams.md.
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from types import MappingProxyType
 from typing import Final
 
 from quire.core.answers import Answer
@@ -39,14 +38,14 @@ from quire.core.effects import (
     WriteMetadata,
 )
 from quire.core.ensemble_change import ChangeStatus
+from quire.core.finding_end import NO_ORIGINS
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from quire.core.recovery import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
+from quire.core.terms import origin_of
 from quire.core.truncation import FencingEnd
-
-NO_ORIGINS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class TakeOverStatus(Enum):
@@ -131,7 +130,6 @@ class TakeOverMachine:
         self._window = (window_entries, window_bytes)
         self.truncation: FencingEnd | None = None
         if record.only_fences:
-            self._window = (1, window_bytes)
             sizes = record.ensemble_size, record.write_quorum, record.ack_quorum
             self.truncation = FencingEnd(*sizes, rules)
         self._ignored_lacs: tuple[BookieId, ...] = ()
@@ -260,7 +258,9 @@ class TakeOverMachine:
     def _open(self, last_entry: int, fragments: Sequence[Fragment]) -> None:
         if self.status is not TakeOverStatus.OPENING:
             self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.OPENING]
-        unopened = () if self.truncation is None else self.truncation.unopened
+        assert self.recovery is not None
+        opened = self.record.ranges[-1].term
+        unopened = tuple(each for each in self.recovery.end.origins if each.term > opened)  # their no-ops
         self.out.append(WriteMetadata(self.record.opened(last_entry, fragments, unopened), self._version))
 
     def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:
@@ -308,18 +308,15 @@ class TakeOverMachine:
         """
         if (recovery := self._heard("read_answered", answer)) is None:
             return
-        truncation, before = self.truncation, recovery.lap
-        if truncation is not None:
-            entries = truncation.positives(entries, origins)
-        recovery.read_answered(slot, answer, entries, vouched_through, unknown)
-        if truncation is not None and recovery.lap > before:
-            truncation.recovered(recovery.lap, origins[recovery.lap], self.record.ranges[-1].term)
+        recovery.read_answered(slot, answer, entries, vouched_through, unknown, origins)
         self._follow()
 
     def origin_of(self, entry_id: int) -> int:
         """The origin term under which an entry is written back: the one it was recovered with."""
-        truncation = self.truncation
-        return self.record.origin_of(entry_id) if truncation is None else truncation.origin
+        if self.truncation is None:
+            return self.record.origin_of(entry_id)
+        assert self.recovery is not None
+        return origin_of(entry_id, self.recovery.end.origins)
 
     @property
     def awaited(self) -> tuple[BookieId, ...]:

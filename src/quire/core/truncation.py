@@ -5,36 +5,30 @@ reader would take it for what the new writer puts at that id. The *no-op* is an 
 not recoverable, in the take-over's own term. Every bookie of the ensemble acknowledges a truncation at its id, in that term,
 before the record is opened; those of its write set get the no-op with it.
 
-Entries keep the origin term of the writer that first put them. A take-over that died may have left its no-op on some bookies,
-and on others what was to go; so recovered origin terms never fall.
-
-It sees ids and terms; payloads stay with the driver.
+It sees ids and slots; payloads stay with the driver.
 
 Source: Vanlightly's unbounded ledgers, "Terms for fencing only"; docs/protocol/streams.md, "Terms that only fence".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.core.effects import SendTruncation
 from quire.core.ensemble_change import mask_of
-from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot, Term
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.quorum import write_set_masks
 from quire.core.rules import Rules
-from quire.core.terms import NO_TERM, TermRange
 
 
 @dataclass(slots=True, eq=False)
 class FencingEnd:
-    """Origin terms of what is recovered, and the no-op's acknowledgements. Others read its fields, and only it changes them.
+    """The no-op and its acknowledgements. Others read its fields, and only it changes them.
 
     Attributes:
         ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
         rules: the judgements.
-        origin: the origin term of the entry that was recovered last, `NO_TERM` if none was.
-        unopened: what was recovered of terms that were never opened: their no-ops.
         entry_id: the no-op's, `NO_ENTRY` before it is sent.
     """
 
@@ -42,24 +36,8 @@ class FencingEnd:
     write_quorum: int
     ack_quorum: int
     rules: Rules
-    origin: int = field(default=NO_TERM, init=False)
-    unopened: tuple[TermRange, ...] = field(default=(), init=False)
     entry_id: int = field(default=NO_ENTRY, init=False)
     _acked: int = field(default=0, init=False)
-
-    def positives(self, entries: Mapping[int, int], origins: Mapping[int, int]) -> dict[int, int]:
-        """Those entries of a response, by id, that are not dirty; it is about one id, and all below it are recovered."""
-        return {
-            entry_id: length
-            for entry_id, length in entries.items()
-            if self.rules.counts_as_positive(origins[entry_id], self.origin)
-        }
-
-    def recovered(self, entry_id: int, origin: int, opened: int) -> None:
-        """The next entry is recovered: the one of this origin term; `opened`: the last term that the record has open."""
-        if origin > max(opened, self.origin):
-            self.unopened = (*self.unopened, TermRange(Term(origin), EntryId(entry_id)))
-        self.origin = origin
 
     def begin(self, entry_id: int) -> None:
         """Everything below this id is recovered, and on its whole write sets."""

@@ -96,7 +96,7 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(2, 2, 2, 1, entries=3, fencing=True),
     StreamConfiguration(clients=2, take_overs=2, fencing=True),
 )
-"""Largest first, so that no core waits long for the other at the end. `make test` takes those up to 160,000 states."""
+"""Largest first, so that no core waits long for the other at the end. `make test` takes what is small."""
 
 SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
@@ -142,6 +142,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     ),
     Configuration(3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True),
     StreamConfiguration(3, 2, 2, 1, timeouts=1, fencing=True),
+    StreamConfiguration(2, 2, 2, 1, entries=2, window=2, fencing=True),
     StreamConfiguration(2, 2, 2, 1, breaks=1, fencing=True),
     StreamConfiguration(readers=1, explicit_lac=True, fencing=True),
     StreamConfiguration(lost_swaps=1, fencing=True),
@@ -174,6 +175,7 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 3, 3, 2, breaks=1, fencing=True),
     StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, lost_swaps=1, fencing=True),
+    StreamConfiguration(2, 2, 2, 1, entries=3, in_flight=3, window=3, fencing=True),
     StreamConfiguration(3, 3, 3, 2, fencing=True),
     StreamConfiguration(3, entries=0, repairers=1, changed=True, fencing=True),
 )
@@ -183,6 +185,11 @@ BOUNDED: Final = (
     (Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),
     (Configuration(3, 2, 2, 2, entries=2, losses=1, repairers=1, changed=True), 5_000_000),
     (Configuration(4, 3, 3, 2, entries=2, recoverers=0, losses=1, repairers=2, closed=True), 5_000_000),
+    (Configuration(2, 2, 2, 1, timeouts=1, reruns=1, guarantee=True), 5_000_000),
+    (Configuration(2, 2, 2, 1, recoverers=2, guarantee=True), 5_000_000),
+    (Configuration(2, 2, 2, 1, entries=2, lost_swaps=1, closes=True, guarantee=True), 5_000_000),
+    (Configuration(4, 3, 3, 2, timeouts=1, guarantee=True), 5_000_000),
+    (Configuration(3, 3, 3, 2, entries=2, guarantee=True), 5_000_000),
     (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, timeouts=2), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True), 5_000_000),
@@ -190,6 +197,8 @@ BOUNDED: Final = (
     (StreamConfiguration(3, 3, 3, 2, clients=2, take_overs=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, 3, 3, 2, entries=3, in_flight=3, timeouts=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, 4, 3, 2, entries=2, fencing=True), 5_000_000),
+    (StreamConfiguration(2, 2, 2, 1, entries=2, window=2, clients=2, take_overs=2, fencing=True), 5_000_000),
+    (StreamConfiguration(3, 3, 3, 2, entries=2, window=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, repairers=2, changed=True, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from quire.core import effects as e
@@ -183,11 +184,15 @@ class StreamDriver(LedgerWriterDriver):
             read = ("read", int(effect.slot), *span, effect.fence, origin, term)
             running.sends.append((bookie_number(effect.bookie), read))
         elif isinstance(effect, e.SendRecoveryAdds):
-            number, first, last = bookie_number(effect.bookie), int(effect.first), int(effect.last)
-            origins = tuple(machine.origin_of(entry) for entry in range(first, last + 1))
+            number, ids = bookie_number(effect.bookie), range(effect.first, effect.last + 1)
             share = (effect.period, effect.residues, int(effect.last_add_confirmed))
-            put = ("put", int(effect.slot), number, first, last, *share, origins, term)
-            running.sends.append((number, put))
+            for origin, group in groupby(ids, machine.origin_of):  # a run has one origin term
+                part = list(group)
+                if not any(effect.residues >> entry % effect.period & 1 for entry in part):
+                    continue
+                origins = (origin,) * len(part)
+                put = ("put", int(effect.slot), number, part[0], part[-1], *share, origins, term)
+                running.sends.append((number, put))
         elif isinstance(effect, e.SendTruncation):
             number, lac = bookie_number(effect.bookie), int(effect.last_add_confirmed)
             what = ("truncate", int(effect.slot), number, int(effect.entry_id), effect.no_op, lac, term)

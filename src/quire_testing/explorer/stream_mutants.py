@@ -173,6 +173,33 @@ ONE_NO_OP: Final = (
 )
 """b1 has two entries of the first writer, b0 the no-op of a take-over that got no further; the next one begins."""
 
+ONE_OF_A_STRIPE: Final = (
+    "client 0: append 1",
+    "client 0: append 1",
+    "b2: takes add 1..1 lac=-1 in term 1 from client 0",
+    "client 1: takes over with OPEN term 1, ranges 1>0; 0:[b0 b1 b2]",
+    "store: takes v0: IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1 b2] from client 1",
+    "client 1: hears written v1",
+    "b0: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b0",
+    "b1: takes fence, read lac in term 2 from client 1",
+    "client 1: hears OK to fence, read lac in term 2: lac -1 from b1",
+    "b0: takes fence, read 0..1 of term 0 in term 2 from client 1",
+    "client 1: hears OK to fence, read 0..1 of term 0 in term 2: has nothing, vouches through 1 from b0",
+    "b0: takes no-op 0, truncate 0 lac=-1 in term 2 from client 1",
+    "client 2: takes over with IN_RECOVERY term 2, ranges 1>0; 0:[b0 b1 b2]",
+    "store: takes v1: IN_RECOVERY term 3, ranges 1>0; 0:[b0 b1 b2] from client 2",
+    "client 2: hears written v2",
+    "b0: takes fence, read lac in term 3 from client 2",
+    "client 2: hears OK to fence, read lac in term 3: lac -1 from b0",
+    "b1: takes fence, read lac in term 3 from client 2",
+    "client 2: hears OK to fence, read lac in term 3: lac -1 from b1",
+    "b2: takes fence, read lac in term 3 from client 2",
+    "b2: takes fence, read 0..1 of term 0 in term 3 from client 2",
+    "client 2: hears OK to fence, read 0..1 of term 0 in term 3: has [1] of term 1, vouches through 1 from b2",
+)
+"""b2 has the second entry of the first writer, b0 the no-op of a take-over that got no further; the next one has heard from b2."""
+
 ONE_RECOVERED: Final = (
     "client 0: append 1",
     "b0: takes add 0..0 lac=-1 in term 1 from client 0",
@@ -283,6 +310,14 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "U7",
         begin=ONE_NO_OP,
         counts_as_positive=lambda origin, recovered: True,
+    ),
+    with_rules(
+        "votes-stand",
+        "what was said of later entries stands where a newer no-op is recovered before them",
+        StreamConfiguration(3, 3, 2, 2, entries=2, window=2, clients=2, take_overs=2, fencing=True),
+        "U7",
+        begin=ONE_OF_A_STRIPE,
+        votes_fall=lambda lowest, recovered: False,
     ),
     with_rules(
         "late-truncate",

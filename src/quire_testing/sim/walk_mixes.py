@@ -42,6 +42,10 @@ _THREE_CLIENTS: Final = StreamConfiguration(
     4, 3, 3, 2, 2, clients=2, take_overs=3, timeouts=2, breaks=1, lost_swaps=1, readers=1, explicit_lac=True
 )
 """Three clients that take a stream over from each other, and a spare."""
+_FOUR_CLIENTS: Final = StreamConfiguration(
+    5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2
+)
+"""Four clients, entries that are striped, two at a time recovered."""
 
 WALK_MIXES: Final = {
     mix.name: mix
@@ -165,7 +169,7 @@ WALK_MIXES: Final = {
         WalkMix(
             "stream-striped",
             "four clients, five bookies, E=4, Qw=3, Qa=2, two entries at a time",
-            StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, window=2, timeouts=1, breaks=2),
+            _FOUR_CLIENTS,
             hunts=False,
         ),
         WalkMix(
@@ -177,13 +181,15 @@ WALK_MIXES: Final = {
         WalkMix(
             "stream-fencing-two",
             "two bookies of which one is enough, three entries a client, three take-overs; terms only fence",
-            StreamConfiguration(3, 2, 2, 1, 3, clients=2, take_overs=3, timeouts=1, breaks=1, fencing=True),
+            StreamConfiguration(
+                3, 2, 2, 1, 3, clients=2, take_overs=3, window=2, timeouts=1, breaks=1, fencing=True
+            ),
             hunts=False,
         ),
         WalkMix(
             "stream-fencing-striped",
             "as stream-striped, where terms only fence",
-            StreamConfiguration(5, 4, 3, 2, 3, clients=3, take_overs=4, timeouts=1, breaks=2, fencing=True),
+            replace(_FOUR_CLIENTS, fencing=True),
             hunts=False,
         ),
     )

@@ -15,6 +15,7 @@ from quire.core.effects import (
     RecoveryFailed,
     RereadMetadata,
     SendRecoveryAdds,
+    SendRecoveryRead,
     SendTruncation,
     TakenOver,
     TakeOverSuperseded,
@@ -51,9 +52,9 @@ def said(machine: TakeOverMachine) -> list[Any]:
     return out
 
 
-def fenced(record: LedgerMetadata | None = None, rules: Rules = RULES) -> TakeOverMachine:
-    """A take-over in term 2 whose three bookies know of no LAC: it asks for entry 0."""
-    machine = TakeOverMachine(record or stream(), 3, OWNER, rules)
+def fenced(record: LedgerMetadata | None = None, rules: Rules = RULES, window: int = 1) -> TakeOverMachine:
+    """A take-over in term 2 whose three bookies know of no LAC: it asks for entry 0, or so many from there."""
+    machine = TakeOverMachine(record or stream(), 3, OWNER, rules, window)
     machine.take_over()
     [announced] = said(machine)
     machine.metadata_written(announced.record, 4)
@@ -79,9 +80,9 @@ def has(machine: TakeOverMachine, slot: int, entry_id: int, origin: int) -> list
     return [effect for effect in said(machine) if not isinstance(effect, WaitForAnswers)]
 
 
-def written_back(machine: TakeOverMachine, entry_id: int) -> None:
+def written_back(machine: TakeOverMachine, first: int, last: int | None = None) -> None:
     for slot in range(3):
-        machine.adds_answered(slot, f"b{slot}", entry_id, entry_id, Answer.OK)
+        machine.adds_answered(slot, f"b{slot}", first, first if last is None else last, Answer.OK)
     said(machine)
 
 
@@ -134,6 +135,51 @@ def test_an_entry_of_an_older_term_than_the_one_before_it_is_not_there() -> None
     has(machine, 0, 0, origin=2)
     written_back(machine, 0)
     assert [type(effect) for effect in has(machine, 1, 1, origin=1)] == [SendRecoveryAdds] * 3
+
+
+def test_a_window_of_entries_is_recovered_at_once_and_written_back_under_their_origin_terms() -> None:
+    machine = fenced(stream().taken_over(2, 5), window=4)
+    machine.read_answered(1, Answer.OK, {0: 10, 1: 20, 2: 30}, 3, [], {0: 1, 1: 1, 2: 2})
+    adds = said(machine)
+    assert [(add.bookie, add.first, add.last) for add in adds] == [("b0", 0, 2), ("b1", 0, 2), ("b2", 0, 2)]
+    assert [machine.origin_of(entry) for entry in range(3)] == [1, 1, 2]
+    for slot in (0, 2):
+        machine.read_answered(slot, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 1, 1: 1})
+    written_back(machine, 0, 2)
+    for slot in range(3):
+        machine.truncation_answered(slot, f"b{slot}", Answer.OK)
+    [write] = said(machine)
+    assert write.record.ranges == ((1, 0), (2, 2), (3, 3)), "the no-op of term 2, which died, and this one's"
+
+
+def test_what_was_said_of_later_entries_is_asked_again_where_a_newer_origin_term_makes_them_dirty() -> None:
+    """Bookie 0 lacks entry 0 and has what entry 1 was in term 1; bookie 1 has the no-op of a take-over that died."""
+    machine = fenced(stream().taken_over(2, 5), window=4)
+    machine.read_answered(0, Answer.OK, {1: 20}, 3, [], {1: 1})
+    assert said(machine) == []
+    machine.read_answered(1, Answer.OK, {0: 10}, 3, [], {0: 2})
+    reads = [effect for effect in said(machine) if isinstance(effect, SendRecoveryRead)]
+    assert [(read.bookie, read.first, read.last) for read in reads] == [("b0", 1, 4), ("b1", 1, 4)]
+    machine.read_answered(0, Answer.OK, {1: 20}, 4, [], {1: 1})
+    assert machine.recovery is not None
+    assert machine.recovery.lap == 0, "an older entry behind the no-op is a denial"
+    machine.read_answered(2, Answer.OK, {1: 20}, 3, [], {1: 1})
+    assert machine.recovery.lap == 0, "and so is one that was asked for before"
+
+
+def test_votes_of_newer_terms_behind_a_rise_stand() -> None:
+    record = stream().taken_over(2, 5)
+    machine = fenced(record, window=4)
+    machine.read_answered(0, Answer.OK, {1: 20, 2: 30}, 3, [], {1: 2, 2: 2})
+    machine.read_answered(1, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 1})
+    assert machine.recovery is not None
+    assert machine.recovery.lap == 0, "one vote for entry 1 is of an older term: all are asked again"
+    machine = fenced(record, window=4)
+    machine.read_answered(0, Answer.OK, {1: 20, 2: 30}, 3, [], {1: 2, 2: 2})
+    machine.read_answered(1, Answer.OK, {0: 10}, 3, [], {0: 1})
+    assert machine.recovery is not None
+    assert machine.recovery.lap == 2
+    assert [machine.origin_of(entry) for entry in range(3)] == [1, 2, 2]
 
 
 def test_a_bookie_that_fails_is_replaced_and_its_successor_gets_the_no_op_too() -> None:
