@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export PYTHONHASHSEED := 0
 
-FAST := not (interop or faults or spark or explore or long or slow)
+FAST := not (interop or faults or spark or long or slow)
 SPARK42 := contract stream_contract losses rows bad_records threads checkpoints frames stream answers
 ARGS ?=
 
@@ -36,7 +36,7 @@ demo: $(RUNTIME) java  ## the main job, narrated (ARGS="--input FILE" for your o
 
 test: $(DEV) java static  ## everything a change must pass
 	@$(BIN)/python bench/guard.py
-	@$(WITH_JAVA) $(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m pytest -n 3 --no-loadscope-reorder -m "not slow" $(ARGS)
 
 setup: $(DEV)  ## the environment in .venv, with all that development needs
 

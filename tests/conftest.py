@@ -1,7 +1,8 @@
 """What holds for every test: Hypothesis judges results, never how long they took on a busy machine.
 
-Two workers share the tests (`make test`). A file's tests stay together, since they share what they set up; so do all
-that need Spark, and all that need Java peers or etcd, which take long to start.
+Three workers share the tests on two cores (`make test`), since what tests processes waits much of its time. A file's tests
+stay together, since they share what they set up; so do all that need Spark, and all that need Java peers or etcd, which take
+long to start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SHARED = ("tests/spark/", "tests/interop/")
 """Folders whose tests share one expensive thing."""
 FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit/test_docs.py")
-"""What takes longest begins first, so that neither worker is left alone with it at the end."""
+"""What takes longest begins first, so that no worker is left alone with it at the end."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -21,9 +21,7 @@ from quire_testing.explorer.continuous import (
     CALIBRATION,
     CALIBRATION_COUNTS,
     CONTINUOUS,
-    LARGE,
     LONG,
-    SMALL,
     line_of,
     lines,
 )
@@ -32,10 +30,10 @@ from quire_testing.explorer.fingerprints import explore_by_fingerprints
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
-from support.rounds import FULL, keep_figures
+from support.rounds import keep_figures
 
 STATES_IN_TEST = 60_000
-"""Larger worlds are for `make full`: they have nearly all of the transitions."""
+"""Larger worlds are for `make full`, like the continuous set as a whole: they have nearly all of the transitions."""
 SECONDS_MAX = 600
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())
 
@@ -48,33 +46,20 @@ def holds(configuration):
     return line
 
 
-def of_make_test():
-    """Those of the continuous set that are small enough and that `test_a_small_world_holds` does not take anyway."""
-    sized = [(PINNED["counts"][each.name][0], each) for each in LARGE]
-    return [each for states, each in sized if states <= STATES_IN_TEST]
+OF_MAKE_TEST = [each for each in CONTINUOUS if PINNED["counts"][each.name][0] <= STATES_IN_TEST]
 
 
-def in_its_ring(configuration):
-    """A world, for `make full` if it is a large one."""
-    is_small = PINNED["counts"][configuration.name][0] <= STATES_IN_TEST
-    return pytest.param(configuration, id=configuration.name, marks=() if is_small else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("configuration", [in_its_ring(each) for each in SMALL])
+@pytest.mark.parametrize("configuration", OF_MAKE_TEST, ids=lambda each: each.name)
 def test_a_small_world_holds(configuration):
     holds(configuration)
 
 
-@pytest.mark.explore
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_explorer_continuous():
-    """Every configuration of the continuous set and the calibration, complete, side by side on two cores.
-
-    `make test` leaves the largest to `make full`, and the smallest to the test above.
-    """
+    """Every configuration of the continuous set and the calibration, complete, side by side on two cores."""
     begun = time.perf_counter()
-    wanted = CONTINUOUS if FULL else of_make_test()
-    found = list(lines((None, *wanted)))
+    found = list(lines((None, *CONTINUOUS)))
     seconds = time.perf_counter() - begun
     assert [line.transcript for line in found if line.violation or not line.complete] == []
     expected = {**PINNED["counts"], CALIBRATION: list(CALIBRATION_COUNTS)}

@@ -18,14 +18,23 @@ from quire_testing.explorer.check import EVERY_INVARIANT, check, check_mutant
 from quire_testing.explorer.invariants import NAMES
 from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.story import exchanges, replayed
-from support.rounds import keep_figures
+from support.rounds import FULL, keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
 """A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing-figures.md)."""
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+STATES_IN_TEST = 60_000 if FULL else 10_000
+"""How much of a mutant's world is explored without it."""
+
+
+def in_its_ring(name):
+    """A mutant, for `make full` if its shortest way is long."""
+    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 60_000 else ())
+
+
+@pytest.mark.parametrize("name", [in_its_ring(name) for name in MUTANTS])
 def test_a_mutant_breaks_its_invariant(name):
     done = check_mutant(name, seconds_max=SECONDS)
     violation = done.result.violation
@@ -54,7 +63,7 @@ NOT_AGAIN = {
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in NOT_AGAIN])
 def test_what_ships_holds_where_the_mutant_breaks(name):
     mutant = MUTANTS[name]
-    done = check(mutant.configuration, seconds_max=SECONDS, states_max=40_000)
+    done = check(mutant.configuration, seconds_max=SECONDS, states_max=STATES_IN_TEST)
     assert done.result.violation is None, done.text
 
 
