@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 SILENT_MS = 1_000
 """How long a bookie may take that must have what a take-over writes, before another is looked for in its place."""
+SLOW_BYTES_PER_MS = 2048
+"""What it may take longer for each byte that is written back: a bookie that takes 2 MiB a second is slow, not silent."""
 AWAITED_PAUSE_MS = 100
 """Before bookies without which a take-over cannot end are asked again."""
 AWAITED_TIMEOUT_MS = 500
@@ -153,18 +155,22 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         if origin_term != BY_ID:
             super()._take(effect, reply, origin_term)
             return
-        found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last, BY_ID)
-        origins: dict[int, int] = {entry_id: run.origin_term for run in reply.runs for entry_id in run.ids()}
+        origins: dict[int, int] = {}
         lengths: dict[int, int] = {}
+        unknown = [*reply.unknown]
         recovery, several = self._recovery, self._fencing.found
-        for entry in found:
-            entry_id = entry.entry_id
-            lengths[entry_id] = entry.length
-            if entry_id > recovery.lap:
-                several.setdefault(entry_id, {})[origins[entry_id]] = entry
         before = recovery.lap
+        for run in sorted(reply.runs, key=lambda each: each.first):
+            found, bad, _ = open_runs([run], self._access, effect.first, effect.last, BY_ID)
+            unknown += bad
+            for entry in found:
+                entry_id = entry.entry_id
+                lengths[entry_id], origins[entry_id] = entry.length, run.origin_term
+                if entry_id > before:
+                    several.setdefault(entry_id, {})[run.origin_term] = entry
+        lengths = dict(sorted(lengths.items()))
         self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.vouched_through, reply.unknown + bad, origins
+            effect.slot, reply.answer, lengths, reply.vouched_through, unknown, origins
         )
         for recovered in range(before + 1, recovery.lap + 1):
             self._entries[recovered] = several.pop(recovered)[self._machine.origin_of(recovered)]
@@ -179,7 +185,9 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         if not self._record.only_fences:
             return super()._add_timeout_ms()
         silent_ms = AWAITED_TIMEOUT_MS if self._fencing.waiting else SILENT_MS
-        return min(super()._add_timeout_ms(), silent_ms)
+        lengths = self._recovery.back.lengths
+        on_their_way = lengths[-1] - lengths[0] if lengths else 0
+        return min(super()._add_timeout_ms(), silent_ms + on_their_way // SLOW_BYTES_PER_MS)
 
     # --- the truncation ------------------------------------------------------------------------------------------------
 

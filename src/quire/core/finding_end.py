@@ -8,8 +8,8 @@
 
 Of a stream whose terms only fence, bookies may have entries of several origin terms under one id: a take-over that died left
 its no-op on some bookies, and on others what was to go. Recovered origin terms never fall: what is below the term of the entry
-before it is no such entry. So a window ends where the origin term rises, if anybody voted
-for an entry behind it that is below the new one.
+before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry behind it that is below
+the new one.
 
 It asks nobody by itself, and does not know what is written back: `recovery.py` carries out what it says.
 
@@ -99,8 +99,9 @@ class Votes:
         first: the first id of the window; `last`: the last one.
         positive: for each id the slots that have it, as a mask; `negative`: that deny it; `unknown`: that cannot tell.
         lengths: for each id the length in the header of an entry that was found.
-        origins: for each id the origin term of that entry, and `lowest`: of all that were found of it; empty where the id
-            says it.
+        by_id: whether bookies may have entries of several origin terms under one id.
+        heard: then, for each id, the origin term of the entry that was found first, which is the one that is recovered;
+            `lowest`: the lowest of all that were found.
         told: each slot's responses cover every id up to here.
         asked: the ids that each slot was asked for and has not answered yet.
     """
@@ -111,22 +112,23 @@ class Votes:
     negative: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    origins: list[int] = field(default_factory=list)
+    by_id: bool = False
+    heard: list[int] = field(default_factory=list)
     lowest: list[int] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
     asked: list[tuple[int, int] | None] = field(default_factory=list)
 
     def open(self, first: int, count: int, *, by_id: bool = False) -> None:
-        """Begin a window of so many ids, on which nobody has voted; `by_id`: each may have several origin terms."""
-        self.first, self.last = first, first + count - 1
+        """Begin a window of so many ids, on which nobody has voted."""
+        self.first, self.last, self.by_id = first, first + count - 1, by_id
         self.positive, self.negative, self.unknown, self.lengths = ([0] * count for _ in range(4))
-        self.origins, self.lowest = ([0] * (count if by_id else 0) for _ in range(2))
+        self.heard, self.lowest = ([0] * (count if by_id else 0) for _ in range(2))
         self.told = [first - 1] * len(self.asked)
 
     def end_at(self, last: int) -> None:
         """The window ends at this id: what was said of later ones is asked again."""
         self.last, count = last, last + 1 - self.first
-        for votes in (self.positive, self.negative, self.unknown, self.lengths, self.origins, self.lowest):
+        for votes in (self.positive, self.negative, self.unknown, self.lengths, self.heard, self.lowest):
             del votes[count:]
         self.told = [min(told, last) for told in self.told]
 
@@ -159,10 +161,10 @@ class Votes:
         for entry_id, length in entries.items():
             if base <= entry_id <= last and asked[0] <= entry_id <= asked[1]:
                 i = entry_id - base
-                if self.origins:
+                if self.by_id:
                     origin = origins[entry_id]
                     self.lowest[i] = min(origin, self.lowest[i] or origin)
-                    self.origins[i] = self.origins[i] or origin
+                    self.heard[i] = self.heard[i] or origin
                 if not positive[i]:
                     lengths[i] = length
                 positive[i] |= bit
@@ -324,42 +326,56 @@ class EndSearch:
         asked, votes.asked[slot] = votes.asked[slot], None
         assert asked is not None, "it was asked"
         first, last = asked
+        if votes.by_id:
+            entries = self._not_left_over(slot, entries, origins)
         through = last  # of an error; and most answers vouch for all that was asked
         absent_is_negative = self.rules.counts_as_negative(Answer.NO_ENTRY if answer is Answer.OK else answer)
         if answer is Answer.OK and vouched_through < last:
             size = self.record.ensemble_size
             residues = residues_of_slot(slot, size, self.record.write_quorum)
             through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
-        if votes.origins:  # what is below the last origin term is no such entry
-            counts, floor = self.rules.counts_as_positive, reach_of(self.origins)
-            entries = {
-                entry_id: each for entry_id, each in entries.items() if counts(origins[entry_id], floor)
-            }
         votes.count(slot, asked, entries, unknown, origins)
         if through < first:
             # A response that does not cover the first id asked for: waiting for more would never end.
             through, absent_is_negative = last, False
         votes.count_rest(slot, first, through, negative=absent_is_negative)
         lengths = votes.found_after(self.lap, self._masks, self._needed[0])
-        if votes.origins:
+        if votes.by_id:
             lengths = self._until_votes_fall(lengths)
         if lengths:
             self.lap, self.length = self.lap + len(lengths), lengths[-1]
         return lengths
 
+    def _not_left_over(
+        self, slot: int, entries: Mapping[int, int], origins: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Where terms only fence: of a response those entries that count. Of the others the bookie may have had newer ones.
+
+        What is not of the slot's write sets was not truncated with them, and may be of any writer. What is below the origin
+        term that the record names, or below the last one that was recovered, is what a bookie kept that was away.
+        """
+        record, counts, reached = self.record, self.rules.counts_as_positive, reach_of(self.origins)
+        size = record.ensemble_size
+        residues = residues_of_slot(slot, size, record.write_quorum)
+        return {
+            entry_id: length
+            for entry_id, length in entries.items()
+            if residues >> entry_id % size & 1
+            and counts(origins[entry_id], max(reached, record.origin_of(entry_id)))
+        }
+
     def _until_votes_fall(self, lengths: list[int]) -> list[int]:
         """Of these entries those up to one whose origin term makes votes for later entries void; the window ends there."""
         votes, fall = self.votes, self.rules.votes_fall
-        for found, i in enumerate(
-            range(self.lap + 1 - votes.first, self.lap + 1 - votes.first + len(lengths))
-        ):
-            origin, entry_id = votes.origins[i], votes.first + i
+        begin = self.lap + 1 - votes.first
+        for i in range(begin, begin + len(lengths)):
+            origin, entry_id = votes.heard[i], votes.first + i
             if origin == reach_of(self.origins):
                 continue
             self.origins = (*self.origins, TermRange(Term(origin), EntryId(entry_id)))
             if any(fall(lowest, origin) for lowest in votes.lowest[i + 1 :] if lowest != NO_TERM):
                 votes.end_at(entry_id)
-                return lengths[: found + 1]
+                return lengths[: i + 1 - begin]
         return lengths
 
     # --- verdicts --------------------------------------------------------------------------------------------------
@@ -439,5 +455,7 @@ class EndSearch:
         assert self.start >= record.last_fragment.first_entry - 1, "I6: never below the last fragment"
         assert self.start <= self.lap, "reading goes forward"
         self.fence.check()
+        assert all(each.first_entry <= self.lap for each in self.origins), "only what is recovered has one"
+        assert len(self.votes.heard) == len(self.votes.positive) * self.votes.by_id, "one for each id"
         if self.status is not EndStatus.FOUND:
             self.votes.check()

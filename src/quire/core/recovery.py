@@ -297,7 +297,7 @@ class RecoveryMachine:
             entries: id -> length in its header, of each entry that came with a valid digest, by ascending id.
             vouched_through: each id asked for up to here that did not come is not there; later ids are not covered.
             unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
-            origins: the origin term of each of them, of a stream whose terms only fence; of others nothing.
+            origins: of a stream whose terms only fence the origin term of each of `entries`; of others nothing.
 
         Effects:
             recovery adds for entries that became recoverable; further reads; WaitForAnswers before the first end, if

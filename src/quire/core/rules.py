@@ -280,7 +280,10 @@ def counts_as_positive(origin: int, recovered: int) -> bool:
 
 
 def votes_fall(lowest: int, recovered: int) -> bool:
-    """Where terms only fence, what was said of later entries is asked again if the one before them makes some of it dirty."""
+    """Where terms only fence, what was said of later entries is asked again if the one before them makes some of it dirty.
+
+    That is a vote which `counts_as_positive` would not have let pass.
+    """
     return lowest < recovered
 
 

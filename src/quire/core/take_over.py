@@ -260,7 +260,7 @@ class TakeOverMachine:
             self.status = TAKE_OVER_TABLE.moved[self.status, TakeOverStatus.OPENING]
         assert self.recovery is not None
         opened = self.record.ranges[-1].term
-        unopened = tuple(each for each in self.recovery.end.origins if each.term > opened)  # their no-ops
+        unopened = tuple(each for each in self.recovery.end.origins if each.term > opened)
         self.out.append(WriteMetadata(self.record.opened(last_entry, fragments, unopened), self._version))
 
     def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:

@@ -167,6 +167,46 @@ def test_what_was_said_of_later_entries_is_asked_again_where_a_newer_origin_term
     assert machine.recovery.lap == 0, "and so is one that was asked for before"
 
 
+def opened_in_term_two(write_quorum: int = 3) -> LedgerMetadata:
+    """A stream that a second client opened in term 2, from entry 0 on."""
+    record = stream(write_quorum)
+    return record.taken_over(2, 5).opened(-1, record.fragments)
+
+
+def test_what_a_bookie_has_outside_its_write_sets_is_left_over() -> None:
+    """It was replaced when others truncated, and came back into a fragment in which this entry is not its own."""
+    machine = fenced(stream(write_quorum=2), window=4)
+    machine.read_answered(2, Answer.OK, {0: 10}, 3, [], {0: 1})
+    assert said(machine) == []
+    machine.read_answered(1, Answer.OK, {0: 20}, 3, [], {0: 1})
+    adds = [effect for effect in said(machine) if isinstance(effect, SendRecoveryAdds)]
+    assert [(add.bookie, add.first, add.last) for add in adds] == [("b0", 0, 0), ("b1", 0, 0)]
+    assert machine.recovery is not None
+    assert machine.recovery.end.length == 20
+
+
+def test_an_older_entry_of_a_bookie_that_vouches_for_nothing_denies_nothing() -> None:
+    """Its directory was put back: it shows what it had in term 1, and has lost what it acknowledged in term 2."""
+    machine = fenced(opened_in_term_two(), window=4)
+    machine.read_answered(0, Answer.OK, {0: 10}, 3, [], {0: 2})
+    machine.read_answered(1, Answer.OK, {0: 10, 1: 20}, -1, [], {0: 1, 1: 1})
+    machine.waited()
+    assert not [effect for effect in said(machine) if isinstance(effect, SendTruncation)]
+    machine.read_answered(2, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 2})
+    assert machine.recovery is not None
+    assert machine.recovery.lap == 1
+    assert machine.origin_of(1) == 2
+
+
+def test_an_entry_of_an_older_term_than_the_record_names_is_not_recovered() -> None:
+    machine = fenced(opened_in_term_two(), window=4)
+    machine.read_answered(0, Answer.OK, {0: 10, 1: 20}, -1, [], {0: 1, 1: 1})
+    assert said(machine) == []
+    machine.read_answered(1, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 2})
+    assert machine.recovery is not None
+    assert (machine.recovery.lap, machine.origin_of(0), machine.origin_of(1)) == (1, 2, 2)
+
+
 def test_votes_of_newer_terms_behind_a_rise_stand() -> None:
     record = stream().taken_over(2, 5)
     machine = fenced(record, window=4)
