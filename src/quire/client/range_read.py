@@ -18,6 +18,7 @@ from quire.core.answers import Answer
 from quire.core.effects import ReadFailed, SendRead, SetTimer
 from quire.core.ids import BookieId
 from quire.core.reader import ReadMachine
+from quire.core.terms import Ranges, last_of_term
 from quire.env.interfaces import Clock
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM, BY_ID
@@ -49,10 +50,12 @@ def open_runs(
     origin_term: int = 0,
     *,
     no_ops: bool = False,
+    ranges: Ranges = (),
 ) -> tuple[Entries, list[tuple[int, int]], int]:
     """The entries first..last of some runs, each digest checked; of a stream those of one origin term.
 
-    `BY_ID`: of whatever origin term, no-ops as well. `no_ops`: of one origin term, no-ops as well.
+    `BY_ID`: of whatever origin term, no-ops as well; with the `ranges` of a record none that a newer term has put anew: a bookie
+    whose directory was put back still has what was truncated elsewhere. `no_ops`: of one origin term, no-ops as well.
 
     Returns:
         The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
@@ -60,19 +63,20 @@ def open_runs(
     parts: list[Entries] = []
     bad: list[tuple[int, int]] = []
     size = 0
-    in_order = True
+    in_order, by_id = True, origin_term == BY_ID
     for run in runs:
-        if run.ledger_id != access.ledger_id or run.last < first or run.first > last:
+        kept = last_of_term(run.origin_term, ranges) if by_id else None
+        through = last if kept is None else min(last, kept)
+        if run.ledger_id != access.ledger_id or run.last < first or run.first > through:
             continue
         ids: Sequence[int] = run.ids()
         offsets: Sequence[int] = run.offsets()
-        if run.first < first or run.last > last:
-            wanted = [position for position, entry_id in enumerate(ids) if first <= entry_id <= last]
+        if run.first < first or run.last > through:
+            wanted = [position for position, entry_id in enumerate(ids) if first <= entry_id <= through]
             if not wanted:
                 continue
             ids = ids[wanted[0] : wanted[-1] + 1]
             offsets = offsets[wanted[0] : wanted[-1] + 2]
-        by_id = origin_term == BY_ID
         origin = run.origin_term if by_id else origin_term
         good, wrong = open_entries(
             access.digest, access.ledger_id, ids, run.body, offsets, origin, no_ops=no_ops or by_id
@@ -107,6 +111,7 @@ class RangeRead:
         trouble: called with each bookie that could not serve and its response.
         heard: called with each response, and with the ms that it took.
         origin_term: of a stream: the term in which all of first..last were written; `BY_ID` where terms only fence.
+        ranges: where terms only fence, those of the record.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class RangeRead:
         trouble: Callable[[BookieId, Answer], None],
         heard: Callable[[ReadReply, int], None],
         origin_term: int = 0,
+        ranges: Ranges = (),
     ) -> None:
         self.first, self.last = first, last
         self.entries = Entries.join(access.ledger_id, ())
@@ -130,7 +136,7 @@ class RangeRead:
         self._bookies, self._access, self._machine = bookies, access, machine
         self._settings, self._clock = settings, clock
         self._trouble, self._heard = trouble, heard
-        self._origin_term = origin_term
+        self._origin_term, self._ranges = origin_term, ranges
         self._parts: list[Entries] = []
         self._damaged: dict[BookieId, list[tuple[int, int]]] = {}
         self._tasks: dict[asyncio.Task[ReadReply], None] = {}
@@ -197,7 +203,9 @@ class RangeRead:
         reply = task.result()
         now_ms = self._clock.now_ms()
         self._heard(reply, now_ms - sent_ms)
-        entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last, self._origin_term)
+        entries, bad, size = open_runs(
+            reply.runs, self._access, effect.first, effect.last, self._origin_term, ranges=self._ranges
+        )
         self.bytes += size
         if reply.damaged:
             self._damaged.setdefault(effect.bookie, []).extend(reply.damaged)

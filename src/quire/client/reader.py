@@ -325,6 +325,7 @@ class LedgerReader(TailingReader):
             trouble=self._trouble,
             heard=self._heard_in_answer,
             origin_term=0 if record.terms is None else origin_to_ask(record, first),
+            ranges=() if record.terms is None else record.ranges,
         )
 
     def _learn(self, read: RangeRead, count: int) -> None:

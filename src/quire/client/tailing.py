@@ -229,7 +229,9 @@ class TailingReader(ABC):
                 return Entries.join(self.ledger_id, ())
             end = last_of_range(next_entry, record.ranges)
             last = last if end is None else min(last, end)
-        entries, _, _ = open_runs(reply.runs, self._access, next_entry, last, origin_term)
+        entries, _, _ = open_runs(
+            reply.runs, self._access, next_entry, last, origin_term, ranges=record.ranges
+        )
         entries = entries.without_gap(next_entry)
         if entries and not self.closed:
             self._length = max(self._length, entries.lengths[-1])

@@ -93,6 +93,11 @@ def last_of_range(entry_id: int, ranges: Sequence[TermRange]) -> int | None:
     return ranges[index].first_entry - 1 if index < len(ranges) else None
 
 
+def last_of_term(term: int, ranges: Sequence[TermRange]) -> int | None:
+    """The last id at which an entry of this origin term can be other than left over; None if there is none."""
+    return next((each.first_entry - 1 for each in ranges if each.term > term), None)
+
+
 def by_origin(first: int, last: int, ranges: Sequence[TermRange]) -> Iterator[tuple[int, int, Term]]:
     """The ids first..last in parts of one origin term each: (first, last, origin term)."""
     while first <= last:

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from quire.client.access import LedgerAccess
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
-from quire.core.ids import EntryId, LedgerId
+from quire.core.ids import EntryId, LedgerId, Term
 from quire.core.ledger_metadata import DigestType
+from quire.core.terms import TermRange
 from quire.wire.entry import Entry, EntryDigest
+from quire.wire.native_bodies import BY_ID
 from quire.wire.run import RunView, checksum
 
 ACCESS = LedgerAccess(LedgerId(5), b"k" * 20, 1, EntryDigest(DigestType.CRC32C, b""))
@@ -62,3 +64,15 @@ def test_an_entry_with_a_wrong_digest_is_named() -> None:
     found, bad, _ = open_runs([RunView.parse(bytes(body))], ACCESS, 0, 9)
     assert bad == [(4, 4)]
     assert [got.entry_id for got in found] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_by_id_what_a_newer_term_has_put_anew_is_left_over() -> None:
+    """A bookie whose directory was put back has entries of term 1 where the record names term 2."""
+    ranges = (TermRange(Term(1), EntryId(0)), TermRange(Term(2), EntryId(5)))
+    old, new = (
+        [RunView.parse(run.body) for run in copies([entry(e) for e in ids], ACCESS, 10_000, origin_term=term)]
+        for term, ids in ((1, range(10)), (2, range(5, 8)))
+    )
+    found = [open_runs(runs, ACCESS, 0, 9, BY_ID, ranges=ranges)[0].entry_ids for runs in (old, old + new)]
+    assert [list(ids) for ids in found] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert list(open_runs(old, ACCESS, 0, 9, BY_ID)[0].entry_ids) == list(range(10))
