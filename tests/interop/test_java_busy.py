@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 import quire
-from support.java_peers import PATIENT, PATIENT_CLIENT, JavaPeers, own_peers
+from support.java_peers import PATIENT, PATIENT_CLIENT, SMALL_MB, JavaPeers, own_peers
 from support.rounds import COMMIT, RESULTS, keep_figures, rounds
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
@@ -32,8 +32,8 @@ SETTINGS = {
     "limit_1000": "maxPendingAddRequestsPerThread=1000\nmaxPendingReadRequestsPerThread=1000\n",
     "limit_8": "maxPendingAddRequestsPerThread=8\nmaxPendingReadRequestsPerThread=8\n",
 }
-DIRECT_MB = {"direct_io": 512, "dbledgerstorage": 512}
-"""Such a bookie has its caches and its answers there, with direct I/O also a buffer for each reading thread; it ends without room."""
+MEMORY_MB = {"direct_io": (384, 768), "dbledgerstorage": (128, 512)}
+"""Outside its heap such a bookie has its caches and its answers, with direct I/O also a buffer for each reading thread."""
 SIZES = {
     "60,000 of 100 B": (60_000, 100),
     "300,000 of 20 B": (300_000, 20),
@@ -100,7 +100,9 @@ def set_up(
 ) -> Iterator[tuple[str, JavaPeers]]:
     """A setting and bookies that have it, for all loads."""
     folder = tmp_path_factory.mktemp(request.param)
-    with own_peers(folder, 3, SETTINGS[request.param], direct_mb=DIRECT_MB.get(request.param, 96)) as peers:
+    with own_peers(
+        folder, 3, SETTINGS[request.param], memory_mb=MEMORY_MB.get(request.param, SMALL_MB)
+    ) as peers:
         yield request.param, peers
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from interop.test_java_busy import DIRECT_MB, LEDGER, PROTOCOLS, SETTINGS
+from interop.test_java_busy import LEDGER, MEMORY_MB, PROTOCOLS, SETTINGS
 from support.checksums import ARRIVED, RECEIVED, RETURNED, SENT, with_checksums
 from support.java_peers import PATIENT, PATIENT_CLIENT, own_peers
 from support.rounds import keep_figures, rounds
@@ -82,7 +82,7 @@ def test_every_copy_is_read_back_as_it_was_sent(tmp_path: Path, monkeypatch: pyt
                 "copies missing or with a bad digest": [str(each) for each in wrong],
             }
 
-    with own_peers(tmp_path / "java", 3, SETTINGS["direct_io"], direct_mb=DIRECT_MB["direct_io"]) as peers:
+    with own_peers(tmp_path / "java", 3, SETTINGS["direct_io"], memory_mb=MEMORY_MB["direct_io"]) as peers:
         figures = asyncio.run(work())
     counted = {name: len(what) if isinstance(what, list) else what for name, what in figures.items()}
     keep_figures("java_direct_io", counted, seed=None)

@@ -51,7 +51,9 @@ PATIENT_CLIENT = ClientConfig(
 """The same for our client and its bookies."""
 QUICK_START = "-XX:TieredStopAtLevel=1"
 LONG_SESSIONS = "maxSessionTimeout=600000\n"
-ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_TIMEOUT": "280"}
+ENVIRONMENT = {"JAVA_PEER_TIMEOUT": "280"}
+SMALL_MB = (128, 96)
+"""The heap of a bookie, and its memory outside the heap."""
 
 
 class JavaPeers:
@@ -64,7 +66,7 @@ class JavaPeers:
         version: another BookKeeper than 4.17.3; ZooKeeper stays that of 4.17.3.
         program: the client's source.
         name: the host's name in the bookies' ids.
-        direct_mb: memory outside the heap for each bookie.
+        memory_mb: the heap of each bookie, and its memory outside the heap.
 
     Attributes:
         client_options: what every command of its clients is given at its end.
@@ -79,7 +81,7 @@ class JavaPeers:
         version: str = "",
         program: str = "JavaClient",
         name: str = "127.0.0.1",
-        direct_mb: int = 96,
+        memory_mb: tuple[int, int] = SMALL_MB,
     ) -> None:
         self.name = name
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +93,7 @@ class JavaPeers:
         self._environment = (
             os.environ
             | ENVIRONMENT
-            | {"JAVA_PEER_DIRECT": str(direct_mb)}
+            | {"JAVA_PEER_HEAP": str(memory_mb[0]), "JAVA_PEER_DIRECT": str(memory_mb[1])}
             | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_ZOOKEEPER_CONF": str(sessions)}
             | {"JAVA_PEER_JVM_OPTS": f"{QUICK_START} {jvm}", "JAVA_PEER_ZOOKEEPER_OPTS": QUICK_START}
             | _of_version(version)
@@ -229,14 +231,19 @@ def _of_version(version: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def own_peers(
-    folder: Path, bookies: int, configuration: str = "", *, direct_mb: int = 96, **settings: str
+    folder: Path,
+    bookies: int,
+    configuration: str = "",
+    *,
+    memory_mb: tuple[int, int] = SMALL_MB,
+    **settings: str,
 ) -> Iterator[JavaPeers]:
     """Peers of one test: what is killed, marked or repaired there concerns nobody else."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
     try:
-        yield JavaPeers(folder, bookies, configuration, direct_mb=direct_mb, **settings)
+        yield JavaPeers(folder, bookies, configuration, memory_mb=memory_mb, **settings)
     finally:
         subprocess.run([TOOLS / "java-peer", "stop", folder], check=False, capture_output=True)
 
