@@ -110,8 +110,10 @@ def add_figures(name, seeds, part, *, anew=False):
         rows = known_ranges(proof)
         made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         row = {"seeds": f"{seeds.start} to {seeds.stop - 1}", "commit": COMMIT, "made": made}
-        if rows and rows[-1]["commit"] == COMMIT and rows[-1]["seeds"].endswith(f" to {seeds.start - 1}"):
-            row["seeds"] = f"{rows.pop()['seeds'].partition(' ')[0]} to {seeds.stop - 1}"
+        before = [each for each in rows if each["seeds"].endswith(f" to {seeds.start - 1}")]
+        if before and before[-1]["commit"] == COMMIT:
+            rows.remove(before[-1])
+            row["seeds"] = f"{before[-1]['seeds'].partition(' ')[0]} to {seeds.stop - 1}"
         rows.append(row)
         counted = {key: value for key, value in proof.get("figures", {}).items() if key in part}
         figures = summed(counted, part)
