@@ -3,7 +3,8 @@
 A carried run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
 comes later there, and is on the disk only if the copies are. A copy that was superseded or dropped meanwhile does no
 harm, since the higher LSN is right wherever a record lies. Of a run that does not verify, the entries that do are carried over,
-and the others are journaled as damaged. A segment that the disk does not give stays as it is.
+and the others are journaled as damaged. A segment that the disk does not give stays as it is; so does one of which it cannot be
+told what lives, since rows of another segment that may hold the same ids cannot be read.
 
 Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040-damage-is-carried.md;
 `docs/formats/segment.md`, "Carried runs", "Damaged intervals".
@@ -21,11 +22,11 @@ from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
 from quire.storage.cutting import part_of
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, DirectoryEntry
+from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, DirectoryEntry, Row
 from quire.storage.index import RunPiece, is_damaged
 from quire.storage.journal import Journal
 from quire.storage.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
-from quire.storage.reading import RunReader, is_unreadable
+from quire.storage.reading import RunReader
 from quire.storage.reclaim import BACKLOG_MAX
 from quire.storage.salvage import ends_of, positions_of, salvage
 from quire.storage.segment import Segment
@@ -36,6 +37,7 @@ from quire.storage.space import directory_of
 from quire.storage.state_format import STATE
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
+from quire.storage.unknown_rows import is_passing, is_unreadable
 from quire.wire.run import RunView
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 
@@ -95,7 +97,11 @@ def plan(sealed: Sequence[SealedSize], free_share: float) -> list[int]:
 
 
 class _StaysError(Exception):
-    """The source cannot be given back: something in it cannot be read, or it is not what it was."""
+    """The source cannot be given back: something in it, or what may hold the same ids, cannot be read."""
+
+
+class _LaterError(Exception):
+    """The source cannot be compacted in this pass, and may be in the next one."""
 
 
 class Compactor:
@@ -175,6 +181,8 @@ class Compactor:
             self._merging.clear()
             try:
                 done += yield from self._carry_all(source, part)
+            except _LaterError:
+                continue
             except _StaysError:
                 self.stays[sequence] = source.live
                 self._damages_before = self._damages.count
@@ -220,7 +228,9 @@ class Compactor:
         self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment, part: Slice
     ) -> Generator[None, None, bool]:
         """Carry over what lives of a ledger in a segment; False if some of it is condemned, and so not found now."""
-        terms = self._reader.origin_terms(entry.ledger_id, ledger)
+        terms, unknown = self._reader.origin_terms(entry.ledger_id, ledger)
+        if unknown is not None:
+            raise _unread(unknown)
         for term in terms:
             at = entry.first
             while at <= entry.last:
@@ -230,6 +240,8 @@ class Compactor:
                 found = self._reader.pieces(entry.ledger_id, ledger, at, entry.last, term)
                 some = list(islice(found, LOOKED_AT))
                 for piece in some:
+                    if is_unreadable(piece.row):  # of whatever segment: it may hide what lives in the source
+                        raise _unread(piece.row)
                     if piece.sequence == source.sequence:
                         living = piece._replace(first=max(piece.first, at))
                         alone = len(terms) > 1 and self._is_overwritten(entry.ledger_id, ledger, living)
@@ -291,8 +303,6 @@ class Compactor:
         """(runs of what verifies of a piece, the intervals of its ids that do not)."""
         row = piece.row
         low, high = max(piece.first, row.first), min(piece.last, row.last)
-        if is_unreadable(row):
-            raise _StaysError
         if row.kind == SegmentRecordKind.DAMAGED:
             ends = ends_of(row, low, high)
             return (), (ends,) if ends else ()
@@ -334,3 +344,8 @@ class Compactor:
         part.begin()
         if self._segments.get(source.sequence) is not source or source.trailer is None:
             raise _StaysError
+
+
+def _unread(row: Row) -> Exception:
+    """What rows that cannot be read now mean for the source."""
+    return _LaterError() if is_passing(row) else _StaysError()

@@ -27,12 +27,13 @@ from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
-from quire.storage.reading import RunReader, is_unreadable
+from quire.storage.reading import RunReader
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.state_format import DEAD_RANGES_MAX, DeadRange
 from quire.storage.states import States
 from quire.storage.stored_ledger import Span, StoredLedger
+from quire.storage.unknown_rows import is_unreadable
 
 _HIGHEST = itemgetter(0)
 
@@ -168,7 +169,10 @@ class EntryDropper:
             StorageError: what is there cannot be read now.
         """
         newest = 0
-        for origin in self._reader.origin_terms(ledger_id, ledger):
+        origins, unknown = self._reader.origin_terms(ledger_id, ledger)
+        if unknown is not None:
+            raise _unreadable(ledger_id, first)
+        for origin in origins:
             if not self._rules.truncate_takes(origin, term):
                 continue
             for piece in self._readable(ledger_id, ledger, first, last, origin):
@@ -203,10 +207,7 @@ class EntryDropper:
         """
         for piece in self._reader.pieces(ledger_id, ledger, first, last, origin):
             if is_unreadable(piece.row):
-                raise StorageError(
-                    f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
-                    ledger_id=ledger_id,
-                )
+                raise _unreadable(ledger_id, first)
             yield piece
 
     def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange) -> None:
@@ -233,24 +234,21 @@ class EntryDropper:
 
     def _settle(self, ledger_id: int, ledger: StoredLedger) -> None:
         """Forget the segments in which nothing of a ledger lives, and find its last entry anew."""
-        terms = self._reader.origin_terms(ledger_id, ledger)
         dead = [
-            span.sequence
-            for span in self._sealed_spans(ledger)
-            if not self._lives(ledger_id, ledger, span, terms)
+            span.sequence for span in self._sealed_spans(ledger) if not self._lives(ledger_id, ledger, span)
         ]
         for sequence in dead:
             self._segments.segments[sequence].live -= 1
         if dead:
             ledger.drop_span(*dead)
-        ledger.last = self._last_living(ledger_id, ledger, terms)
+        ledger.last = self._last_living(ledger_id, ledger)
 
     def _sealed_spans(self, ledger: StoredLedger) -> Iterator[Span]:
         """Those that are read through a footer; one that is being taken up, or read again, is found in its table."""
         unsealed = self._segments.unsealed
         return (span for span in ledger.spans_within(0, ID_MAX) if span.sequence not in unsealed)
 
-    def _lives(self, ledger_id: int, ledger: StoredLedger, span: Span, terms: list[int]) -> bool:
+    def _lives(self, ledger_id: int, ledger: StoredLedger, span: Span) -> bool:
         """Whether anything of a ledger lives in a sealed segment; its rows are read only where its bounds do not tell."""
         segment, ranges, through = (
             self._segments.segments[span.sequence],
@@ -265,14 +263,13 @@ class EntryDropper:
             return True
         return any(
             last_id(piece) >= 0
-            for term in terms
-            for stream in _sealed(self._reader, ledger_id, span, term)
+            for stream in _sealed(self._reader, ledger_id, span)
             for piece in living(stream, through, ranges)
         )
 
-    def _last_living(self, ledger_id: int, ledger: StoredLedger, terms: list[int]) -> int:
+    def _last_living(self, ledger_id: int, ledger: StoredLedger) -> int:
         reader, best = self._reader, -1
-        found: list[tuple[int, Callable[[int], list[Iterator[RunPiece]]]]] = [
+        found: list[tuple[int, Callable[[], list[Iterator[RunPiece]]]]] = [
             (span.last, partial(_sealed, reader, ledger_id, span)) for span in self._sealed_spans(ledger)
         ]
         for segment in self._segments.unsealed.values():
@@ -281,13 +278,13 @@ class EntryDropper:
                 found.append(
                     (
                         table.span(ledger_id)[1],
-                        partial(table.pieces, ledger_id, 0, ID_MAX, segment.sequence),
+                        partial(table.pieces, ledger_id, 0, ID_MAX, segment.sequence, ANY_ORIGIN),
                     )
                 )
         for highest, streams_of in sorted(found, key=_HIGHEST, reverse=True):
             if highest <= best:
                 break
-            for stream in (stream for term in terms for stream in streams_of(term)):
+            for stream in streams_of():
                 for piece in living(stream, ledger.dead_through, ledger.dead_ranges):
                     if piece.last > best:
                         best = max(best, last_id(piece))
@@ -317,9 +314,16 @@ class EntryDropper:
         return False
 
 
-def _sealed(reader: RunReader, ledger_id: int, span: Span, origin_term: int) -> list[Iterator[RunPiece]]:
-    """The pieces of a ledger in a sealed segment."""
-    return reader.sealed_streams(ledger_id, span, 0, ID_MAX, origin_term)()
+def _unreadable(ledger_id: int, first: int) -> StorageError:
+    return StorageError(
+        f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
+        ledger_id=ledger_id,
+    )
+
+
+def _sealed(reader: RunReader, ledger_id: int, span: Span) -> list[Iterator[RunPiece]]:
+    """The pieces of a ledger in a sealed segment, whatever their origin terms."""
+    return reader.sealed_streams(ledger_id, span, 0, ID_MAX, ANY_ORIGIN)()
 
 
 def _holds(segment: Segment, ledger_id: int) -> bool:

@@ -31,13 +31,14 @@ from quire.storage.dead_ranges import Dead, living
 from quire.storage.extents import extents
 from quire.storage.findings import Damage
 from quire.storage.footer_cache import FooterCache
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
+from quire.storage.footer_format import ROW_BYTES, Row, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.salvage import CHECKED_DIGESTS
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.stored_ledger import Span, StoredLedger
+from quire.storage.unknown_rows import is_unreadable, unknown_row
 from quire.wire import native
 from quire.wire.entry import Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids
@@ -58,15 +59,8 @@ _SHORT_DIGESTS = CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
 _NOTHING_DEAD: Final[tuple[int, Dead]] = (0, ())
-_UNREADABLE = 0x80
-"""Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
 Streams: TypeAlias = Callable[[], list[Iterator[RunPiece]]]
 """Looks into a segment: ascending pieces of a ledger's runs, dead or not, in one stream for each class of residues."""
-
-
-def is_unreadable(row: Row) -> bool:
-    """Whether a row stands for rows of a footer that are not there now: all of it is unknown, its origin term too."""
-    return bool(row.flags & _UNREADABLE)
 
 
 class RunReader:
@@ -110,14 +104,18 @@ class RunReader:
         if cluster:
             yield from self._merged(cluster, dead, first, last)
 
-    def origin_terms(self, ledger_id: int, ledger: StoredLedger) -> list[int]:
+    def origin_terms(self, ledger_id: int, ledger: StoredLedger) -> tuple[list[int], Row | None]:
         """The origin terms of what is here of a ledger, ascending; 0 for entries of no stream.
 
         Only segments that may have terms are looked into, and none for a ledger that is known to be no stream.
+
+        Returns:
+            (the terms that are known, what stands for rows that cannot be read now: they may be of yet another term).
         """
-        terms = {0}
+        terms: set[int] = {0}
+        unknown: Row | None = None
         if ledger.facts is not None and ledger.facts.key and not ledger.facts.term:
-            return [0]
+            return [0], None
         for segment in self._segments.unsealed.values():
             if segment.table is not None and segment.header.terms:
                 terms.update(segment.table.terms(ledger_id))
@@ -128,14 +126,17 @@ class RunReader:
             ):
                 continue
             rows = self.rows(ledger_id, span)
-            terms.update(
-                rows.terms(ledger_id) if isinstance(rows, RowTable) else [row_at(rows, 0).origin_term]
-            )
-        return sorted(terms)
+            if isinstance(rows, RowTable):
+                terms.update(rows.terms(ledger_id))
+            elif is_unreadable(row := row_at(rows, 0)):
+                unknown = row
+            else:
+                terms.add(row.origin_term)
+        return sorted(terms), unknown
 
     def held(self, ledger_id: int, ledger: StoredLedger, first: int) -> Iterator[HeldInterval]:
         """What is here from an id on and not known to be damaged, of all origin terms, by ascending first id."""
-        terms = self.origin_terms(ledger_id, ledger)
+        terms, _ = self.origin_terms(ledger_id, ledger)
         parts = [
             joined(self.pieces(ledger_id, ledger, first, ledger.last, term), first, term) for term in terms
         ]
@@ -234,7 +235,7 @@ class RunReader:
             what = "the checksum of a ledger's rows in the footer differs; the records are read instead"
             self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
             self._segments.read_again(segment)
-            return self._unknown(ledger_id, span, origin_term)
+            return self._unknown(ledger_id, span, origin_term, passing=True)
         assert segment.table is not None
         return segment.table
 
@@ -244,17 +245,11 @@ class RunReader:
             path = str(self._files.path(span.sequence))
             what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
             self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
-        return self._unknown(ledger_id, span, origin_term)
+        return self._unknown(ledger_id, span, origin_term, passing=is_shortage(error))
 
-    def _unknown(self, ledger_id: int, span: Span, origin_term: int) -> bytes:
-        """What stands for rows that are not there now: all that may be in them is unknown."""
+    def _unknown(self, ledger_id: int, span: Span, origin_term: int, *, passing: bool) -> bytes:
         newest = self._segments.segments[span.sequence].last_lsn
-        ids = span.last - span.first + 1
-        row = Row(
-            ledger_id, max(origin_term, 0), span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
-            0, 0, 1,
-        )  # fmt: skip
-        return ROW.pack(*row)
+        return unknown_row(ledger_id, span, newest, origin_term, passing=passing)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
