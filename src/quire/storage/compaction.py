@@ -12,6 +12,7 @@ Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -40,6 +41,8 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.unknown_rows import is_passing, is_unreadable
 from quire.wire.run import RunView
 from quire.wire.stored_record import RECORD_HEADER_BYTES
+
+log = logging.getLogger(__name__)
 
 ROOMY_SHARE: Final = 0.3
 """With more of the disk free than this nothing is compacted."""
@@ -120,8 +123,8 @@ class Compactor:
     Attributes:
         carried_bytes: of run bodies, by this process.
         merged_runs: runs that were put again as part of a longer one, by this process.
-        stays: segments with something that cannot be read, or is longer than a segment is now; with how many ledgers lived
-            there: with fewer they are tried again.
+        stays: segments with something that cannot be read, or is longer than a segment is now, or of which compaction failed;
+            with how many ledgers lived there: with fewer they are tried again.
     """
 
     def __init__(
@@ -184,14 +187,27 @@ class Compactor:
             except _LaterError:
                 continue
             except _StaysError:
-                self.stays[sequence] = source.live
-                self._damages_before = self._damages.count
+                self._put_aside(source)
                 continue
             except StorageError:
                 return done  # a full or failed disk: what was carried is right where it is
+            except Exception:
+                if self._journal.failure is not None:
+                    raise
+                path = self._files.path(sequence)
+                log.exception(
+                    "%s cannot be compacted and stays as it is; other segments are not held up", path
+                )
+                self._put_aside(source)
+                continue
             if self._journal.full:
                 return done
         return done
+
+    def _put_aside(self, source: Segment) -> None:
+        """Try a segment again when less lives in it, or a damage is over."""
+        self.stays[source.sequence] = source.live
+        self._damages_before = self._damages.count
 
     def _size(self, segment: Segment, part: Slice) -> Generator[None, None, SealedSize]:
         live = 0

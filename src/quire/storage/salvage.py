@@ -63,8 +63,9 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
     if ends is None:
         return Salvage((), ())
     everything = Salvage((), (ends,))
-    digest_type = DigestType(row.digest_type)
-    if digest_type not in CHECKED_DIGESTS:
+    if (
+        row.digest_type not in CHECKED_DIGESTS
+    ):  # it may be none at all: an old client's, before the type was known
         return everything
     try:
         run = RunView.parse_table(body)
@@ -73,7 +74,7 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
     if (run.ledger_id, run.first, run.last, run.count) != (row.ledger_id, row.first, row.last, row.entries):
         return everything
     ids, offsets, view = run.ids(), run.offsets(), memoryview(body)
-    digest = EntryDigest(digest_type, b"")
+    digest = EntryDigest(DigestType(row.digest_type), b"")
 
     def verifies(position: int) -> bool:
         entry = view[offsets[position] : offsets[position + 1]]

@@ -14,6 +14,7 @@ from quire.storage.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RowTable
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
+from quire.wire.run import RunView, encode_run
 from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
     FILLER,
@@ -186,6 +187,57 @@ def test_a_damaged_run_is_carried_as_far_as_it_verifies_and_the_rest_stays_known
     settle(storage)
     assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"r")
     assert storage.damages.kept == []
+
+
+def without_type(run: RunView) -> RunView:
+    """The same run as of a client that did not say the digest's type."""
+    entries = [entry for _, entry in run.entries()]
+    return RunView.parse(
+        encode_run(run.ledger_id, run.first, run.last, entries, list(run.sizes), digest_type=0)
+    )
+
+
+def test_a_damaged_run_of_an_unknown_digest_is_damaged_as_a_whole_and_holds_nothing_up() -> None:
+    files = FaultyFiles()
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    for ledger_id in (1, 2):
+        put(storage, without_type(make_run(ledger_id, 0, 9, payload=b"a" * 50)), sink)
+        settle(storage)
+    first = fill_oldest(storage, sink)
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    turned(files, storage, 2, 400)
+    assert compact(storage) == 1
+    assert first not in storage.segments
+    for _ in range(2):
+        assert payloads(storage, 1, 20) == dict.fromkeys(range(10), b"a")
+        assert payloads(storage, 2, 20) == dict.fromkeys(range(10)), "unknown, and no negative"
+        storage.close(clean=False)
+        storage = open_storage(files.crash())
+
+
+def test_a_segment_of_which_compaction_fails_is_put_aside_and_does_not_hold_up_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = FaultyFiles()
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    strange = make_run(1, 0, 9)
+    strange.body = bytes(len(strange.body))  # its checksum is right, and it is no run
+    put(storage, strange, sink)
+    settle(storage)
+    first = fill_oldest(storage, sink)
+    put(storage, make_run(2, 0, 9, payload=b"a" * 50), sink)
+    settle(storage)
+    second = fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    assert compact(storage) == 1
+    assert compact(storage) == 0
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is logged once"
+    assert f"{first:016x}.seg cannot be compacted" in caplog.text
+    assert second not in storage.segments
+    assert first in storage.segments
+    assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"a")
 
 
 def test_damage_is_forgotten_with_what_it_is_about() -> None:
