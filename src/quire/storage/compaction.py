@@ -253,8 +253,10 @@ class Compactor:
                 if entry.ledger_id in self._reader.condemned:
                     self._merging.clear()
                     return False
+                dead = ledger.dead_through, ledger.dead_ranges
                 found = self._reader.pieces(entry.ledger_id, ledger, at, entry.last, term)
                 some = list(islice(found, LOOKED_AT))
+                after = max(at, some[-1].last) + 1 if len(some) == LOOKED_AT else entry.last + 1
                 for piece in some:
                     if is_unreadable(piece.row):  # of whatever segment: it may hide what lives in the source
                         raise _unread(piece.row)
@@ -264,9 +266,12 @@ class Compactor:
                         self._carry(entry.ledger_id, ledger, living, alone=alone)
                     if part.over or self._in_slice >= SLICE_BYTES:
                         yield from self._pause(part, source)
-                if len(some) < LOOKED_AT:
-                    break
-                at = max(at, some[-1].last) + 1
+                        if dead != (ledger.dead_through, ledger.dead_ranges):
+                            # What was found may be dead by now, and so may what waits to be put: look again from there on.
+                            after = self._merging.first if self._merging.runs else piece.last + 1
+                            self._merging.clear()
+                            break
+                at = after
             self._put_merged(entry.ledger_id, ledger)
         return True
 
@@ -339,7 +344,7 @@ class Compactor:
         return self._states.ledgers.get(ledger_id) is not ledger or piece.row.lsn <= ledger.dead_through
 
     def _put_merged(self, ledger_id: int, ledger: StoredLedger) -> None:
-        """Put what waits, as one run. What was put or dropped meanwhile does it no harm: it is younger than the source."""
+        """Put what waits, as one run. What was put meanwhile does it no harm: it is younger than the source."""
         merging = self._merging
         if not merging.runs:
             return

@@ -4,7 +4,7 @@ A merged run bears the highest LSN of its pieces. That is right because each pie
 with a higher LSN is in no piece, and what is put meanwhile has a higher one than all in a sealed segment. A drop up to an LSN
 is made only when nothing of the ledger was put since, so it reaches all of a merged run or, of one that is younger, nothing; but
 not a truncation, which takes what is older than the record with which the ledger's term was taken. Across that nothing is
-merged.
+merged. Pieces that wait while the ledger loses something are taken back, and looked for again.
 
 Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Carried runs".
 """
@@ -60,6 +60,11 @@ class Merging:
         self.pieces: list[RunPiece] = []
         self.runs: list[RunView] = []
         self._bytes = self._count = self._residues = 0
+
+    @property
+    def first(self) -> int:
+        """The lowest id of the pieces that are here."""
+        return self.pieces[0].first
 
     def fits(self, piece: RunPiece, run: RunView, term_lsn: int) -> bool:
         """Whether a run is the next one of those that are here."""

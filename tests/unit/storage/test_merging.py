@@ -14,6 +14,7 @@ from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.merging import Merging
 from quire.storage.slices import run_through
 from quire.wire.run import RunView
+from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
     FILLER,
     Answers,
@@ -154,3 +155,38 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
     settle(storage)
     assert sorted(read_all(storage, 1, 0, 120)) == [*range(10), *range(20, 100)]
     assert all(one < other for one, other in pairwise(sorted(storage.segments)))
+
+
+def a_stream_with_two_versions(files: FaultyFiles) -> tuple[LedgerStorage, Answers]:
+    """Entries 5..9 of term 1 in a sparse segment, of which 5 and 6 were put again behind the others."""
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage.put_facts(LedgerFacts(1, b"k" * 20, term=1), sink, None)
+    for entry_id in (5, 6, 7, 8, 9, 5, 6):
+        put(storage, make_run(1, entry_id, entry_id, payload=b"p", origin_term=1), sink)
+    settle(storage)
+    fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    return storage, sink
+
+
+def test_what_was_truncated_while_compaction_paused_does_not_come_back() -> None:
+    """What waited to be put was put all the same, with an LSN above that up to which it was dead."""
+    at, over = 0, False
+    while not over:
+        files = FaultyFiles()
+        storage, sink = a_stream_with_two_versions(files)
+        steps, at = storage.compact_slices(0.0), at + 1
+        over = any(next(steps, "over") == "over" for _ in range(at))
+        storage.put_facts(LedgerFacts(1, b"k" * 20, term=2), sink, None)
+        storage.truncate(1, 7, 2, sink, "truncated")
+        settle(storage)
+        assert "truncated" in sink.ok
+        run_through(steps)
+        storage.reclaim()
+        settle(storage)
+        for _ in range(2):
+            assert sorted(read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN)) == [5, 6], f"after {at} steps"
+            storage.close(clean=False)
+            storage = open_storage(files.crash())
+    assert at > 5
