@@ -53,7 +53,8 @@ class StorageConfig:
         spares_max: recycled files kept for new segments, the reserve included; more give their space back.
         recycled_rest_ms: a recycled file is left alone for so long if there is another one: a client on this machine that
             was told a place in it may be reading it.
-        reserve_segments: spares that new adds may not use: one for state and recovery, one for compaction.
+        reserve_segments: spares that new adds may not use: one for fences and recovery, one for deletions and
+            compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.
         full_retry_ms: how often a full disk is looked at again.
         damages_max: damages kept in the report; more are counted only.

@@ -29,6 +29,7 @@ from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.reading import RunReader
 from quire.storage.segment import Segment, Sink
+from quire.storage.segment_files import Space
 from quire.storage.segment_format import SegmentRecordKind
 from quire.storage.state_format import DEAD_RANGES_MAX, DeadRange
 from quire.storage.states import States
@@ -122,7 +123,7 @@ class EntryDropper:
             for one in ranges:
                 self._let_die(ledger_id, ledger, one)
             ledger.facts = ledger.facts or LedgerFacts(ledger_id)
-            self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
+            self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before
             self._journal.refuse(sink, tag, error)

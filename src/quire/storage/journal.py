@@ -139,19 +139,19 @@ class Journal:
             raise self.failure
         size, run, group = len(body), kind is SegmentRecordKind.RUN, self._group
         length = RECORD_HEADER_BYTES + size + 7 & ~7
+        more = 0 if run else footer_share(kind, size)
+        if self.full:
+            more += self._files.left_over(space)
         if (
             group is None
             or group.used + length > len(group.view) - BLOCK_BYTES
             or not group.segment.fits(
-                group.offset + group.used + length,
-                ledger_id=ledger_id,
-                run=run,
-                more=0 if run else footer_share(kind, size),
+                group.offset + group.used + length, ledger_id=ledger_id, run=run, more=more
             )
             or (self.full and space is Space.ADDS)
             or ((origin_term or of_stream) and not group.segment.header.terms)
         ):
-            group = self._room(kind, ledger_id, length, size, space, of_stream=of_stream or origin_term > 0)
+            group = self._room(kind, ledger_id, length, more, space, of_stream=of_stream or origin_term > 0)
         lsn = self.last_lsn = self.last_lsn + 1
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
@@ -188,7 +188,7 @@ class Journal:
             self._refused.append((sink, tag, error))
 
     def _room(
-        self, kind: int, ledger_id: int, length: int, size: int, space: Space, *, of_stream: bool
+        self, kind: int, ledger_id: int, length: int, more: int, space: Space, *, of_stream: bool
     ) -> Group:
         """Begin a group that has room for a record, in a new segment if need be."""
         if length > self.record_bytes_max:
@@ -203,7 +203,6 @@ class Journal:
         segment = self.current
         if segment is not None and (segment.header.terms or not of_stream):
             end = segment.data_end + GROUP_HEADER_BYTES + length
-            more = 0 if kind is SegmentRecordKind.RUN else footer_share(kind, size)
             if segment.fits(end, ledger_id=ledger_id, run=kind is SegmentRecordKind.RUN, more=more):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
@@ -262,7 +261,7 @@ class Journal:
         self._group = Group(
             segment, self._buffer(length + padded(RECORD_HEADER_BYTES + len(body))), opens=True
         )
-        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
+        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.RETIREMENT)
         return self._group
 
     # --- writing --------------------------------------------------------------------------------------------------

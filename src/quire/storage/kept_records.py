@@ -93,7 +93,7 @@ class KeptRecords:
         if body is None:
             del self._places[place.ledger_id][place.kind]
         else:
-            self.put(place.kind, place.ledger_id, body)
+            self.put(place.kind, place.ledger_id, body, Space.RETIREMENT)
 
     def read(self, kind: int, ledger_id: int) -> bytes | None:
         """The body of the newest record of a kind and ledger; None if there is none that verifies."""

@@ -290,7 +290,7 @@ class LedgerStorage:
     def _write_start(self, start: Start) -> None:
         """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""
         journal = self._journal
-        space = Space.COMPACTION  # a start must not fail for want of space while there is any
+        space = Space.RETIREMENT  # a start must not fail for want of space while there is any
         _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
         self.started_lsn = since
         if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
@@ -385,7 +385,7 @@ class LedgerStorage:
             background: it may not use that reserve, from any client.
         """
         ledger_id, body, origin_term = run.ledger_id, run.body, run.origin_term
-        space = Space.STATE if recovery and not background else Space.ADDS
+        space = Space.RECOVERY if recovery and not background else Space.ADDS
         ledger = self._ledgers.get(ledger_id)
         try:
             if ledger is None:
@@ -459,7 +459,7 @@ class LedgerStorage:
         # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
         ledger.dead_through, ledger.dead_ranges = self._journal.last_lsn, ()
         try:
-            self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger)
+            self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before, through, ranges
             self._journal.refuse(sink, tag, error)

@@ -127,7 +127,7 @@ class Reclaimer:
             body = encode_retirement(sorted(gone))
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
             self.retiring |= gone
-            journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+            journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.RETIREMENT)
         except StorageError:
             self.retiring -= gone  # a full or failed disk: the segments stay as they are
             return 0
@@ -138,7 +138,8 @@ class Reclaimer:
     def _worth_it(self, part: Slice) -> Generator[None, None, list[Segment]]:
         """The segments in which nothing lives but states, and of these not too many.
 
-        On a full disk those with the fewest, one at least: what is carried over needs space before it gives any back.
+        On a full disk those without any, for which there is always room; else those with the fewest, one at least: what is
+        carried over needs space before it gives any back.
         """
         found: list[tuple[int, Segment]] = []
         for segment in list(self._segments.values()):
@@ -158,6 +159,8 @@ class Reclaimer:
                 found.append((carried, segment))
         if not self._journal.full:
             return [segment for _, segment in found]
+        if nothing_carried := [segment for carried, segment in found if not carried]:
+            return nothing_carried
         found.sort(key=itemgetter(0))
         fitting, total = 0, 0
         for carried, segment in found:

@@ -14,7 +14,7 @@ from copy import copy
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from quire.core.descriptors import is_shortage
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
@@ -40,12 +40,28 @@ Result = TypeVar("Result")
 
 
 class Space(IntEnum):
-    """What space is for: how many spares must stay behind when it takes one."""
+    """What space is for. On a full disk each leaves some to those before it, so that space can always come back."""
 
-    COMPACTION = 0
-    STATE = 1
-    """Fences, deletes, limbo and recovery adds: they must go on when the disk is full."""
-    ADDS = 2
+    RETIREMENT = 0
+    """Retirements and what is carried for them, starts, and lists of segments."""
+    DELETE = 1
+    """Deletions and dead ranges."""
+    COMPACTION = 2
+    STATE = 3
+    """Fences and limbo: they must go on when the disk is full, and so must recovery adds."""
+    RECOVERY = 4
+    ADDS = 5
+
+
+_LEFT: Final = {
+    Space.RETIREMENT: (0, 0),
+    Space.DELETE: (1, 0),
+    Space.COMPACTION: (2, 0),
+    Space.STATE: (8, 0),
+    Space.RECOVERY: (12, 8),
+    Space.ADDS: (16, 16),
+}
+"""Sixteenths of a full disk's current segment that stay free: while no spare is left, and with one that is for compaction."""
 
 
 def block_buffer(size: int) -> mmap.mmap:
@@ -237,7 +253,14 @@ class SegmentFiles:
 
     def kept_back(self, space: Space) -> int:
         """How many spares this use must leave behind."""
-        return self._config.reserve_segments if space is Space.ADDS else int(space)
+        if space is Space.ADDS:
+            return self._config.reserve_segments
+        return 1 if space >= Space.STATE else 0
+
+    def left_over(self, space: Space) -> int:
+        """How many bytes of a full disk's current segment this use must leave to those that matter more."""
+        spares = len(self.spares)
+        return _LEFT[space][spares] * (self._config.segment_bytes // 16) if spares < 2 else 0
 
     def take(self, sequence: int, first_lsn: int, space: Space, *, terms: bool = False) -> Segment | None:
         """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this.

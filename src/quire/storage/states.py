@@ -235,14 +235,14 @@ class States:
             yield from self._carry_states(segment, segment.contents.stated, part)
             yield from self._carry_shrunk(segment, part)
         if any(segment.sequence == self._suspicion_sequence for segment in segments):
-            self.put_suspicion(self.suspicion)
+            self.put_suspicion(self.suspicion, Space.RETIREMENT)
 
     def _carry_states(self, segment: Segment, ledger_ids: array[int], part: Slice) -> Iterator[None]:
         for some in _some(ledger_ids):
             for ledger_id in some:
                 ledger = self.get(ledger_id)
                 if ledger is not None and ledger.state_sequence == segment.sequence:
-                    self.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
+                    self.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, Space.RETIREMENT)
                     if part.over:
                         yield
             if part.over:
@@ -252,7 +252,7 @@ class States:
         for some in _some(segment.contents.shrunk, TOMBSTONES_MAX):
             shrunk = array("q", (ledger_id for ledger_id in some if ledger_id in self.shrunk))
             if shrunk:
-                self.put_shrunk(shrunk, Space.STATE)
+                self.put_shrunk(shrunk, Space.RETIREMENT)
             # With entries and without facts a ledger's state is one too.
             yield from self._carry_states(segment, some, part)
 

@@ -117,10 +117,17 @@ def test_a_start_that_goes_on_in_a_full_segment_says_where_its_records_end() -> 
     run = BookieRun(capacity=5 * 128 * KIB)
     while run.add(1, len(run.answers), size=ROLL_BYTES) is Answer.OK:
         run.settle()
-    for size in (ROLL_BYTES, 2000):  # recovery goes on from the reserve, until not even a block is left
+    for size in (
+        ROLL_BYTES,
+        2000,
+        0,
+    ):  # recovery and then fences go on from the reserve, until not even a block is left
         run.answers.clear()
         while not run.answers or run.answers[-1][1] is Answer.OK:
-            run.add(1, 1000 + run.files.steps, size=size, recovery=True)
+            if size:
+                run.add(1, 1000 + run.files.steps, size=size, recovery=True)
+            else:
+                run.fence(1000 + run.files.steps)
             run.settle()
     operations = run.files.recording.operations
     before = len(operations)
