@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
 from quire.core.terms import ANY_ORIGIN
 from quire.env.interfaces import Clock
@@ -104,7 +105,7 @@ class _StaysError(Exception):
 
 
 class _LaterError(Exception):
-    """The source cannot be compacted in this pass, and may be in the next one."""
+    """The source cannot be compacted in this pass, and may be in the next one: no descriptor is left, or it is another one now."""
 
 
 class Compactor:
@@ -297,7 +298,7 @@ class Compactor:
         try:
             runs, damaged = self._parts(piece)
         except OSError as error:
-            raise _StaysError from error
+            raise (_LaterError if is_shortage(error) else _StaysError) from error
         term_lsn = ledger.facts.term_lsn if ledger.facts is not None else 0
         for run in (part for whole in runs for part in self._fitting(whole)):
             if alone or not self._merging.fits(piece, run, term_lsn):
@@ -356,7 +357,7 @@ class Compactor:
         merging.clear()
 
     def _pause(self, part: Slice, source: Segment) -> Generator[None, None, None]:
-        """Let others have their turn, and the disk catch up. Raises _StaysError when the source is another one then."""
+        """Let others have their turn, and the disk catch up. Raises _LaterError when the source is another one then."""
         self._journal.flush(inline=False)
         yield
         while self._journal.backlog > BACKLOG_MAX:
@@ -364,7 +365,7 @@ class Compactor:
         self._in_slice = 0
         part.begin()
         if self._segments.get(source.sequence) is not source or source.trailer is None:
-            raise _StaysError
+            raise _LaterError
 
 
 def _unread(row: Row) -> Exception:

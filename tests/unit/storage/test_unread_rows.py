@@ -87,6 +87,12 @@ class OneBadRead:
         if self.reads == self.nth:
             raise OSError(self.number, "injected", path)
 
+    def reading_from(self, path: str, _: int) -> None:
+        """All reads from that one on fail."""
+        self.reads += 1
+        if self.reads >= self.nth:
+            raise OSError(self.number, "injected", path)
+
 
 def failing(number: int, at: Callable[[str, int], bool]) -> Callable[[str, int], None]:
     def reading(path: str, offset: int) -> None:
@@ -196,3 +202,19 @@ def test_terms_that_were_read_are_told_with_what_stands_for_the_others() -> None
     assert unknown is not None
     assert (unknown.first, unknown.last) == (0, 9)
     assert list(storage.held_from(1, 0)) == []
+
+
+def test_a_segment_is_compacted_in_the_pass_after_a_shortage_of_descriptors() -> None:
+    """It was put aside until a restart, as one that the disk does not give."""
+    begin, compacted = 0, 0
+    while not compacted:
+        begin += 1
+        files = FaultyFiles()
+        storage, _ = a_stream(files)
+        reads = OneBadRead(errno.EMFILE, begin)
+        files.reading = reads.reading_from  # type: ignore[method-assign]
+        compacted = compact(storage)
+        del files.__dict__["reading"]
+        assert compact(storage) == 1 - compacted, f"from read {begin} on"
+        assert sorted(read_all(storage, 1, 0, 12, origin_term=STREAM_TERM)) == list(range(10))
+    assert begin > 3
