@@ -411,13 +411,20 @@ class GarbageCollector:
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
         await self._give_back()
+        while await self._compact(compact=compact) and not self._storage.full:
+            pass  # what came back has room for more
+
+    async def _compact(self, *, compact: bool) -> int:
+        """Carry over what has room on the disk, and give back where it lay; of how many segments."""
         disk = disk_facts(self._config.directory)
         free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
-        slices = self._storage.compact_slices(0.0 if compact else free_share)
+        room = None if disk is None else disk["free_bytes"] // 2  # others use the disk meanwhile
+        slices = self._storage.compact_slices(0.0 if compact else free_share, room)
         carried = await take_slices(slices, partial(self._moved, COMPACTING))
         if carried:
             self.told.carried += carried
             await self._give_back()
+        return carried
 
     async def _give_back(self) -> None:
         giving_back = partial(self._moved, "giving back segments")

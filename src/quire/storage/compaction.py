@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from quire.core.descriptors import is_shortage
@@ -92,12 +92,22 @@ def sparse_share(free_share: float) -> float:
     return high - (high - low) * max(free_share, 0.0) / ROOMY_SHARE
 
 
-def plan(sealed: Sequence[SealedSize], free_share: float) -> list[int]:
-    """The segments that are worth compacting, those that are worth most first; of equals the oldest."""
+def plan(sealed: Sequence[SealedSize], free_share: float, room: int | None = None) -> list[int]:
+    """The segments that are worth compacting, those that are worth most first; of equals the oldest.
+
+    Args:
+        sealed: what there is.
+        free_share: of the disk, 0 to 1.
+        room: bytes for copies before any space comes back; the first segment is taken whatever it needs.
+    """
     most = sparse_share(free_share)
     newest = max((one.sequence for one in sealed), default=0)
     worth = [one for one in sealed if 0 < one.live <= most * one.whole]
-    return [one.sequence for one in sorted(worth, key=lambda one: (-one.worth(newest), one.sequence))]
+    worth.sort(key=lambda one: (-one.worth(newest), one.sequence))
+    if room is not None:
+        copied = accumulate(one.live for one in worth)
+        worth = worth[: max(sum(size <= room for size in copied), 1)]
+    return [one.sequence for one in worth]
 
 
 class _StaysError(Exception):
@@ -155,8 +165,8 @@ class Compactor:
         self.merged_runs = 0
         self.stays: dict[int, int] = {}
 
-    def steps(self, free_share: float) -> Generator[None, None, int]:
-        """Compact what is worth it, in slices; returns from how many segments all was carried over.
+    def steps(self, free_share: float, room: int | None = None) -> Generator[None, None, int]:
+        """Compact what is worth it and has room, in slices; returns from how many segments all was carried over.
 
         On a full disk, where copies go into the reserve, one segment at a time: the caller gives it back first.
         """
@@ -164,11 +174,11 @@ class Compactor:
             return 0
         self._at_work = True
         try:
-            return (yield from self._steps(free_share))
+            return (yield from self._steps(free_share, room))
         finally:
             self._at_work = False
 
-    def _steps(self, free_share: float) -> Generator[None, None, int]:
+    def _steps(self, free_share: float, room: int | None) -> Generator[None, None, int]:
         part, done = Slice(self._clock), 0
         if self._damages.count < self._damages_before:
             self.stays.clear()
@@ -178,7 +188,7 @@ class Compactor:
             tried = self.stays.get(segment.sequence, segment.live + 1)
             if segment.trailer is not None and 0 < segment.live < tried:
                 sealed.append((yield from self._size(segment, part)))
-        for sequence in plan(sealed, free_share):
+        for sequence in plan(sealed, free_share, room):
             source = self._segments.get(sequence)
             if source is None or source.trailer is None:
                 continue

@@ -82,6 +82,22 @@ def test_compaction_on_request_needs_no_full_disk(tmp_path: Path) -> None:
     with_bookie(tmp_path, scenario, storage=SMALL)
 
 
+def test_one_pass_compacts_all_that_is_worth_it_where_the_disk_has_room_for_little(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        kept, filling = [], []
+        for _ in range(3):
+            kept += await at.write(1)
+            filling.append(await fill(at))
+        for ledger_id in filling:
+            await at.client.delete_ledger(ledger_id)
+        says = await asked(at, SpaceTask.COMPACT)
+        assert says["came_back"]["compacted"] > 1
+        assert says["came_back"]["retired"] == says["came_back"]["compacted"]
+        assert all(map(at.holds, kept))
+
+    with_bookie(tmp_path, scenario, storage=SMALL)
+
+
 def test_ledgers_without_a_record_are_named_until_a_person_deletes_them(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         (ledger_id,) = await at.write(1)

@@ -72,6 +72,8 @@ def test_nothing_is_compacted_where_there_is_room_and_most_on_a_full_disk() -> N
     assert plan(sealed, 0.0) == [2, 4, 1]
     assert plan(sealed, 0.2) == [2, 4]
     assert plan(sealed, 0.5) == []
+    rooms = {0: [2], 150: [2], 200: [2, 4], 899: [2, 4], 900: [2, 4, 1]}
+    assert {room: plan(sealed, 0.0, room) for room in rooms} == rooms
 
 
 def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_after_a_restart() -> None:

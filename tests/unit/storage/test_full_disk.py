@@ -6,6 +6,7 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DiskFullError
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
+from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
 
 BODY = bytes(15_100)
@@ -99,3 +100,42 @@ def test_a_segment_is_retired_when_deletions_have_used_what_they_may() -> None:
     assert given_back(storage) > 0
     assert len(storage.segments) < in_use
     assert not storage.full
+
+
+def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
+    """It carried over whatever was worth it first: adds were refused in a pass that was to make room for them."""
+    files = FaultyFiles()
+    storage, sink, number = open_storage(files, clock=HurriedClock(1_000_000)), Answers(), 0
+    while len(storage.segments) < 22:
+        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), sink)
+        settle(storage)
+        number += 1
+    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, sink, None)
+    settle(storage)
+    disk_bytes = 30 * SMALL.segment_bytes
+    used = (len(storage.segments) + len(storage._files.spares)) * SMALL.segment_bytes
+    files.space = free = disk_bytes - used
+
+    def carried() -> int:
+        """Of how many segments all is carried over, while the disk takes adds all the time."""
+        steps = storage.compact_slices(free / disk_bytes, free // 2)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                settle(storage)
+                assert not storage.full
+                return int(end.value)
+            settle(storage)
+            assert storage.writable
+
+    rounds = 0
+    while carried():
+        rounds += 1
+        storage.reclaim()
+        settle(storage)
+        assert storage.writable
+        free = files.space
+    assert rounds > 1
+    assert len(storage.segments) < 16
+    assert sorted(read_all(storage, 2, 0, number)) == list(range(1, number, 2))
