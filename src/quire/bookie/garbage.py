@@ -31,7 +31,7 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
 from quire.bookie.slices import take_slices
 from quire.bookie.waiters import settle
-from quire.core.errors import CorruptMetadataError, QuireError, StorageError
+from quire.core.errors import CorruptMetadataError, DescriptorShortageError, QuireError, StorageError
 from quire.core.garbage import (
     CollectorMachine,
     Count,
@@ -143,10 +143,13 @@ class GarbageCollector:
         try:
             return self._file.read() or Kept()
         except FormatError as error:
-            log.warning(
-                "%s: %s; the collector's evidence is discarded and gathered again", self._file.path, error
-            )
-            return Kept()
+            why = f"{self._file.path}: {error}"
+        except DescriptorShortageError:
+            raise
+        except StorageError as error:
+            why = str(error)
+        log.warning("%s; the collector's evidence is discarded and gathered again", why)
+        return Kept()
 
     async def prepare(self) -> None:
         """Before the bookie serves: see whether the store went back; ids that are here are not given out again by it.

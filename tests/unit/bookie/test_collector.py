@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import LedgerId
+from quire.env.real import RealFiles
 from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import passes_key, tombstone_key
@@ -88,6 +90,34 @@ def test_without_its_file_a_collector_finds_everything_anew(
         assert await at.passes(3) == 0
         assert at.unknown == [ledger_id]
         assert ("gathered again" in caplog.text) == (spoilt is not None)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_file_that_the_disk_does_not_give_is_as_good_as_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookie did not start because of it, although nothing but time is lost with it."""
+    read = RealFiles.read_whole
+
+    def bad_sector(files: RealFiles, path: Path) -> bytes:
+        if path.name == COLLECTOR_FILE:
+            raise OSError(errno.EIO, "injected", str(path))
+        return read(files, path)
+
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        await at.passes(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(RealFiles, "read_whole", bad_sector)
+            await at.restart()
+        assert "gathered again" in caplog.text
+        await at.forget_record(ledger_id)
+        assert await at.passes(3) == 0
+        assert at.unknown == [ledger_id]
+        assert at.holds(ledger_id)
+        await at.restart()
+        assert caplog.text.count("gathered again") == 1, "a pass has written it anew"
 
     with_bookie(tmp_path, scenario)
 
