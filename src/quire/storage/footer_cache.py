@@ -8,28 +8,42 @@ from quire.storage.index import RowTable
 
 
 class FooterCache:
-    """Rows of sealed segments, least recently used out first, by bytes."""
+    """Rows of sealed segments, least recently used out first, by bytes.
+
+    Of the tables that are larger than all that may be kept, the last one is kept beside them: to build it took a look at each
+    of its rows, and the next read of the ledger, or the next step of compaction, would build it again.
+
+    Attributes:
+        bytes: of all that is kept.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._items: OrderedDict[tuple[int, int], tuple[bytes | RowTable, int]] = OrderedDict()
+        self._large: tuple[tuple[int, int], RowTable, int] | None = None
         self.bytes = 0
 
     def get(self, sequence: int, ledger_id: int) -> bytes | RowTable | None:
         """The rows of a ledger in a segment, if they are here."""
-        item = self._items.get((sequence, ledger_id))
+        key, large = (sequence, ledger_id), self._large
+        item = self._items.get(key)
         if item is None:
-            return None
-        self._items.move_to_end((sequence, ledger_id))
+            return large[1] if large is not None and large[0] == key else None
+        self._items.move_to_end(key)
         return item[0]
 
     def put(self, sequence: int, ledger_id: int, rows: bytes | RowTable, size: int) -> None:
-        """Keep rows, letting go of others; rows larger than the whole cache are not kept."""
+        """Keep rows, letting go of others; of those larger than the whole cache, only the last table is kept."""
         if size > self._bytes_max:
+            if isinstance(rows, RowTable):
+                self._forget_large()
+                self._large = (sequence, ledger_id), rows, size
+                self.bytes += size
             return
         self._items[sequence, ledger_id] = (rows, size)
         self.bytes += size
-        while self.bytes > self._bytes_max:
+        bytes_max = self._bytes_max + (self._large[2] if self._large is not None else 0)
+        while self.bytes > bytes_max:
             _, (_, dropped) = self._items.popitem(last=False)
             self.bytes -= dropped
 
@@ -38,3 +52,15 @@ class FooterCache:
         item = self._items.pop((sequence, ledger_id), None)
         if item is not None:
             self.bytes -= item[1]
+        elif self._large is not None and self._large[0] == (sequence, ledger_id):
+            self._forget_large()
+
+    def segment_gone(self, sequence: int) -> None:
+        """A segment was given back: the large table goes at once if it is of that one, the rest in its turn."""
+        if self._large is not None and self._large[0][0] == sequence:
+            self._forget_large()
+
+    def _forget_large(self) -> None:
+        if self._large is not None:
+            self.bytes -= self._large[2]
+            self._large = None

@@ -144,7 +144,7 @@ class LedgerStorage:
             segment_files,
             clock,
             config.spares_max,
-            on_gone=lambda sequence: self.damages.file_gone(str(segment_files.path(sequence))),
+            on_gone=self._gone,
         )
         self._compactor = Compactor(
             self.segments,
@@ -756,6 +756,10 @@ class LedgerStorage:
 
     def _opened(self, segment: Segment) -> None:
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
+
+    def _gone(self, sequence: int) -> None:
+        self.damages.file_gone(str(self._files.path(sequence)))
+        self._reader.cache.segment_gone(sequence)
 
     def _durable(self, lsn: int) -> None:
         if self._recent.bytes > self._recent.bytes_max:
