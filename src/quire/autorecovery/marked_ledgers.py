@@ -75,6 +75,8 @@ class MarkedLedgers:
         self.enabled = False
         self._found: dict[int, ListedMarks] = {}
         self._new: list[int] = []
+        # New ledgers that were not offered yet: a listing that failed leaves them to the next one.
+        self._owed: dict[int, None] = {}
         # Marks that were removed: a listing that was on its way shows them still.
         self._removed: dict[int, tuple[int, int]] = {}
         self._flaws: dict[tuple[int, bool], int] = {}
@@ -92,7 +94,7 @@ class MarkedLedgers:
             The ledgers that have no marks any more.
 
         Raises:
-            QuireError: the metadata store does not respond; what was offered stands.
+            QuireError: the metadata store does not respond; what was offered stands, and the next call offers the rest.
         """
         removed_before = list(self._removed)
         self.enabled = await self._marks.is_enabled()
@@ -107,6 +109,7 @@ class MarkedLedgers:
         await self._offer(offer, go_on)
         gone = [each for each in self.listed if each not in self._found]
         self.listed = self._found
+        self._owed.clear()
         for each in removed_before:
             self._removed.pop(each, None)
         for each, marks in list(self.listed.items()):
@@ -152,7 +155,8 @@ class MarkedLedgers:
             return
         before = self.listed.get(ledger_id)
         self._found[ledger_id] = self.listed[ledger_id] = marks
-        if marks.said and (before is None or before.said != marks.said):
+        if marks.said and (before is None or before.said != marks.said or ledger_id in self._owed):
+            self._owed[ledger_id] = None
             self._new.append(ledger_id)
 
     def _said(
@@ -189,6 +193,7 @@ class MarkedLedgers:
             some = new[start : start + READS_MAX]
             records = await asyncio.gather(*map(self._record, some))
             for ledger_id, record in zip(some, records, strict=True):
+                self._owed.pop(ledger_id, None)
                 if (marks := self._found.get(ledger_id)) is not None:
                     offer(ledger_id, seen_mark(marks.said, record, marks.bookies))
             await go_on()
