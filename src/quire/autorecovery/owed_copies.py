@@ -46,9 +46,9 @@ class OwedCopies:
         while True:
             page = await store.page(after)
             for ledger_id, stored in page:
-                if _KEY not in stored.value:
-                    continue
                 try:
+                    if _KEY not in stored.value:
+                        continue
                     record = ledger_metadata.parse(stored.value, ledger_id)
                     made = await mark_owed(self._marks, record, stored.version, clock.wall_ms())
                 except CorruptMetadataError as error:

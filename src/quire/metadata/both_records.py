@@ -17,27 +17,27 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import LedgerNotes
 from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
-from quire.metadata.store import LIST_LIMIT, MetadataStore, Require
+from quire.metadata.store import LIST_LIMIT, MetadataStore, Require, Versioned
 from quire.metadata.streams import StreamStore
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream
 
 
 class ListedRecord(NamedTuple):
-    """The stored record of a ledger or a stream. It is not parsed: a damaged one must not hide the others."""
+    """The stored record of a ledger or a stream. Its value is not looked at: a damaged one must not hide the others."""
 
     ledger_id: LedgerId
-    value: bytes
+    stored: Versioned
     is_stream: bool
 
     def parsed(self) -> LedgerMetadata:
         """The record.
 
         Raises:
-            CorruptMetadataError: the value is none.
+            CorruptMetadataError: the value is damaged, or none.
         """
         parse = decode_stream if self.is_stream else ledger_metadata.parse
-        return parse(self.value, self.ledger_id)
+        return parse(self.stored.value, self.ledger_id)
 
 
 class BothRecords:
@@ -117,9 +117,10 @@ class BothRecords:
         above = None if after is None else LedgerId(after)
         ledgers, streams = await asyncio.gather(self.ledgers.page(above), self.streams.page(above))
         through = min((page[-1][0] for page in (ledgers, streams) if len(page) >= LIST_LIMIT), default=ID_MAX)
-        found = [ListedRecord(one, value.value, is_stream=False) for one, value in ledgers]
-        found += [ListedRecord(one, value.value, is_stream=True) for one, value in streams]
-        return sorted(one for one in found if one.ledger_id <= through), through == ID_MAX
+        found = [ListedRecord(one, stored, is_stream=False) for one, stored in ledgers]
+        found += [ListedRecord(one, stored, is_stream=True) for one, stored in streams]
+        listed = sorted((one for one in found if one.ledger_id <= through), key=lambda one: one.ledger_id)
+        return listed, through == ID_MAX
 
     async def ids(self) -> AsyncGenerator[LedgerId, None]:
         """The ids of all ledgers and streams, ascending."""

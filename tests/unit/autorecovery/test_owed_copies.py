@@ -5,20 +5,28 @@ Source: docs/protocol/write-quorum.md, "Closed below the guarantee".
 
 from __future__ import annotations
 
+import random
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
 from quire.autorecovery.owed_copies import OwedCopies
+from quire.client.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.ledger_repair import LedgerRepair
 from quire.client.writer import LedgerWriter
 from quire.core.guarantee import GIVEN_UP, GUARANTEED, KEPT
+from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.repair_effects import RepairOutcome
 from quire.core.repair_marks import ANY_BOOKIE, MarkReason
+from quire.env.real import RealClock
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.sqlite import SqliteStore
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, run, without_one
 
@@ -136,3 +144,20 @@ async def test_nothing_is_marked_that_owes_nothing(tmp_path) -> None:
         writing = await client.create_ledger(**SHAPE)
         await writing.append(b"it is open")
         assert await OwedCopies(client).mark() == 0
+
+
+@run
+async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_marked(tmp_path) -> None:
+    async with below_its_guarantee(tmp_path) as (_, client, writer, _):
+        await closed_as_java_does(client, writer)
+        closed = await client.ledger_metadata(writer.ledger_id)
+    path = tmp_path / "metadata.db"
+    async with await SqliteStore.open(path, create=True) as store:
+        bookies = BookieClient(BookieRegistry(store), store.instance_id)
+        audited = Client(store, bookies, RealClock(), random.Random(1))
+        for ledger_id in (1, 2, 3):
+            await audited.ledger_store.create(replace(closed, ledger_id=LedgerId(ledger_id)))
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
+            assert connection.execute(cut, (ledger_key(2),)).rowcount == 1
+        assert await OwedCopies(audited).mark() == 2

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,9 @@ from quire.core.ledger_metadata import new_stream
 from quire.metadata import both_records
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key
+from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import LIST_LIMIT, Create
 from support.records import record_of
 
@@ -59,5 +64,28 @@ def test_what_has_a_record_is_known_by_its_id() -> None:
         assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
         with pytest.raises(CorruptMetadataError):
             page[0].parsed()
+
+    asyncio.run(work())
+
+
+def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> None:
+    """Reading such a value raises, which ended every audit, `quire cluster debt` and the search for lost ledgers."""
+    path = tmp_path / "metadata.db"
+
+    async def work() -> None:
+        async with await SqliteStore.open(path, create=True) as store:
+            records = BothRecords(store)
+            for ledger_id in LEDGERS:
+                await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
+                assert connection.execute(cut, (ledger_key(3),)).rowcount == 1
+            assert [ledger_id async for ledger_id in records.ids()] == sorted(LEDGERS)
+            page, whole = await records.page()
+            assert whole
+            parsed = [one.parsed().ledger_id for one in page if one.ledger_id != 3]
+            assert parsed == sorted(LEDGERS - {3})
+            with pytest.raises(CorruptMetadataError, match=ledger_key(3)):
+                page[2].parsed()
 
     asyncio.run(work())
