@@ -4,8 +4,13 @@ import asyncio
 import functools
 from contextlib import asynccontextmanager
 
+import pytest
+
 from conformance import metadata_drivers
 from conformance.metadata_drivers import clients, present, until
+from quire.core.errors import MetadataUnknownError
+from quire.metadata.keys import lock_key
+from quire.metadata.store import StoreAwayError
 from support.tcp_proxy import tcp_proxy
 
 run = functools.partial(metadata_drivers.run, patience_s=120)
@@ -54,3 +59,41 @@ async def a_registration_settles_a_lost_answer(store, other, proxy):
     await numbered_one.close()
     assert [key for key, _ in await other.list("e/")] == [first.key]
     assert held.renewed == 0
+
+
+async def a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy):
+    """`store` has little patience. Its session lives on, and so would a lock that its owner does not know of."""
+    key = lock_key(7)
+    first = await store.register(lock_key(6), b"", again=False)
+
+    async def give_one_up():
+        task = await lose_answer(
+            proxy, store.register(key, b"x", again=False), lambda: present(other, key, b"x"), cut=True
+        )
+        proxy.refuse()
+        with pytest.raises((MetadataUnknownError, StoreAwayError)):
+            await task
+        proxy.pass_everything()
+
+    await give_one_up()
+    held = await _registered(store, key, b"y")
+    assert await present(other, key, b"y")
+    await held.close()
+    assert await other.get(key) is None
+    await give_one_up()
+
+    async def gone():
+        return await other.get(key) is None
+
+    await until(gone)
+    assert not held.lost.is_set()
+    assert not first.lost.is_set(), "it was not the end of the session"
+
+
+async def _registered(store, key, value):
+    """A registration, as soon as the store is reached again."""
+    while True:
+        try:
+            return await store.register(key, value, again=False)
+        except StoreAwayError:
+            continue

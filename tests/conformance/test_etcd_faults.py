@@ -7,7 +7,12 @@ import pytest
 import quire
 from conformance.etcd_proxy import PARTITION_S, behind_proxy
 from conformance.metadata_drivers import EtcdDriver, clients, present, until
-from conformance.proxied import a_registration_settles_a_lost_answer, lose_answer, run
+from conformance.proxied import (
+    a_lock_whose_answer_is_lost_is_not_left_to_nobody,
+    a_registration_settles_a_lost_answer,
+    lose_answer,
+    run,
+)
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.core.errors import MetadataUnknownError
@@ -83,6 +88,14 @@ def test_a_registration_settles_a_lost_answer_itself(driver):
         async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
             await store.register("other", b"")  # its lease is there, so that the first request does it
             await a_registration_settles_a_lost_answer(store, other, proxy)
+
+    run(scenario())
+
+
+def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=3000, patience_ms=500) as (store, other, proxy):
+            await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
     run(scenario())
 

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from conformance.metadata_drivers import ZookeeperDriver, clients, end_session, present, until
-from conformance.proxied import a_registration_settles_a_lost_answer, lose_answer, run
+from conformance.proxied import (
+    a_lock_whose_answer_is_lost_is_not_left_to_nobody,
+    a_registration_settles_a_lost_answer,
+    lose_answer,
+    run,
+)
 from conformance.zookeeper_proxy import PARTITION_S, behind_proxy
 from quire.core.errors import (
     AlreadyExistsError,
@@ -110,6 +115,14 @@ def test_a_registration_settles_a_lost_answer_itself(driver):
     async def scenario():
         async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
             await a_registration_settles_a_lost_answer(store, other, proxy)
+
+    run(scenario())
+
+
+def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=20000, patience_ms=500) as (store, other, proxy):
+            await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
     run(scenario())
 

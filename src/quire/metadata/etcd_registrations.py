@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -34,6 +34,7 @@ from quire.metadata.held import HeldRegistrations
 from quire.metadata.store import KeyMissingError, Registration, sequential_key
 from quire.wire.proto.etcd_pb2 import (
     Event,
+    KeyValue,
     LeaseGrantRequest,
     LeaseKeepAliveRequest,
     LeaseRevokeRequest,
@@ -71,6 +72,7 @@ class EtcdRegistrations:
         self._values = values
         self._held = HeldRegistrations(self._restore, (QuireError,), RETRY_DELAY_S)
         self._places: dict[str, WatchedRange] = {}
+        self._making: set[str] = set()
         self._renewing = asyncio.Lock()
         self._beat: asyncio.Task[None] | None = None
         self._ttl_s = max(1, -(-connection.address.options.session_timeout_ms // 1000))
@@ -102,31 +104,51 @@ class EtcdRegistrations:
         return registration
 
     async def _make(self, name: str, value: bytes) -> str:
+        if name in self._making:
+            raise AlreadyExistsError(f"{name} is being registered already", key=name)
+        self._making.add(name)
+        try:
+            return await self._put_on_lease(name, value)
+        finally:
+            self._making.discard(name)
+
+    async def _put_on_lease(self, name: str, value: bytes) -> str:
         key = self._layout.key(name)
         ours = name in self._held.unwanted  # one that could not be withdrawn yet
-        while True:
-            lease = await self._session()
-            condition = leased(key, lease) if ours else absent(key)
-            try:
-                answer = await self._changes.commit(
-                    [condition],
-                    [put(key, self._values.to_store(name, value), lease=lease)],
-                    [read(key)],
-                    f"{name} was registered",
-                )
-            except MetadataUnknownError:
-                found = (await self._changes.range(RangeRequest(key=key))).kvs
-                ours = bool(found) and found[0].lease == lease and name not in self._held
-                continue
-            except LeaseGoneError:
-                await self._renew(lease)
-                continue
-            if answer.succeeded:
-                return name
-            found = answer.responses[0].response_range.kvs
-            if found and not ours:
-                raise AlreadyExistsError(f"{name} is registered already", key=name)
-            ours = False
+        unknown = False
+        try:
+            while True:
+                lease = await self._session()
+                condition = leased(key, lease) if ours else absent(key)
+                try:
+                    answer = await self._changes.commit(
+                        [condition],
+                        [put(key, self._values.to_store(name, value), lease=lease)],
+                        [read(key)],
+                        f"{name} was registered",
+                    )
+                except MetadataUnknownError:
+                    unknown = True
+                    found = (await self._changes.range(RangeRequest(key=key))).kvs
+                    ours = self._is_left_over(name, found, lease)
+                    continue
+                except LeaseGoneError:
+                    await self._renew(lease)
+                    continue
+                if answer.succeeded:
+                    return name
+                found = answer.responses[0].response_range.kvs
+                ours = self._is_left_over(name, found, lease)
+                if found and not ours:
+                    raise AlreadyExistsError(f"{name} is registered already", key=name)
+        except BaseException as error:
+            if (unknown or isinstance(error, asyncio.CancelledError)) and name not in self._held:
+                self._held.unwanted.add(name)  # it is deleted with the next sign of life, if it was made
+            raise
+
+    def _is_left_over(self, name: str, found: Sequence[KeyValue], lease: int) -> bool:
+        """Whether a key is on this lease and nobody holds it: a request that was given up has made it."""
+        return bool(found) and found[0].lease == lease and name not in self._held
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
         """A counter in the same transaction: the one that is visible first has the smaller number."""
@@ -259,7 +281,7 @@ class EtcdRegistrations:
             try:
                 if not await self._still_alive(lease):
                     await self._renew(lease)
-                for name in list(self._held.unwanted):
+                for name in self._held.unwanted - self._making:
                     await self._remove(name)
             except (QuireError, grpc.aio.AioRpcError, TimeoutError) as error:
                 _LOG.warning(

@@ -35,7 +35,7 @@ class HeldRegistrations(dict[str, Registration]):
         self._retry_s = retry_s
         self._checks: dict[str, asyncio.Task[None]] = {}
         self.unwanted: set[str] = set()
-        """Names that were withdrawn while the store did not respond."""
+        """Names that were withdrawn, or may have been made and are not held, while the store did not respond."""
 
     def hold(self, name: str, registration: Registration) -> None:
         """The store has it: keep it there."""

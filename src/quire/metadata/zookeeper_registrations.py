@@ -48,6 +48,7 @@ class ZookeeperRegistrations:
         self._watches = watches
         self._held = HeldRegistrations(self._ready_restore, (QuireError, *LOST))
         self._turn = asyncio.Lock()
+        self._leaving: set[str] = set()
         self._cleaners: dict[str, asyncio.Task[None]] = {}
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
@@ -77,24 +78,40 @@ class ZookeeperRegistrations:
 
     async def _make(self, path: str, value: bytes, key: str) -> None:
         unknown = False
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._nodes.create(path, value, EPHEMERAL)
-            except MetadataUnknownError:
-                unknown = True
-            except NodeExistsError as error:
-                owner = await self._nodes.owner(path)
-                if owner == self._session.session_id and path not in self._held and unknown:
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    await self._nodes.create(path, value, EPHEMERAL)
+                except MetadataUnknownError:
+                    unknown = True
+                except NodeExistsError as error:
+                    owner = await self._nodes.owner(path)
+                    if owner is None:
+                        continue
+                    if not self._is_left_over(path, owner):
+                        raise AlreadyExistsError(
+                            f"the registration {key} already exists and its owner is alive", key=key
+                        ) from error
+                    if unknown and path not in self._held.unwanted:
+                        return
+                    if await self._nodes.remove_own(path):
+                        self._held.unwanted.discard(path)
+                else:
                     return
-                if owner is not None:
-                    raise AlreadyExistsError(
-                        f"the registration {key} already exists and its owner is alive", key=key
-                    ) from error
-            else:
-                return
-        raise MetadataUnknownError(
-            f"the outcome of registering {key} is unknown; the registration ends with this session", key=key
-        )
+            raise MetadataUnknownError(
+                f"the outcome of registering {key} is unknown; if it was made, it is removed again", key=key
+            )
+        except BaseException as error:
+            if (unknown or isinstance(error, asyncio.CancelledError)) and path not in self._held:
+                self._held.unwanted.add(path)  # the next connection removes it, if it was made
+            raise
+
+    def _is_left_over(self, path: str, owner: int) -> bool:
+        """Whether a znode is one of this session that nobody holds: a create that was given up has made it.
+
+        One that is being taken back is none: the request that removes it may be on its way, and is for no other znode.
+        """
+        return owner == self._session.session_id and path not in self._held and path not in self._leaving
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
         unknown = False
@@ -182,8 +199,13 @@ class ZookeeperRegistrations:
         if self._held.get(path) is not registration:
             return
         self._held.drop(path)
-        if not await self._nodes.remove_own(path):
-            self._held.unwanted.add(path)
+        self._held.unwanted.add(path)
+        self._leaving.add(path)
+        try:
+            if await self._nodes.remove_own(path):
+                self._held.unwanted.discard(path)
+        finally:
+            self._leaving.discard(path)
         await self._watches.remove_place(path)
 
     # --- for the session --------------------------------------------------------------------------------------------
@@ -212,9 +234,10 @@ class ZookeeperRegistrations:
             asyncio.get_running_loop().create_task(self._remove_unwanted(), name="take registrations back")
 
     async def _remove_unwanted(self) -> None:
-        for path in list(self._held.unwanted):
-            if await self._nodes.remove_own(path):
-                self._held.unwanted.discard(path)
+        for path in self._held.unwanted - self._leaving:
+            async with self._turn:  # it may have been registered again
+                if path in self._held.unwanted and await self._nodes.remove_own(path):
+                    self._held.unwanted.discard(path)
 
     async def _restore(self, path: str) -> None:
         """Make a held registration if it is missing. Uses the connection as it is, which may be one in set-up."""
