@@ -199,6 +199,8 @@ class RepairWorker:
         self._tails.looked(registered, self._known, now_ms)
         if came := registered.keys() - before:
             self.queue.bookies_came(came)
+        if any(writable and before.get(bookie) is False for bookie, writable in registered.items()):
+            self.queue.room_came()
         if registered != before:
             await self._bookies_moved()
         if now_ms >= self._look_at_ms:

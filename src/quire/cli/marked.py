@@ -25,7 +25,9 @@ WAITS: Final = {
     WaitsFor.WRITER: "its writer, or a bookie that could take the place: it is open",
     WaitsFor.GONE_BOOKIE: "a bookie that is gone, or `quire ledger repair --accept-loss`",
     WaitsFor.NOTHING: "nothing can be copied; a bookie that has the entries would end it",
-    WaitsFor.BOOKIE: f"a bookie that comes: {LIMITS.attempts_max} attempts left something",
+    WaitsFor.BOOKIE: (
+        f"a bookie that comes, or the next attempt within an hour: {LIMITS.attempts_max} attempts left something"
+    ),
 }
 """What a ledger waits for, after an attempt that left something."""
 

@@ -1,12 +1,13 @@
 """What a worker repairs next, and when it tries again: marked ledgers, those with the fewest copies left first.
 
     WAITING -> REPAIRING -> removed, when the marks are no longer so
-                         -> PAUSED | OPEN -> WAITING, after a pause
-                         -> GONE_ONLY | LOST | GIVEN_UP, until something happens
+                         -> PAUSED | OPEN | GIVEN_UP -> WAITING, after a pause
+                         -> GONE_ONLY | LOST, until something happens
 
-A pause doubles with each attempt that left something, and the fifth is the last: then only an event makes the ledger wait
-for a repair again. Events are a bookie that comes, and marks that say something else. What only a gone bookie has waits
-for that bookie, and for no other. An open ledger of which a bookie is gone is no failed attempt: it is looked at again
+A pause doubles with each attempt that left something. After the fifth one attempt follows each hour, since not everything
+that ends such a failure can be seen: a link that is mended, a disk that has room again. Events make the ledger wait for a
+repair at once, and count attempts anew: a bookie that comes, and marks that say something else. A bookie that is writable
+again is one where it may take copies. What only a gone bookie has waits for that bookie, and for no other. An open ledger of which a bookie is gone is no failed attempt: it is looked at again
 until its writer has moved on, or has had its time (`open_tails.py`).
 
 What is repaired side by side is bounded by bytes; one that needs much is not passed by those that need little.
@@ -46,7 +47,7 @@ class MarkStatus(Enum):
     LOST = "lost"
     """No bookie has some of the entries."""
     GIVEN_UP = "given-up"
-    """Each of the attempts left something."""
+    """Each of the attempts left something: the next one follows after a long pause."""
 
 
 MARK_TABLE: Final = StateTable(
@@ -55,12 +56,15 @@ MARK_TABLE: Final = StateTable(
         "begin": "waiting > repairing",
         "released": "repairing > waiting paused",
         "ended": "repairing > waiting paused open gone-only lost given-up",
-        "time": "paused open > = waiting; waiting repairing gone-only lost given-up > -",
+        "time": "paused open given-up > = waiting; waiting repairing gone-only lost > -",
         "bookies_came": "waiting repairing > =; paused open lost given-up > waiting; gone-only > = waiting",
+        "room_came": "waiting repairing > =; paused open given-up > waiting; gone-only lost > -",
         "marked": "waiting repairing > =; paused open gone-only lost given-up > = waiting",
     },
 )
 """What the inputs of one marked ledger do."""
+PAUSES: Final = frozenset({MarkStatus.PAUSED, MarkStatus.OPEN, MarkStatus.GIVEN_UP})
+"""These end by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,10 @@ class QueueLimits:
     """How a worker goes about it.
 
     Attributes:
-        attempts_max: so many attempts may leave something; after that only an event counts.
+        attempts_max: after so many attempts that left something only an event counts, or `given_up_ms`.
         pause_ms: after the first attempt; it doubles.
         pause_ms_max: where the doubling stops.
+        given_up_ms: after so long a ledger that was given up has one more attempt.
         units_max: so many units of `unit_bytes` are repaired side by side; each ledger is one at least.
         ledger_units_max: no ledger counts as more.
     """
@@ -78,6 +83,7 @@ class QueueLimits:
     attempts_max: int = 5
     pause_ms: int = 10_000
     pause_ms_max: int = 300_000
+    given_up_ms: int = 3_600_000
     units_max: int = 64
     unit_bytes: int = 1 << 20
     ledger_units_max: int = 8
@@ -143,7 +149,7 @@ class MarkedLedger:
     Attributes:
         seen: its marks.
         status: where it is.
-        attempts: how many attempts left something since the last event.
+        attempts: how many attempts left something since the last event, up to `attempts_max`.
         looks: how often its writer was found to have time left.
         due_ms: when a pause ends.
         again: something happened during the repair: it is to be done again.
@@ -186,12 +192,12 @@ class MarkedLedger:
             self._pause(MarkStatus.OPEN, now_ms, self._doubled(self.looks) if wait_ms is None else wait_ms)
             self.looks += 1
             return WaitsFor.WRITER
-        self.attempts += 1
+        self.attempts = min(self.attempts + 1, limits.attempts_max)
         if report is not None and not (report.left or report.unheard or report.stopped):
             self._settle(MarkStatus.GONE_ONLY if report.gone_only else MarkStatus.LOST)
             return WaitsFor.GONE_BOOKIE if report.gone_only else WaitsFor.NOTHING
         if self.attempts >= limits.attempts_max:
-            self._settle(MarkStatus.GIVEN_UP)
+            self._pause(MarkStatus.GIVEN_UP, now_ms, limits.given_up_ms)
             return WaitsFor.BOOKIE
         self._pause(MarkStatus.PAUSED, now_ms, self._doubled(self.attempts - 1))
         return WaitsFor.ATTEMPT
@@ -205,6 +211,11 @@ class MarkedLedger:
         """These bookies registered: they may take copies, or have entries."""
         assert MARK_TABLE.acts["bookies_came"][self.status]
         if self.status is not MarkStatus.GONE_ONLY or not set(bookies).isdisjoint(self.seen.bookies):
+            self._event()
+
+    def room_came(self) -> None:
+        """A bookie that was there has become writable: it may take copies."""
+        if MARK_TABLE.acts["room_came"][self.status]:
             self._event()
 
     def marked(self, seen: SeenMark) -> None:
@@ -347,6 +358,14 @@ class RepairQueue:
             if one.status is not before:
                 self._enqueue(ledger_id)
 
+    def room_came(self) -> None:
+        """A bookie that was read-only is writable. Effects: BeginRepair, at the next `tick`."""
+        for ledger_id, one in self.ledgers.items():
+            before = one.status
+            one.room_came()
+            if one.status is not before:
+                self._enqueue(ledger_id)
+
     def tick(self, now_ms: int) -> None:
         """Time has gone on. Effects: BeginRepair, as many as there is room for."""
         while self._due and self._due[0][0] <= now_ms:
@@ -415,7 +434,7 @@ class RepairQueue:
             seen = one.seen
             order = (ledger_id ^ self._spread) * 0x9E3779B1 & 0xFFFFFFFF
             heapq.heappush(self._ready, (self._rules.copy_priority(seen.copies, seen.size), order, ledger_id))
-        elif one.status in {MarkStatus.PAUSED, MarkStatus.OPEN}:
+        elif one.status in PAUSES:
             heapq.heappush(self._due, (one.due_ms, ledger_id))
 
     def _begin(self) -> None:
@@ -442,9 +461,7 @@ class RepairQueue:
         assert self._room.used <= self._limits.units_max, "no more is repaired than there is room for"
         waiting = {each for each, one in self.ledgers.items() if one.status is MarkStatus.WAITING}
         assert waiting <= {each for _, _, each in self._ready}, "who waits is found"
-        paused = {
-            each for each, one in self.ledgers.items() if one.status in {MarkStatus.PAUSED, MarkStatus.OPEN}
-        }
+        paused = {each for each, one in self.ledgers.items() if one.status in PAUSES}
         assert paused <= {each for _, each in self._due}, "pauses end"
         assert all(one.attempts <= self._limits.attempts_max for one in self.ledgers.values()), (
             "attempts are bounded"

@@ -132,6 +132,47 @@ def test_another_attempt_and_then_a_bookie_that_comes_are_waited_for() -> None:
         ends(cluster, ledger)
 
 
+def test_a_bookie_that_becomes_writable_is_one_that_comes() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written()
+        spare = next(f"b{number}" for number in range(4) if f"b{number}" not in cluster.named(ledger))
+        server = cluster.bookie(spare).server
+        assert server is not None
+        is_writable, server._writable = server._writable, lambda: False  # type: ignore[method-assign]
+        daemon = cluster.recover(queue=QueueLimits(pause_ms=100, pause_ms_max=100))
+        cluster.until(lambda: cluster.id_of(spare) in cluster.client.bookies.read_only(), 15)
+        cluster.wait(15)
+        lost_by_one(cluster, ledger)
+        waits_for(cluster, ledger, "a bookie that comes")
+        attempts = daemon.worker.queue.counts.attempts
+        cluster.wait(60)
+        assert daemon.worker.queue.counts.attempts == attempts
+        server._writable = is_writable  # type: ignore[method-assign]
+        ends(cluster, ledger)
+
+
+def test_what_ended_without_an_event_is_found_by_the_next_attempt() -> None:
+    """The bookies were there all the time, and the links to them were cut."""
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger, network = LedgerId(cluster.written()), cluster.world.network
+        gone, *others = sorted(cluster.named(ledger))
+        daemon = cluster.recover(queue=QueueLimits(pause_ms=100, pause_ms_max=100, given_up_ms=60_000))
+        cluster.wait(15)
+
+        def links(*, cut: bool) -> None:
+            for bookie in others:
+                network.cut("daemon", bookie, cut=cut)
+                network.cut(bookie, "daemon", cut=cut)
+
+        links(cut=True)
+        cluster.lose(gone)
+        waits_for(cluster, ledger, "the next attempt within an hour", 180)
+        attempts = daemon.worker.queue.counts.attempts
+        links(cut=False)
+        ends(cluster, ledger)
+        assert daemon.worker.queue.counts.attempts == attempts + 1
+
+
 def test_an_open_ledger_waits_for_its_writer_which_takes_the_bookie_that_comes() -> None:
     with recovering_cluster(3, lost_delay_s=0) as cluster:
 

@@ -94,7 +94,7 @@ def test_less_is_repaired_side_by_side_while_that_is_wanted_and_one_whatever_it_
     some.check()
 
 
-def test_pauses_double_and_the_fifth_attempt_is_the_last_until_something_happens() -> None:
+def test_pauses_double_and_after_the_fifth_attempt_one_follows_each_hour_or_an_event() -> None:
     some, now_ms, pauses = queue(), 0, []
     some.marked(1, MARK)
     for attempt in range(1, 6):
@@ -113,10 +113,32 @@ def test_pauses_double_and_the_fifth_attempt_is_the_last_until_something_happens
     assert pauses == [10_000, 20_000, 40_000, 80_000]
     assert noted.attempts.waits is WaitsFor.BOOKIE
     assert some.ledgers[1].status is MarkStatus.GIVEN_UP
-    assert begun(some, now_ms + 10**9) == []
+    for _ in range(3):
+        assert begun(some, now_ms + LIMITS.given_up_ms - 1) == []
+        now_ms += LIMITS.given_up_ms
+        assert begun(some, now_ms) == [1]
+        some.ended(1, None, "away", None, now_ms)
+        (noted,) = said(some)
+        assert (noted.attempts.count, noted.attempts.waits) == (LIMITS.attempts_max, WaitsFor.BOOKIE)
     some.bookies_came([B3])
     assert begun(some, now_ms) == [1]
     assert some.ledgers[1].attempts == 0
+
+
+def test_a_bookie_that_is_writable_again_may_take_copies_and_has_no_other_entries() -> None:
+    some = queue()
+    reports = {1: LEFT, 2: OPEN, 3: HELD, 4: LOST}
+    for ledger_id in reports:
+        some.marked(ledger_id, MARK)
+    assert sorted(begun(some)) == [*reports]
+    for ledger_id, report in reports.items():
+        some.ended(ledger_id, report, "", None, 0)
+    said(some)
+    some.room_came()
+    assert sorted(begun(some)) == [1, 2]
+    some.room_came()
+    some.ended(1, LEFT, "", None, 0)
+    assert BeginRepair(1) in said(some), "it came during the repair"
 
 
 def test_what_only_a_gone_bookie_has_waits_for_that_bookie() -> None:
@@ -226,6 +248,7 @@ STEPS = st.lists(
         st.tuples(st.just("marked"), st.integers(1, 4), st.integers(1, 2)),
         st.tuples(st.just("unmarked"), st.integers(1, 4)),
         st.tuples(st.just("bookies_came"), st.sampled_from([B1, B2])),
+        st.tuples(st.just("room_came"), st.none()),
         st.tuples(st.just("tick"), st.integers(0, 400_000)),
         st.tuples(st.just("ended"), REPORTS),
         st.tuples(st.just("whole"), st.none()),
@@ -270,8 +293,13 @@ def test_whatever_happens_no_mark_is_forgotten_and_attempts_are_bounded(steps: l
         elif name == "bookies_came":
             some.bookies_came(given_)
             tried = dict.fromkeys(tried, 0)
+        elif name == "room_came":
+            some.room_came()
+            tried = dict.fromkeys(tried, 0)
         elif name == "tick":
             now_ms += given_[0]
+            for ledger_id, one in some.ledgers.items():  # an attempt each hour, beside those that are bounded
+                looks[ledger_id] += one.status is MarkStatus.GIVEN_UP and one.due_ms <= now_ms
             some.tick(now_ms)
         elif name == "switched":
             some.switched(on=given_[0])
