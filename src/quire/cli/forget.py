@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output
+from quire.cli.output import Output, counted
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
     from quire.core.ids import BookieId
 
 NAMED_MAX: Final = 5
-"""So many of the ledgers that name it are shown."""
+"""So many of the ledgers that name it are shown, and so many of the streams."""
 
 
 def forget(
@@ -26,7 +27,7 @@ def forget(
 ) -> None:
     """Remove the cookie of a bookie that will not come back, so that nobody waits for it.
 
-    Refused while it is registered, and while the record of a ledger names it: its copies are to be made elsewhere first.
+    Refused while it is registered, and while the record of a ledger or stream names it: its copies are to be made elsewhere first.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -59,37 +60,61 @@ def forget(
 
 
 async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
-    """Refuse a bookie that the record of a ledger names, or may name.
+    """Refuse a bookie that the record of a ledger or stream names, or may name.
 
     Raises:
-        RefusedError: with the first of these ledgers.
+        RefusedError: with the first of these.
     """
     from quire.core.errors import CorruptMetadataError, RefusedError
-    from quire.metadata.keys import ledger_of
-    from quire.metadata.ledgers import PREFIX
-    from quire.metadata.paging import every_key
-    from quire.wire import ledger_metadata
+    from quire.metadata.both_records import BothRecords
 
-    named: list[int] = []
-    async for key, stored in every_key(tools.store, PREFIX):
-        ledger_id = ledger_of(key)
-        if ledger_id is None:
-            continue
-        try:
-            record = ledger_metadata.parse(stored.value, ledger_id)
-        except CorruptMetadataError as error:
-            raise RefusedError(
-                f"bookie {bookie} may be named by a ledger whose record cannot be read: {error.message}",
-                bookie=bookie,
-                ledger_id=ledger_id,
-            ) from error
-        if any(bookie in fragment.ensemble for fragment in record.fragments):
-            named.append(ledger_id)
-    if named:
-        some = ", ".join(map(str, named[:NAMED_MAX])) + (" and others" if len(named) > NAMED_MAX else "")
+    ledgers: list[int] = []
+    streams: list[int] = []
+    records, after, last = BothRecords(tools.store), None, False
+    while not last:
+        page, last = await records.page(after)
+        for listed in page:
+            after = listed.ledger_id
+            try:
+                record = listed.parsed()
+            except CorruptMetadataError as error:
+                what = "stream" if listed.is_stream else "ledger"
+                raise RefusedError(
+                    f"bookie {bookie} may be named by a {what} whose record cannot be read: {error.message}",
+                    bookie=bookie,
+                    ledger_id=listed.ledger_id,
+                ) from error
+            if any(bookie in fragment.ensemble for fragment in record.fragments):
+                (streams if listed.is_stream else ledgers).append(listed.ledger_id)
+    if ledgers or streams:
+        names = await _names_of(tools, streams[:NAMED_MAX])
+        shown = [
+            f"{counted(len(ids), kind)} ({', '.join(map(str, some))}{' and others' if len(ids) > NAMED_MAX else ''})"
+            for kind, ids, some in (("ledger", ledgers, ledgers[:NAMED_MAX]), ("stream", streams, names))
+            if ids
+        ]
         raise RefusedError(
-            f"{len(named)} ledgers name bookie {bookie}: {some}. Wait until auto-recovery has put other bookies "
+            f"bookie {bookie} is named by {' and '.join(shown)}. Wait until auto-recovery has put other bookies "
             f"in its place, or `quire cluster repair --bookie {bookie}`",
             bookie=bookie,
-            ledgers=len(named),
+            ledgers=len(ledgers),
+            streams=len(streams),
         )
+
+
+async def _names_of(tools: Toolbox, streams: list[int]) -> list[str]:
+    """The names of streams; the id of one without a name that can be read."""
+    from quire.core.errors import CorruptMetadataError
+    from quire.metadata.keys import STREAM_NAMES
+    from quire.metadata.paging import every_key
+    from quire.wire.stream_metadata import decode_stream_name
+
+    found = {stream: str(stream) for stream in streams}
+    if found:
+        async for key, stored in every_key(tools.store, STREAM_NAMES):
+            name = key.removeprefix(STREAM_NAMES)
+            with suppress(CorruptMetadataError):
+                stream = int(decode_stream_name(stored.value, name)[0])
+                if stream in found:
+                    found[stream] = name
+    return [*found.values()]

@@ -1,0 +1,77 @@
+"""`quire bookie forget`: a bookie that a record names, or may name, stays one of the cluster's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from quire.cli.main import app
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import new_stream
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.both_records import BothRecords
+from quire.metadata.keys import stream_key
+from quire.metadata.sqlite import SqliteStore
+from support.records import record_of
+
+GONE, OTHER = BookieId("b3.x7k2pq"), BookieId("b4.aaaaaa")
+
+
+async def a_ledger(store: SqliteStore) -> None:
+    await BothRecords(store).ledgers.create(record_of(8, [GONE], password=b""))
+
+
+async def a_stream(store: SqliteStore) -> None:
+    record = new_stream(record_of(9, [GONE], password=b""), owner=1)
+    await BothRecords(store).streams.create("orders", record)
+
+
+async def a_damaged_stream(store: SqliteStore) -> None:
+    await store.create(stream_key(9), b"the record of a later version")
+
+
+async def others(store: SqliteStore) -> None:
+    records = BothRecords(store)
+    await records.ledgers.create(record_of(8, [OTHER], password=b""))
+    record = new_stream(record_of(9, [OTHER], password=b""), owner=1)
+    await records.streams.create("orders", record)
+
+
+def forget(tmp_path: Path, fill: Callable[[SqliteStore], Awaitable[None]]) -> tuple[int, dict[str, Any]]:
+    """What the command says of a bookie in a cluster with these records: exit code, and the last line."""
+    path = tmp_path / "metadata.db"
+
+    async def filled() -> None:
+        async with await SqliteStore.open(path, create=True) as store:
+            await BookieRegistry(store).write_cookie(GONE, b"a cookie")
+            await fill(store)
+
+    asyncio.run(filled())
+    command = ["bookie", "forget", GONE, "--json", "--cluster", f"sqlite:{path}"]
+    result = CliRunner().invoke(app, command)
+    return result.exit_code, json.loads((result.stdout or result.stderr).splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("fill", "says"),
+    [
+        (a_ledger, f"bookie {GONE} is named by 1 ledger (8)."),
+        (a_stream, f"bookie {GONE} is named by 1 stream (orders)."),
+        (a_damaged_stream, f"bookie {GONE} may be named by a stream whose record cannot be read"),
+    ],
+)
+def test_a_bookie_that_is_or_may_be_named_is_not_forgotten(
+    tmp_path: Path, fill: Callable[[SqliteStore], Awaitable[None]], says: str
+) -> None:
+    code, said = forget(tmp_path, fill)
+    assert (code, said["error"]["message"][: len(says)]) == (1, says)
+
+
+def test_a_bookie_that_no_record_names_is_forgotten(tmp_path: Path) -> None:
+    assert forget(tmp_path, others) == (0, {"bookie": GONE, "forgotten": True})
