@@ -43,6 +43,12 @@ class EntryRange(NamedTuple):
         """Whether some entry between both ends of one lies between those of the other."""
         return self.first <= other.last and other.first <= self.last
 
+    def has_all_of(self, part: EntryRange) -> bool:
+        """Whether all entries of another range are among these."""
+        if not self.first <= part.first <= part.last <= self.last:
+            return False
+        return self.period == 1 or (self.period == part.period and not part.residues & ~self.residues)
+
     def flaw(self) -> str | None:
         """What makes it impossible, if anything does."""
         if not 0 <= self.first <= self.last <= ID_MAX:
@@ -102,6 +108,10 @@ class LedgerNotes:
     def is_lost(self, entry_id: int) -> bool:
         """Whether the loss of an entry was accepted."""
         return any(place.holds(entry_id) for loss in self.losses for place in loss.ranges)
+
+    def accepts(self, entries: EntryRange) -> bool:
+        """Whether a person accepted the loss of all these entries."""
+        return any(each.has_all_of(entries) for loss in self.losses for each in loss.ranges)
 
     def flaw(self) -> str | None:
         """What makes them impossible, if anything does."""

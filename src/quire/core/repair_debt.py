@@ -151,9 +151,8 @@ def ledger_debt(
     for (holder, first, last), copy in found.copies.items():
         kind = DebtKind(_reason(holder, heard), copy.copies, BookieId(holder.lstrip("\0")))
         debt.entries[kind] += EntryRange(first, last, period, copy.residues).size()
-    accepted = [each for loss in notes.losses for each in loss.ranges]
     debt.lost, debt.gone_only, debt.unheard = (
-        tuple(sorted(each for each in some if not any(_holds(all_of, each) for all_of in accepted)))
+        tuple(sorted(each for each in some if not notes.accepts(each)))
         for some in (found.lost, found.gone_only, found.unheard)
     )
     for reason, ranges in (
@@ -165,13 +164,6 @@ def ledger_debt(
             debt.entries[DebtKind(reason, 0)] = sum(each.size() for each in ranges)
     debt.stale_notes = notes.holes != NO_NOTES.holes and not debt.entries and not debt.silent
     return debt
-
-
-def _holds(entries: EntryRange, part: EntryRange) -> bool:
-    """Whether all entries of a part are among those of a range."""
-    if not entries.first <= part.first <= part.last <= entries.last:
-        return False
-    return entries.period == 1 or (entries.period == part.period and not part.residues & ~entries.residues)
 
 
 def _reason(holder: BookieId, heard: Mapping[BookieId, Replica]) -> DebtReason:

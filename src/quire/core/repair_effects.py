@@ -129,6 +129,7 @@ class RepairReport:
         lost: entries that every bookie of their write set says not to have, or has damaged.
         gone_only: entries that only bookies may have that are gone.
         unheard: entries of which nothing can be said yet, since a bookie did not respond.
+        accepted: of `lost` and `gone_only`, those whose loss stands in the record: a person accepted it.
         refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
             taken their part.
         left: what stands in the way of more, by bookie that the record names.
@@ -142,10 +143,21 @@ class RepairReport:
     lost: tuple[EntryRange, ...] = ()
     gone_only: tuple[EntryRange, ...] = ()
     unheard: tuple[EntryRange, ...] = ()
+    accepted: tuple[EntryRange, ...] = ()
     refused: dict[BookieId, str] = field(default_factory=dict)
     left: dict[BookieId, str] = field(default_factory=dict)
     undecided: tuple[BookieId, ...] = ()
     stopped: str = ""
+
+    @property
+    def waits_for_gone(self) -> bool:
+        """Whether entries that only gone bookies may have are waited for."""
+        return not {*self.gone_only} <= {*self.accepted}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is missing but what a person accepted to be lost."""
+        return not self.unheard and {*self.lost, *self.gone_only} <= {*self.accepted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,8 @@ class MarkedLedger:
             return WaitsFor.WRITER
         self.attempts = min(self.attempts + 1, limits.attempts_max)
         if report is not None and not (report.left or report.unheard or report.stopped):
-            self._settle(MarkStatus.GONE_ONLY if report.gone_only else MarkStatus.LOST)
-            return WaitsFor.GONE_BOOKIE if report.gone_only else WaitsFor.NOTHING
+            self._settle(MarkStatus.GONE_ONLY if report.waits_for_gone else MarkStatus.LOST)
+            return WaitsFor.GONE_BOOKIE if report.waits_for_gone else WaitsFor.NOTHING
         if self.attempts >= limits.attempts_max:
             self._pause(MarkStatus.GIVEN_UP, now_ms, limits.given_up_ms)
             return WaitsFor.BOOKIE
@@ -469,10 +469,14 @@ class RepairQueue:
 
 
 def is_whole(outcome: RepairOutcome, report: RepairReport) -> bool:
-    """Whether a ledger's marks are no longer so: each fragment is on bookies that are there, or the ledger was deleted."""
+    """Whether a ledger's marks are no longer so.
+
+    Each fragment is on bookies that are there, without entries at most whose loss was accepted; or the ledger was deleted.
+    """
     if outcome is RepairOutcome.DELETED:
         return True
-    return outcome is RepairOutcome.WHOLE and not report.undecided
+    done = outcome is RepairOutcome.WHOLE or (outcome is RepairOutcome.QUIET and report.is_settled)
+    return done and not report.undecided
 
 
 def seen_mark(said: int, record: LedgerMetadata | None, bookies: Collection[BookieId]) -> SeenMark:

@@ -141,7 +141,7 @@ class RepairMachine:
         if not self._acts("record_read"):
             return
         if record is None:
-            self.report.lost = self.report.gone_only = self.report.unheard = ()
+            self.report.lost = self.report.gone_only = self.report.unheard = self.report.accepted = ()
             self._end(RepairOutcome.DELETED)
             return
         before = self._plan
@@ -361,9 +361,9 @@ class RepairMachine:
             first, last = self.plan.bounds(index)
             if first <= last:
                 found.look(index, first, last, plan.targets.get(index, {}))
-        report.lost, report.gone_only, report.unheard = (
-            tuple(sorted(some)) for some in (found.lost, found.gone_only, found.unheard)
-        )
+        kinds = found.lost, found.gone_only, found.unheard
+        report.lost, report.gone_only, report.unheard = (tuple(sorted(some)) for some in kinds)
+        report.accepted = tuple(filter(plan.notes.accepts, (*report.lost, *report.gone_only)))
 
     def _may_publish(self, index: int, target: BookieId) -> bool:
         missing = self.found.missing[index, target]

@@ -231,6 +231,19 @@ def test_marks_of_ledgers_that_are_deleted_or_whole_go() -> None:
     assert not is_whole(RepairOutcome.INCOMPLETE, LEFT)
 
 
+def test_what_lacks_nothing_but_accepted_losses_is_whole() -> None:
+    other = (EntryRange(20, 29),)
+    assert is_whole(RepairOutcome.QUIET, replace(LOST, accepted=SOME))
+    assert is_whole(RepairOutcome.QUIET, RepairReport(lost=SOME, gone_only=other, accepted=(*SOME, *other)))
+    assert not is_whole(RepairOutcome.QUIET, replace(LOST, accepted=other))
+    assert not is_whole(RepairOutcome.QUIET, replace(LOST, accepted=SOME, undecided=(B1,)))
+    some = queue()
+    some.marked(1, MARK)
+    begun(some)
+    some.ended(1, RepairReport(lost=other, gone_only=SOME, accepted=SOME), "", None, 0)
+    assert said(some)[0].attempts.waits is WaitsFor.NOTHING, "no gone bookie is waited for"
+
+
 def test_urgency_is_by_the_write_set_with_the_fewest_copies() -> None:
     record = new_ledger(
         7, [B1, B2, B3], write_quorum=2, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""

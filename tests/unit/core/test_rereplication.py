@@ -198,6 +198,9 @@ def test_a_loss_that_a_person_accepts_stands_in_the_record():
         (B[0],),
     )
     assert ended.report.copied == 9
+    assert ended.outcome is RepairOutcome.QUIET
+    assert ended.report.accepted == ended.report.lost == (EntryRange(4, 4),)
+    assert world.run(RepairMachine([], [])).report.is_settled
 
 
 def test_a_bookie_that_comes_back_with_an_accepted_loss_is_a_source_of_it():
@@ -220,6 +223,7 @@ def test_an_entry_that_every_member_lacks_is_lost_and_keeps_nobody_in_limbo():
     ended = world.run(RepairMachine([], []))
     assert ended.outcome is RepairOutcome.QUIET
     assert ended.report.lost == (EntryRange(4, 4),)
+    assert not ended.report.is_settled
     assert ended.report.cleared == [B[1]]
 
 
