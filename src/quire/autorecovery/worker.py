@@ -276,6 +276,12 @@ class RepairWorker:
                 del self._attempts[ledger_id]
                 if task.cancelled():
                     self.queue.released(ledger_id, self._now_ms())
+                elif (error := task.exception()) is not None:
+                    _LOG.error(
+                        "the repair of ledger %d ended with a program error", ledger_id, exc_info=error
+                    )
+                    why = f"a program error, {type(error).__name__}: {error}"
+                    self.queue.ended(ledger_id, None, why, None, self._now_ms())
             self._wake.set()
 
         before = self._attempts.get(ledger_id)

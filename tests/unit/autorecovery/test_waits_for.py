@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from quire.cli.marked import marked_ledgers, shown
+from quire.client.ledger_repair import LedgerRepair
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
+from quire.core.repair_effects import RepairEnded
 from quire.core.repair_marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
 from quire.core.repair_queue import LIMITS, QueueLimits
 from quire.metadata.keys import missing_key
@@ -129,6 +133,27 @@ def test_another_attempt_and_then_a_bookie_that_comes_are_waited_for() -> None:
         cluster.wait(600)
         assert daemon.worker.queue.counts.attempts == LIMITS.attempts_max, "nothing is tried without an event"
         cluster.new_bookie("b3")
+        ends(cluster, ledger)
+
+
+def test_an_error_of_the_program_is_an_attempt_and_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, failed = LedgerRepair.run, list[int]()
+
+    async def fails_once(self: LedgerRepair) -> RepairEnded:
+        if not failed:
+            failed.append(self.ledger_id)
+            raise ValueError("nobody thought of this")
+        return await run(self)
+
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = cluster.written()
+        daemon = cluster.recover()
+        cluster.wait(15)
+        monkeypatch.setattr(LedgerRepair, "run", fails_once)
+        lost_by_one(cluster, ledger)
+        found = waits_for(cluster, ledger, "another attempt, after a pause")
+        assert (found["attempts"], found["why"]) == (1, "a program error, ValueError: nobody thought of this")
+        assert not daemon.worker.queue.repairing
         ends(cluster, ledger)
 
 
