@@ -9,6 +9,7 @@ Source: docs/protocol/repair.md; docs/operations.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +22,8 @@ from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.repair_debt import LedgerDebt, ledger_debt
 from quire.core.repair_effects import Loss, RepairEnded, RepairOutcome
+from quire.core.repair_queue import is_whole
+from quire.metadata.repairs import LedgerMarks
 
 LEDGER_BYTES_MAX: Final = 8 << 20
 """One repair has about so much in flight."""
@@ -30,6 +33,7 @@ PASSES_MAX: Final = 3
 """So often a ledger is repaired of which something is left."""
 LEDGERS_MAX: Final = 64
 """So many ledgers are looked at, or repaired, side by side."""
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -225,6 +229,7 @@ class ClusterRepair:
         )
         self._under_way[ledger_id] = repair
         try:
+            marks = await self._client.ledger_store.repairs("").marks_of(ledger_id)
             ended = await repair.run()
         except NoSuchLedgerError:
             return  # deleted since it was looked at
@@ -233,10 +238,27 @@ class ClusterRepair:
         else:
             totals.failed.pop(ledger_id, None)
             totals.ended[ledger_id] = ended
+            if ended.outcome is not RepairOutcome.DELETED and is_whole(ended.outcome, ended.report):
+                await self._end_marks(ledger_id, marks)
         finally:
             del self._under_way[ledger_id]
             totals.bytes += repair.bytes_copied
             totals.entries += sum(repair.stored.values())
+
+    async def _end_marks(self, ledger_id: int, marks: LedgerMarks) -> None:
+        """Remove the marks that were read before a repair: a worker that waits for an event would not look again.
+
+        They stay while the record names a bookie that is gone, as it may where a fragment has no entry.
+        """
+        client = self._client
+        if marks.missing is None and marks.own is None:
+            return
+        try:
+            record, _ = await client.both_records.read(ledger_id)
+            if marks.gone.isdisjoint(bookie for each in record.fragments for bookie in each.ensemble):
+                await client.ledger_store.repairs("").end_marks(ledger_id, marks)
+        except QuireError as error:
+            _LOG.warning("the marks of repair of ledger %d stay: %s", ledger_id, error)
 
 
 async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[BookieId]:

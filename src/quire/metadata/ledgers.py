@@ -302,7 +302,8 @@ class LedgerStore:
         """Delete a ledger: in one transaction its record and its notes go, and a tombstone is made.
 
         Bookies drop the entries when they see the tombstone. A record that cannot be read can be deleted too; then the
-        tombstone names no token, and what bookies hold is kept until a person has it dropped.
+        tombstone names no token, and what bookies hold is kept until a person has it dropped. Its marks of repair go with
+        it, if the store responds: a worker that waits for something that will not come would not look again.
 
         Args:
             ledger_id: the ledger.
@@ -315,6 +316,10 @@ class LedgerStore:
             MetadataUnknownError: the outcome is unknown, even after reading again.
             StoreBusyError: the record was changed again and again.
         """
+        await self._delete_record(ledger_id, version, guards)
+        await self.repairs("").end_marks_of_deleted(ledger_id)
+
+    async def _delete_record(self, ledger_id: int, version: int | None, guards: Sequence[Require]) -> None:
         guarded = {guard.key for guard in guards}
         tombstone: Versioned | None = None
         lost: int | None = None

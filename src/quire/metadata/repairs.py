@@ -10,12 +10,20 @@ Source: `docs/formats/metadata.md`, "Marks of repair"; BookKeeper source, `ZkLed
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MetadataUnknownError,
+    MisuseError,
+    QuireError,
+)
 from quire.core.ids import ID_MAX, BookieId, LedgerId
 from quire.core.ledger_notes import EntryRange
 from quire.core.repair_marks import (
@@ -78,6 +86,7 @@ ATTEMPTS_MAX: Final = 20
 LOST_DELAY_S: Final = 300
 """How long a bookie may be away, where the cluster has no setting."""
 M = TypeVar("M")
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,28 @@ class Stored(Generic[M]):
     version: int
     revision: int
     flaw: CorruptMetadataError | None = None
+
+
+class LedgerMarks(NamedTuple):
+    """All marks of one ledger as they were read; None where there is none.
+
+    Attributes:
+        missing: BookKeeper's.
+        own: Quire's.
+    """
+
+    missing: Stored[MissingBookies] | None
+    own: Stored[LedgerRepairs] | None
+
+    @property
+    def gone(self) -> set[BookieId]:
+        """The bookies that they say are gone."""
+        gone = set[BookieId]()
+        if self.missing is not None and self.missing.mark is not None:
+            gone.update(self.missing.mark.bookies)
+        if self.own is not None and self.own.mark is not None:
+            gone.update(mark.bookie for mark in self.own.mark.marks if mark.reason is MarkReason.GONE)
+        return gone
 
 
 class RepairStore:
@@ -221,6 +252,27 @@ class RepairStore:
     async def remove_marks(self, ledger_id: int, found: Stored[LedgerRepairs]) -> bool:
         """Remove marks that were read; False if they were changed since: look at them again."""
         return await self._remove(repairs_key(ledger_id), found)
+
+    async def marks_of(self, ledger_id: int) -> LedgerMarks:
+        """All marks of a ledger."""
+        return LedgerMarks(*await asyncio.gather(self.missing(ledger_id), self.marks(ledger_id)))
+
+    async def end_marks(self, ledger_id: int, found: LedgerMarks) -> None:
+        """Remove marks that were read before their ledger was found whole, or deleted: no worker would look again.
+
+        What was changed since stays, as does what cannot be read.
+        """
+        if found.missing is not None and found.missing.flaw is None:
+            await self.remove_missing(ledger_id, found.missing)
+        if found.own is not None and found.own.flaw is None:
+            await self.remove_marks(ledger_id, found.own)
+
+    async def end_marks_of_deleted(self, ledger_id: int) -> None:
+        """Remove the marks of a ledger or stream that was deleted; the deletion does not depend on it."""
+        try:
+            await self.end_marks(ledger_id, await self.marks_of(ledger_id))
+        except QuireError as error:
+            _LOG.warning("the marks of repair of ledger %d, which is deleted, stay: %s", ledger_id, error)
 
     def watch(self) -> tuple[Watch, Watch]:
         """Changes of marks: BookKeeper's, and Quire's."""

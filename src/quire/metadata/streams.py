@@ -27,6 +27,7 @@ from quire.env.real import RealClock
 from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.records import ATTEMPTS_MAX, add_holes_to
+from quire.metadata.repairs import RepairStore
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -215,6 +216,7 @@ class StreamStore:
             except (VersionConflictError, AlreadyExistsError):
                 continue
             else:
+                await RepairStore(self._store, self._clock, "").end_marks_of_deleted(stream_id)
                 return
         if unknown:
             raise self._unknown(stream_id)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from quire.autorecovery.repair import ClusterRepair
 from quire.cli.marked import marked_ledgers, shown
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import RepairEnded
+from quire.core.repair_effects import Loss, RepairEnded
 from quire.core.repair_marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
 from quire.core.repair_queue import LIMITS, QueueLimits
 from quire.metadata.keys import missing_key
@@ -235,6 +236,28 @@ def test_what_only_a_gone_bookie_has_waits_for_it() -> None:
         ends(cluster, ledger)
 
 
+def test_what_a_person_accepts_to_be_lost_is_waited_for_no_more() -> None:
+    with recovering_cluster(4, lost_delay_s=0) as cluster:
+        ledger = LedgerId(cluster.written(ensemble_size=2, write_quorum=1, ack_quorum=1))
+        daemon = cluster.recover()
+        cluster.wait(15)
+        gone = lost_by_one(cluster, ledger)
+        waits_for(cluster, ledger, "a bookie that is gone")
+
+        async def accept() -> RepairEnded:
+            away = await cluster.client.bookies.away()
+            word = Loss(1, "a person", (EntryRange(0, 9),))
+            repair = ClusterRepair(cluster.client, gone=away, accepted=word)
+            totals = await repair.run((await repair.look([ledger])).to_repair)
+            return totals.ended[ledger]
+
+        assert cluster.run(accept()).report.is_settled
+        assert gone not in cluster.named(ledger)
+        cluster.until(lambda: cluster.marked() == {}, 5)
+        cluster.until(lambda: not daemon.worker.queue.ledgers, 5)
+        cluster.world.problems.clear()  # the world notices that the new bookie lacks what was accepted
+
+
 def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
     with recovering_cluster(4) as cluster:
         ledger = LedgerId(cluster.written(ensemble_size=1, write_quorum=1, ack_quorum=1))
@@ -253,7 +276,6 @@ def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
         cluster.recover()
         waits_for(cluster, ledger, "nothing can be copied")
         cluster.run(cluster.client.delete_ledger(ledger))
-        cluster.run(cluster.marks.mark_missing(ledger, [cluster.id_of(other)]))  # it is looked at again
         cluster.until(lambda: cluster.marked() == {}, 60)
 
 

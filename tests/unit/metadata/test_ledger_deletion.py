@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
-from quire.metadata.keys import TOMBSTONES, tombstone_key
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
+from quire.core.ledger_notes import EntryRange
+from quire.core.repair_marks import MarkReason, RepairMark
+from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ATTEMPTS_MAX
+from quire.metadata.repairs import RepairStore
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.store import Delete, Put, StoreBusyError, VersionConflictError
+from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
+from quire.metadata.streams import StreamStore
 from quire.wire.store_records import Tombstone, encode_tombstone
 
 
@@ -195,5 +199,65 @@ def test_pages_of_tombstones_leave_out_what_names_no_ledger():
         with pytest.raises(CorruptMetadataError, match="ledger 8"):
             await ledgers.read_tombstone(8)
         assert await ledgers.read_tombstone(7) is None
+
+    asyncio.run(scenario())
+
+
+# --- marks of repair ----------------------------------------------------------------------------------------------
+
+
+async def marked(store, ledger_id):
+    """Marks of both kinds, and a look at what is there of them."""
+    marks = LedgerStore(store).repairs("a test")
+    await marks.mark_missing(ledger_id, ["a"])
+    await marks.mark(ledger_id, [RepairMark(MarkReason.HOLE, "b", EntryRange(0, 9), 1, "", 0)])
+    return marks
+
+
+@pytest.mark.parametrize("kind", ["ledger", "stream"])
+def test_the_marks_of_what_is_deleted_go_with_it(kind):
+    async def scenario():
+        store = MemoryStore()
+        marks = await marked(store, 1)
+        if kind == "ledger":
+            await LedgerStore(store).create(record_of(1))
+            await LedgerStore(store).delete(1)
+        else:
+            await StreamStore(store).create("s", new_stream(record_of(1), owner=1))
+            await StreamStore(store).delete("s")
+        assert await marks.marks_of(1) == (None, None)
+
+    asyncio.run(scenario())
+
+
+def test_a_mark_that_was_changed_meanwhile_or_cannot_be_read_stays():
+    async def scenario():
+        store = MemoryStore()
+        marks = await marked(store, 1)
+        before = await marks.marks_of(1)
+        await marks.mark_missing(1, ["c"])
+        await marks.end_marks(1, before)
+        missing, own = await marks.marks_of(1)
+        assert missing.mark.bookies == ("a", "c")
+        assert own is None
+        await store.create(missing_key(2), b"of a later version")
+        await marks.end_marks_of_deleted(2)
+        assert (await marks.marks_of(2)).missing is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_does_not_depend_on_the_marks(monkeypatch):
+    async def scenario():
+        store = MemoryStore()
+        await marked(store, 1)
+        await LedgerStore(store).create(record_of(1))
+
+        async def away(*_):
+            raise StoreAwayError("the store does not respond")
+
+        monkeypatch.setattr(RepairStore, "marks_of", away)
+        await LedgerStore(store).delete(1)
+        assert await store.get(ledger_key(1)) is None
 
     asyncio.run(scenario())
