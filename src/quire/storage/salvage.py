@@ -63,9 +63,7 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
     if ends is None:
         return Salvage((), ())
     everything = Salvage((), (ends,))
-    if (
-        row.digest_type not in CHECKED_DIGESTS
-    ):  # it may be none at all: an old client's, before the type was known
+    if row.digest_type not in CHECKED_DIGESTS:  # or none at all: an old client's, before the type was known
         return everything
     try:
         run = RunView.parse_table(body)
