@@ -2,7 +2,7 @@
 
 Runs overlap, of several classes of residues and, of a stream, of several terms. Ranges are dropped up to an LSN, ledgers
 are truncated, emptied, deleted and put in limbo; segments fill and are given back, at once or in slices; the bookie stops,
-is killed or loses power.
+is killed or loses power, and may find no descriptor for a read while it compacts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ from quire.wire.stored_record import RECORD_HEADER_BYTES
 from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.compaction_mutants import with_mistake
 from support.rounds import keep_figures, rounds
-from support.storage_disk import (
-    Answers,
-    FaultyFiles,
-    make_run,
-    open_storage,
-    put,
-    read_all,
-    settle,
-)
+from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
 
 LEDGERS = range(1, 5)
 STREAMS = range(5, 7)
@@ -101,11 +93,12 @@ class Model:
 
 
 class World:
-    """A storage and what it should say."""
+    """A storage and what it should say; `short`: descriptors run out while it compacts and gives back."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, short: bool = False) -> None:
         self.chance = random.Random(seed)
         self.files = FaultyFiles(seed=seed)
+        self.short = random.Random(seed) if short else None
         self.sink = Answers()
         self.models = {ledger_id: Model() for ledger_id in (*LEDGERS, *STREAMS)}
         self.filled = 0
@@ -287,9 +280,22 @@ class World:
     def go_on(self, number: int, puts: float = 0.2) -> None:
         """Some slices of what is under way; now and then something is put between two."""
         for _ in range(number):
-            self.work = [one for one in self.work if next(one, self) is not self]
+            self.work = [one for one in self.work if self._step(one) is not self]
             if self.work and self.chance.random() < puts:
                 self.put(self.chance.choice(list(self.models)))
+
+    def _step(self, work: Generator[Any, None, Any]) -> Any:
+        """A slice; now and then no rows of footers are in memory, and one read finds no descriptor left."""
+        if self.short is None or self.short.random() < 0.7:
+            return next(work, self)
+        for sequence, ledger_id in list(self.storage._reader.cache._items):
+            self.storage._reader.cache.forget(sequence, ledger_id)
+        self.files.short_in = self.short.randrange(1, 4)
+        try:
+            return next(work, self)
+        finally:
+            self.counted["shortages"] += not self.files.short_in
+            self.files.short_in = 0
 
     def rot(self, ledger_id: int) -> None:
         """A bit of a run in a sealed segment is another one."""
@@ -422,9 +428,9 @@ def test_every_answer_is_that_of_a_dictionary(steps: list[tuple[str, int]], seed
     world.stop(seed)
 
 
-def at_length(seed: int, operations: int) -> Counter[str]:
+def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str]:
     """A long life; each kind of step happens in it."""
-    world, chance = World(seed), random.Random(seed)
+    world, chance = World(seed, short=short), random.Random(seed)
     counted = world.counted
     carried = merged = 0
     for number in range(operations):
@@ -454,6 +460,12 @@ def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
     assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried", "merged"]), counted
+
+
+def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    counted = sum((at_length(seed, 150, short=True) for seed in range(1, 4)), Counter())
+    assert all(counted[name] > 5 for name in ["shortages", "given back", "carried", "merged"]), counted
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ class FaultyFiles(FaultyDisk):
         log: each change, as `what name`.
         bad_reads: reads of a path that contains this fail with EIO.
         bad_from: only those from this offset on, of one block.
+        short_in: the read that comes as this one, counted from 1, finds no descriptor left; 0: none does.
     """
 
     kind = FaultyFile
@@ -55,12 +56,17 @@ class FaultyFiles(FaultyDisk):
         self.log: list[str] = []
         self.bad_reads: str | None = None
         self.bad_from: int | None = None
+        self.short_in = 0
 
     def step(self, what: str, path: str) -> None:
         self.log.append(f"{what} {path.rpartition('/')[2]}")
         super().step(what, path)
 
     def reading(self, path: str, offset: int) -> None:
+        if self.short_in:
+            self.short_in -= 1
+            if not self.short_in:
+                raise OSError(errno.EMFILE, "injected", path)
         here = self.bad_from is None or 0 <= offset - self.bad_from < 4096
         if self.bad_reads is not None and self.bad_reads in path and here:
             raise OSError(errno.EIO, "injected", path)
