@@ -149,6 +149,8 @@ NOT_CALLED = {
     ("EndSearch", "asks_again"): NO_LACS,
     ("EndSearch", "contradicted"): NO_LACS,
     ("EndSearch", "_until_votes_fall"): NO_TERMS,
+    ("EndSearch", "_not_left_over"): NO_TERMS,
+    ("Votes", "end_at"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
     ("BookieLedgerMachine", "not_saved"): DISK,

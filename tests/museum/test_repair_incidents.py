@@ -33,8 +33,8 @@ class EndlessQueue(RepairQueue):
         "end."
     ),
     ours=(
-        "A ledger is marked and deleted. The worker takes it up once, finds that there is no record, and removes the mark by "
-        "the version that it read."
+        "A ledger is deleted, and marked by who had listed it before. The worker takes it up once, finds that there is no "
+        "record, and removes the mark by the version that it read."
     ),
     switch="a ledger without a record is a failed repair, and failed repairs are tried again",
     violates="bounded",
@@ -42,8 +42,8 @@ class EndlessQueue(RepairQueue):
 def test_3316_replicated_for_ever(fault: bool) -> None:
     with recovering_cluster(4) as cluster:
         ledger = cluster.written()
-        cluster.run(cluster.marks.mark_missing(ledger, [cluster.id_of("b0")]))
         cluster.run(cluster.client.delete_ledger(ledger))
+        cluster.run(cluster.marks.mark_missing(ledger, [cluster.id_of("b0")]))
         daemon = cluster.recover()
         if fault:
             daemon.worker.queue = EndlessQueue(limits=QueueLimits(attempts_max=1 << 30, pause_ms_max=10_000))

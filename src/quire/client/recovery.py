@@ -356,7 +356,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             trouble=lambda bookie, _: silent.append(bookie),
             heard=_ignore,
             origin_term=self._origin_of(entry_id),
-            ranges=self._record.ranges,
+            ranges=self._record.ranges if self._access.term else (),
         )
         try:
             await read.done

@@ -23,7 +23,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.footer_format import Trailer
 from quire.storage.patient_worker import PatientWorker
 from quire.storage.record_bodies import encode_segment_list
-from quire.storage.segment import Group, Item, Segment, Sink, footer_room, footer_share
+from quire.storage.segment import Group, Item, Segment, Sink, footer_room
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.storage.segment_format import (
     ALL_LEDGERS,
@@ -137,21 +137,18 @@ class Journal:
         """
         if self.failure is not None:
             raise self.failure
-        size, run, group = len(body), kind is SegmentRecordKind.RUN, self._group
+        size, group = len(body), self._group
         length = RECORD_HEADER_BYTES + size + 7 & ~7
-        more = 0 if run else footer_share(kind, size)
-        if self.full:
-            more += self._files.left_over(space)
+        left_over = self._files.left_over(space) if self.full else 0
         if (
             group is None
             or group.used + length > len(group.view) - BLOCK_BYTES
-            or not group.segment.fits(
-                group.offset + group.used + length, ledger_id=ledger_id, run=run, more=more
-            )
+            or not group.segment.fits(group.offset + group.used + length, ledger_id, kind, size, left_over)
             or (self.full and space is Space.ADDS)
             or ((origin_term or of_stream) and not group.segment.header.terms)
         ):
-            group = self._room(kind, ledger_id, length, more, space, of_stream=of_stream or origin_term > 0)
+            of_stream = of_stream or origin_term > 0
+            group = self._room(kind, ledger_id, length, size, space, left_over, of_stream=of_stream)
         lsn = self.last_lsn = self.last_lsn + 1
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
@@ -188,7 +185,15 @@ class Journal:
             self._refused.append((sink, tag, error))
 
     def _room(
-        self, kind: int, ledger_id: int, length: int, more: int, space: Space, *, of_stream: bool
+        self,
+        kind: int,
+        ledger_id: int,
+        length: int,
+        size: int,
+        space: Space,
+        left_over: int,
+        *,
+        of_stream: bool,
     ) -> Group:
         """Begin a group that has room for a record, in a new segment if need be."""
         if length > self.record_bytes_max:
@@ -203,7 +208,7 @@ class Journal:
         segment = self.current
         if segment is not None and (segment.header.terms or not of_stream):
             end = segment.data_end + GROUP_HEADER_BYTES + length
-            if segment.fits(end, ledger_id=ledger_id, run=kind is SegmentRecordKind.RUN, more=more):
+            if segment.fits(end, ledger_id, kind, size, left_over):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
         self.terms = self.terms or of_stream

@@ -154,24 +154,26 @@ class Segment:
         state = self.states.get(ledger_id)
         return state is not None and brings_life(state[1])
 
-    def fits(self, end: int, *, ledger_id: int, run: bool, more: int) -> bool:
+    def fits(self, end: int, ledger_id: int, kind: int, size: int, left_over: int) -> bool:
         """Whether a group may grow to `end` with one more record and the footer still has its place.
 
         Args:
             end: first byte behind the group's records.
             ledger_id: the new record's ledger.
-            run: it is a run.
-            more: else, what the footer grows by; see `footer_share`.
+            kind: the record's; `size`: bytes of its body.
+            left_over: so many bytes stay free for others.
         """
         table = self.table
         assert table is not None
-        rows, ledgers, rest = len(table.rows), len(table.lacs), self._states_bytes + more
+        rows, ledgers, rest = len(table.rows), len(table.lacs), self._states_bytes + left_over
         if self.kept:
             rest += len(self.kept) * KEPT_RECORD.size
-        if run:
+        if kind is SegmentRecordKind.RUN:
             rows += ROW_BYTES
             if ledger_id not in table.lacs:
                 ledgers += 1
+        else:
+            rest += footer_share(kind, size)
         # `aligned`, without its call: this is asked for every record.
         footer = -(-(rest + rows + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES)
         blank = 1 if self.recycled else 0

@@ -83,7 +83,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "ensembles": "ensemble",
         "records": "record",
         "same": (
-            "_asked_again _masks _needed _waited final_quorum ignored_lacs lap length rules start status window_entries"
+            "_asked_again _masks _needed _waited final_quorum ignored_lacs lap length origins rules start status window_entries"
         ),
     },
     FenceAnswers: {
@@ -94,7 +94,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     Votes: {
         "mask_lists": "negative positive unknown",
         "lists_by_slot": "asked told",
-        "same": "first last lengths",
+        "same": "by_id first heard last lengths lowest",
     },
     WriteBack: {
         "parts": "change",
