@@ -31,7 +31,7 @@ STATES_IN_TEST = 60_000 if FULL else 10_000
 
 def in_its_ring(name):
     """A mutant, for `make full` if its shortest way is long."""
-    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 60_000 else ())
+    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 30_000 else ())
 
 
 @pytest.mark.parametrize("name", [in_its_ring(name) for name in MUTANTS])

@@ -85,7 +85,7 @@ async def power_cut(
         pytest.param(1, True, id="one-named", marks=pytest.mark.slow),
         pytest.param(1, False, id="one-unnamed"),
         pytest.param(3, True, id="one-after-another-named", marks=pytest.mark.slow),
-        pytest.param(3, False, id="one-after-another-unnamed"),
+        pytest.param(3, False, id="one-after-another-unnamed", marks=pytest.mark.slow),
     ],
 )
 def test_a_power_cut_with_a_torn_tail_ends_no_writer(

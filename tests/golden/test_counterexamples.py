@@ -23,7 +23,7 @@ PINNED = json.loads((HERE.parents[1] / "check" / "pinned_counts.json").read_text
 
 def in_its_ring(name):
     """A counterexample, for `make full` if its world is large."""
-    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 60_000 else ())
+    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 30_000 else ())
 
 
 @pytest.mark.parametrize("name", [in_its_ring(name) for name in MUTANTS])

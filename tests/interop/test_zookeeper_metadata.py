@@ -48,6 +48,7 @@ async def shell(cluster, *arguments):
     return await asyncio.to_thread(cluster.run, "shell", *arguments)
 
 
+@pytest.mark.slow
 def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
     async def scenario():
         uri = f"zk+hierarchical://{cluster.host}/ledgers"

@@ -75,7 +75,7 @@ def logs(spark, cluster):
     }
 
 
-@pytest.mark.parametrize("handed", ["false", "true"])
+@pytest.mark.parametrize("handed", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_sparks_answer_is_the_clients(spark, cluster, logs, setting, handed):
     setting(FILTERS_SETTING, handed)
     for seed in range(rounds(2, 300)):

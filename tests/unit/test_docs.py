@@ -41,7 +41,10 @@ def runnable():
             elif (match["mark"] or "").startswith("run"):
                 found.append([number, match["mark"], match["text"], match["kind"]])
         for number, mark, text, kind in found:
-            marks = [pytest.mark.spark] if mark == "run: spark" else []
+            marks = []
+            if mark == "run: spark":
+                # Each begins a Spark of its own, for a minute: of these only the README's is for `make test`.
+                marks = [pytest.mark.spark, *([] if path.name == "README.md" else [pytest.mark.slow])]
             yield pytest.param(kind, text, id=f"{name(path)}-{number}", marks=marks)
 
 

@@ -169,6 +169,7 @@ def no_complaints(found: list[Ended]) -> None:
     assert not complaints, "\n\n".join(complaints)
 
 
+@pytest.mark.slow
 def test_at_a_terminal_that_stays_open(forks: Zygote, place: Place) -> None:
     env = environment(place)
     found = run_all(lambda words: at_a_terminal(forks, line_for(words, place), env))
