@@ -7,8 +7,9 @@
 A pause doubles with each attempt that left something. After the fifth one attempt follows each hour, since not everything
 that ends such a failure can be seen: a link that is mended, a disk that has room again. Events make the ledger wait for a
 repair at once, and count attempts anew: a bookie that comes, and marks that say something else. A bookie that is writable
-again is one where it may take copies. What only a gone bookie has waits for that bookie, and for no other. An open ledger of which a bookie is gone is no failed attempt: it is looked at again
-until its writer has moved on, or has had its time (`open_tails.py`).
+again is one where it may take copies. What only a gone bookie has waits for that bookie, and for no other. An open ledger
+of which a bookie is gone is no failed attempt: it is looked at again until its writer has moved on, or has had its time
+(`open_tails.py`).
 
 What is repaired side by side is bounded by bytes; one that needs much is not passed by those that need little.
 
