@@ -70,22 +70,18 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
 
     ledgers: list[int] = []
     streams: list[int] = []
-    records, after, last = BothRecords(tools.store), None, False
-    while not last:
-        page, last = await records.page(after)
-        for listed in page:
-            after = listed.ledger_id
-            try:
-                record = listed.parsed()
-            except CorruptMetadataError as error:
-                what = "stream" if listed.is_stream else "ledger"
-                raise RefusedError(
-                    f"bookie {bookie} may be named by a {what} whose record cannot be read: {error.message}",
-                    bookie=bookie,
-                    ledger_id=listed.ledger_id,
-                ) from error
-            if any(bookie in fragment.ensemble for fragment in record.fragments):
-                (streams if listed.is_stream else ledgers).append(listed.ledger_id)
+    async for listed in BothRecords(tools.store).listed():
+        try:
+            record = listed.parsed()
+        except CorruptMetadataError as error:
+            what = "stream" if listed.is_stream else "ledger"
+            raise RefusedError(
+                f"bookie {bookie} may be named by a {what} whose record cannot be read: {error.message}",
+                bookie=bookie,
+                ledger_id=listed.ledger_id,
+            ) from error
+        if any(bookie in fragment.ensemble for fragment in record.fragments):
+            (streams if listed.is_stream else ledgers).append(listed.ledger_id)
     if ledgers or streams:
         names = await _names_of(tools, streams[:NAMED_MAX])
         shown = [

@@ -124,9 +124,14 @@ class BothRecords:
 
     async def ids(self) -> AsyncGenerator[LedgerId, None]:
         """The ids of all ledgers and streams, ascending."""
+        async for one in self.listed():
+            yield one.ledger_id
+
+    async def listed(self) -> AsyncGenerator[ListedRecord, None]:
+        """The records of all ledgers and streams, by ascending id."""
         after, last = None, False
         while not last:
             page, last = await self.page(after)
             for one in page:
-                yield one.ledger_id
+                yield one
             after = page[-1].ledger_id if page else after
