@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import time
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,9 @@ from quire_testing.explorer.check import EVERY_INVARIANT, check, check_mutant
 from quire_testing.explorer.invariants import NAMES
 from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.story import exchanges, replayed
+from support.pinned_mutants import IN_THEIR_RINGS, PINNED
 from support.rounds import FULL, keep_figures
 
-PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
 """A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing-figures.md)."""
 
@@ -29,12 +27,7 @@ STATES_IN_TEST = 60_000 if FULL else 10_000
 """How much of a mutant's world is explored without it."""
 
 
-def in_its_ring(name):
-    """A mutant, for `make full` if its shortest way is long."""
-    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 30_000 else ())
-
-
-@pytest.mark.parametrize("name", [in_its_ring(name) for name in MUTANTS])
+@pytest.mark.parametrize("name", IN_THEIR_RINGS)
 def test_a_mutant_breaks_its_invariant(name):
     done = check_mutant(name, seconds_max=SECONDS)
     violation = done.result.violation

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,18 +14,13 @@ from quire_testing.explorer.check import check, check_mutant, replay_mutant
 from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.story import CannotReplayError, exchanges, replayed, verdict
 from quire_testing.explorer.world import LedgerWorld
+from support.pinned_mutants import IN_THEIR_RINGS, PINNED
 
 HERE = Path(__file__).parent / "counterexamples"
 REWRITE = os.environ.get("QUIRE_GOLDEN_REWRITE") == "1"
-PINNED = json.loads((HERE.parents[1] / "check" / "pinned_counts.json").read_text())["mutants"]
 
 
-def in_its_ring(name):
-    """A counterexample, for `make full` if its world is large."""
-    return pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > 30_000 else ())
-
-
-@pytest.mark.parametrize("name", [in_its_ring(name) for name in MUTANTS])
+@pytest.mark.parametrize("name", IN_THEIR_RINGS)
 def test_a_counterexample_ends_in_its_violation(name):
     path = HERE / f"{name}.txt"
     if REWRITE:

@@ -22,7 +22,7 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutants import AnyConfiguration
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
-LARGE: Final[tuple[AnyConfiguration, ...]] = (
+CONTINUOUS: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(ours=True, lives=2, passes=4, backups=2, restores=2, crashes=1),
     CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, crashes=1),
     CollectorConfiguration(passes=4, backups=2, restores=2, lost=1),
@@ -95,10 +95,6 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 3, 3, 2),
     StreamConfiguration(2, 2, 2, 1, entries=3, fencing=True),
     StreamConfiguration(clients=2, take_overs=2, fencing=True),
-)
-"""Largest first, so that no core waits long for the other at the end. `make test` takes what is small."""
-
-SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
     Configuration(3, 3, 3, 2, timeouts=3, recoverers=0, waits=True),
     Configuration(2, 2, 2, 2, timeouts=2, recoverers=0, explicit_lac=True, readers=1, waits=True),
@@ -154,9 +150,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
-"""Seconds altogether: part of the fast tests."""
-
-CONTINUOUS: Final = (*LARGE, *SMALL)
+"""Larger ones first, so that no core waits long for the other at the end. `make test` takes what is small."""
 
 LONG: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1),
