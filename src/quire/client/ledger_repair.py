@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
@@ -191,16 +191,14 @@ class LedgerRepair:
                     if not self._result.done():
                         self._result.set_result(effect)
                 else:
-                    self._spawn(self._do(effect, machine, access), machine, access)
+                    self._spawn(effect, machine, access)
 
-    def _spawn(
-        self, work: Coroutine[Any, Any, Callable[[], None]], machine: RepairMachine, access: LedgerAccess
-    ) -> None:
-        """Do some work; what it returns feeds the machine."""
+    def _spawn(self, effect: RepairEffect, machine: RepairMachine, access: LedgerAccess) -> None:
+        """Perform an effect in a task of its own; what that returns feeds the machine."""
 
         async def feed() -> None:
             try:
-                (await work)()
+                (await self._do(effect, machine, access))()
                 self._perform(machine, access)
             except Exception as error:  # noqa: BLE001 - the top of a task: the repair's caller gets it
                 if not self._result.done():

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair_effects import ReadRecord, RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_reading import put, run, texts
 
@@ -362,17 +363,33 @@ async def test_connecting_takes_the_environments_cluster(monkeypatch) -> None:
         await Connecting("sqlite:/nowhere/at/all.db", Client)
 
 
-def test_work_that_is_cancelled_before_its_first_step_is_no_warning() -> None:
-    """Found by simulated runs: `coroutine 'RecoveryPerformer._fence' was never awaited`."""
-    begun = []
-
+def _spawn_of_a_recovery(begun: list[bool]) -> LedgerRecovery:
     async def work():
         begun.append(True)
 
+    recovery = object.__new__(LedgerRecovery)
+    recovery._tasks = {}
+    recovery._spawn(work())
+    return recovery
+
+
+def _spawn_of_a_repair(begun: list[bool]) -> LedgerRepair:
+    async def do(*_):
+        begun.append(True)
+
+    repair = object.__new__(LedgerRepair)
+    repair._tasks, repair._loop, repair._do = {}, asyncio.get_running_loop(), do
+    repair._perform(SimpleNamespace(out=[ReadRecord()]), None)
+    return repair
+
+
+@pytest.mark.parametrize("spawn", [_spawn_of_a_recovery, _spawn_of_a_repair])
+def test_work_that_is_cancelled_before_its_first_step_is_no_warning(spawn) -> None:
+    """Found by simulated runs and by a copied directory: `coroutine 'LedgerRepair._do' was never awaited`."""
+    begun = []
+
     async def cancelled() -> None:
-        performer = object.__new__(LedgerRecovery)
-        performer._tasks = {}
-        performer._spawn(work())
+        performer = spawn(begun)
         [task] = performer._tasks
         task.cancel()
         await asyncio.wait([task])
