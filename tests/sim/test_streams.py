@@ -67,13 +67,13 @@ def test_no_walk_of_a_stream_whose_terms_only_fence_breaks_an_invariant() -> Non
 
 FOUND = {
     "X23": ("stream", 0),
-    "X24": ("stream-striped", 6),
-    "X33": ("stream", 1),
-    "own-term": ("stream", 2),
-    "X46": ("stream", 1),
-    "X58": ("stream", 25),
-    "X47": ("stream", 22),
-    "X49": ("stream-striped", 47),
+    "X24": ("stream", 14),
+    "X33": ("stream", 0),
+    "own-term": ("stream-losses", 0),
+    "X46": ("stream-losses", 3),
+    "X58": ("stream", 62),
+    "X47": ("stream", 13),
+    "X49": ("stream-striped", 20),
 }
 """Of each fix the first seed of a walk that breaks its invariant; 400 of each mix did not find X48."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from quire.core import log_effects as fx
 from quire.core.errors import QuireError
@@ -25,6 +25,8 @@ from quire_testing.explorer.log_trims import Trims
 from quire_testing.explorer.parts import Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
+
+LogMove: TypeAlias = tuple[Label, LogState]
 
 
 class LogWorld(Trims):
@@ -42,7 +44,7 @@ class LogWorld(Trims):
         c = self.configuration
         return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, (), stages=c.stages)
 
-    def successors(self, state: LogState) -> list[tuple[Label, LogState]]:
+    def successors(self, state: LogState) -> list[LogMove]:
         """Every next step: a label and the state after it."""
         moves = list(self._opens(state))
         for who, number in enumerate(state.handles):
@@ -56,6 +58,15 @@ class LogWorld(Trims):
             moves.append(self._stages(state))
         moves += self._trims(state)
         return moves
+
+    def sources(self, state: LogState) -> Iterator[tuple[tuple[str, ...], Callable[[], list[LogMove]]]]:
+        """Every next step, grouped by whose it is and what: each is cheap."""
+        found: dict[tuple[str, ...], list[LogMove]] = {}
+        for move in self.successors(state):
+            label = move[0]
+            found.setdefault((label.actor, label.kind, label.other), []).append(move)
+        for source, moves in found.items():
+            yield source, moves.copy
 
     # --- a handle ----------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,10 @@ Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
-from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
 from quire.core.recovery import RecoveryStatus
@@ -35,6 +35,7 @@ from quire_testing.explorer.parts import Ask, Label, Table
 from quire_testing.explorer.stream_beginning import changed
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
+from quire_testing.explorer.stream_faults import breaks, losses, lost_swaps
 from quire_testing.explorer.stream_parts import (
     StreamBudget,
     StreamConfiguration,
@@ -49,6 +50,9 @@ from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
 Move: TypeAlias = tuple[Label, State]
+Source: TypeAlias = tuple[tuple[str | int, ...], Callable[[], Iterable[Move]]]
+"""Its name, and what works out the steps that it can make."""
+
 Done: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
 
 
@@ -120,33 +124,48 @@ class StreamWorld:
 
     def successors(self, state: State) -> list[Move]:
         """Every next step: a label and the state after it."""
-        moves: list[Move] = []
+        return [move for _, steps in self.sources(state) for move in steps()]
+
+    def sources(self, state: State) -> Iterator[Source]:
+        """What may make a step, each with the function that works its steps out: walks ask few of them."""
         budget = self.budgets.parts[state[-1]]
-        for client in range(self.count):
+        for client, name in enumerate(self.names):
             if client < self.leaders:
-                self._own_moves(state, client, budget, moves)
+                yield (name, ""), self._asked(self._own_moves, state, client, budget)
+                if budget.timeouts:
+                    yield (name, "timeout"), self._asked(self._timeouts, state, client)
             else:
-                self.repairs.moves_of(state, client, moves)
+                yield (name, ""), self._asked(self.repairs.moves_of, state, client)
             for bookie in range(self.n):
                 if state[self.at.link + client * self.n + bookie] != self.no_link:
-                    self._delivers(state, client, bookie, moves)
-                    self._hears(state, client, bookie, moves)
+                    yield (name, "sends", bookie), self._asked(self._delivers, state, client, bookie)
+                    yield (name, "hears", bookie), self._asked(self._hears, state, client, bookie)
             if state[self.at.ask + client] != self.no_ask:
-                self._store_moves(state, client, moves)
+                yield (name, "store"), self._asked(self._store_moves, state, client)
         for bookie in range(self.n):
             if self.bookies.parts[state[bookie]].waiting:
-                self._reads_record(state, bookie, moves)
-        for reader in range(len(self.reader_names)):
-            moves += reads(self, state, reader)
-        if budget.breaks:
-            self._breaks(self._spent(state, "breaks"), moves)
-        if budget.lost_swaps:
-            self._lost_swaps(self._spent(state, "lost_swaps"), moves)
-        if budget.losses:
-            self._losses(self._spent(state, "losses"), moves)
-        return moves
+                yield (bookie_name(bookie), "store"), self._asked(self._reads_record, state, bookie)
+        for reader, name in enumerate(self.reader_names):
+            yield (name, ""), partial(reads, self, state, reader)
+        for left, kind, happens in (
+            (budget.breaks, "break", breaks),
+            (budget.lost_swaps, "lost swap", lost_swaps),
+            (budget.losses, "loss", losses),
+        ):
+            if left:
+                yield (kind, ""), self._asked(happens, self, state)
 
-    def _spent(self, state: State, what: str) -> State:
+    @staticmethod
+    def _asked(work_out: Callable[..., None], *arguments: Any) -> Callable[[], list[Move]]:
+        def steps() -> list[Move]:
+            moves: list[Move] = []
+            work_out(*arguments, moves)
+            return moves
+
+        return steps
+
+    def spent(self, state: State, what: str) -> State:
+        """A state with one fault of a kind less to come."""
         budget = self.budgets.parts[state[-1]]
         left = {what: getattr(budget, what) - 1}
         return (*state[:-1], self.budgets.number(budget._replace(**left)))
@@ -180,7 +199,7 @@ class StreamWorld:
             new[place] = self.asks.number(questions)
         if has_changed:
             for place in range(base, base + self.n):
-                self._tidy(new, client, place)
+                self.tidy(new, client, place)
             if self.clients.parts[after].machine is None:
                 # A compare-and-swap on its way may still reach the store; nobody waits for what is said of it.
                 questions = self.asks.parts[new[self.at.ask + client]]
@@ -190,7 +209,7 @@ class StreamWorld:
                 new[self.at.ask + client] = self.asks.number(kept)
         return tuple(new)
 
-    def _tidy(self, new: list[int], client: int, place: int) -> None:
+    def tidy(self, new: list[int], client: int, place: int) -> None:
         if new[place] == self.no_link:
             return
         key = ("tidy", client < self.leaders, new[self.at.client + client], new[place])
@@ -206,14 +225,14 @@ class StreamWorld:
     def _push(self, new: list[int], client: int, bookie: int, reply: Reply) -> None:
         place = self.at.link + client * self.n + bookie
         new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
-        self._tidy(new, client, place)
+        self.tidy(new, client, place)
 
     def _own_moves(self, state: State, client: int, budget: StreamBudget, moves: list[Move]) -> None:
         number = state[self.at.client + client]
         who = self.clients.parts[number]
         if who.machine is None:
             if budget.take_overs:
-                self._takes_over(self._spent(state, "take_overs"), client, moves)
+                self._takes_over(self.spent(state, "take_overs"), client, moves)
             return
         if isinstance(who.machine, WriterMachine):
             key = ("own", client, number)
@@ -225,22 +244,28 @@ class StreamWorld:
                     for outcome in outcomes
                 ]
             moves.extend((done[0], self.after(list(state), client, done)) for done in found)
-            if budget.timeouts:
-                spent = self._spent(state, "timeouts")
-                for slot, name in self.driver.losable(who):
-                    for outcome in self.driver.lost(who, slot, name):
-                        done = self.done(client, outcome, f"lost {name}", kind="timeout")
-                        moves.append((done[0], self.after(list(spent), client, done)))
-                if who.joining:  # adds are given up with their bookie
-                    self._gives_up(spent, client, moves, ("truncate",))
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
         for outcome in self.driver.waited(who):
             done = self.done(client, outcome, "waited for bookies")
             moves.append((done[0], self.after(list(state), client, done)))
-        if budget.timeouts:
-            self._gives_up(self._spent(state, "timeouts"), client, moves)
+
+    def _timeouts(self, state: State, client: int, moves: list[Move]) -> None:
+        """A client gives up a request, or takes a bookie for lost."""
+        who = self.clients.parts[state[self.at.client + client]]
+        if who.machine is None:
+            return
+        spent = self.spent(state, "timeouts")
+        if not isinstance(who.machine, WriterMachine):
+            self._gives_up(spent, client, moves)
+            return
+        for slot, name in self.driver.losable(who):
+            for outcome in self.driver.lost(who, slot, name):
+                done = self.done(client, outcome, f"lost {name}", kind="timeout")
+                moves.append((done[0], self.after(list(spent), client, done)))
+        if who.joining:  # adds are given up with their bookie
+            self._gives_up(spent, client, moves, ("truncate",))
 
     def _takes_over(self, state: State, client: int, moves: list[Move]) -> None:
         store_at, client_at = state[self.at.store], state[self.at.client + client]
@@ -298,7 +323,7 @@ class StreamWorld:
             new[bookie], new[place] = after, link_after
             for other, reply in others:
                 self._push(new, other, bookie, reply)
-            self._tidy(new, client, place)
+            self.tidy(new, client, place)
             moves.append((label, tuple(new)))
 
     def _delivered(
@@ -363,7 +388,7 @@ class StreamWorld:
                 who = self.clients.parts[state[self.at.client + client]]
                 outcomes = self.driver_of(client).read_answered(who, store.record, store.version)
                 command = f"reads {record_text(store.record)}"
-                self._answers(state, client, rest, outcomes, command, "reads", moves)
+                self.answers(state, client, rest, outcomes, command, "reads", moves)
             elif not ask.answer:
                 self._swaps(state, client, questions, index, moves)
             elif ask.waits:
@@ -371,9 +396,9 @@ class StreamWorld:
                 assert ask.record is not None
                 outcomes = self.driver_of(client).swap_answered(who, ask.answer, ask.record, ask.version)
                 command = f"hears {ask.answer} v{ask.version}"
-                self._answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
+                self.answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
 
-    def _answers(
+    def answers(
         self,
         state: State,
         client: int,
@@ -420,49 +445,7 @@ class StreamWorld:
         command = f"takes v{ask.version}: {record_text(ask.record)} from {self.names[client]}"
         moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
 
-    # --- what goes wrong -----------------------------------------------------------------------------------------------
-
-    def _breaks(self, state: State, moves: list[Move]) -> None:
-        for client in range(self.count):
-            for bookie in range(self.n):
-                place = self.at.link + client * self.n + bookie
-                link = self.links.parts[state[place]]
-                if link.requests:
-                    new = list(state)
-                    new[place] = self.links.number(link.cut())
-                    self._tidy(new, client, place)
-                    command = f"its connection to {bookie_name(bookie)} breaks"
-                    moves.append((Label(self.names[client], command, (), kind="break"), tuple(new)))
-
-    def _lost_swaps(self, state: State, moves: list[Move]) -> None:
-        for client in range(self.count):
-            questions = self.asks.parts[state[self.at.ask + client]]
-            for index, ask in enumerate(questions):
-                who = self.clients.parts[state[self.at.client + client]]
-                if ask.kind != "swap" or not ask.waits:
-                    continue
-                kept = () if ask.answer else (ask._replace(waits=False),)
-                rest = (*questions[:index], *kept, *questions[index + 1 :])
-                assert ask.record is not None
-                outcomes = self.driver_of(client).swap_answered(who, "unknown", ask.record, ask.version)
-                self._answers(state, client, rest, outcomes, "hears nothing of its swap", "lost swap", moves)
-
-    def _losses(self, state: State, moves: list[Move]) -> None:
-        for bookie in range(self.n):
-            before = self.bookies.parts[state[bookie]]
-            if before.facts is None:
-                continue
-            new = list(state)
-            new[bookie] = self.bookies.number(self.bookie_driver.lost(before))
-            for client in range(self.count):
-                place = self.at.link + client * self.n + bookie
-                link = self.links.parts[new[place]].died()
-                for whom, request, waits in before.waiting:
-                    if whom == client and waits:
-                        link = link.answered((request, Answer.UNREACHABLE, None))
-                new[place] = self.links.number(link)
-                self._tidy(new, client, place)
-            moves.append((Label(bookie_name(bookie), "loses its disk", (), kind="loss"), tuple(new)))
+    # --- a bookie that lost its disk -----------------------------------------------------------------------------------
 
     def _reads_record(self, state: State, bookie: int, moves: list[Move]) -> None:
         """A bookie that has lost its disk reads the record, and takes its term before anything that waits."""

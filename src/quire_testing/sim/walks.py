@@ -303,30 +303,37 @@ class WorldWalks:
             self._fresh()
         chance = random.Random(seed)
         change = chance.choice(CHANGES)
-        ranks: dict[tuple[str, ...], float] = {}
+        ranks: dict[Any, float] = {}
         state = self.world.initial()
         walk = Walk(seed, self._mix, [(None, state)])
         kinds: set[tuple[str, str]] = set()
         while walk.violation is None and walk.steps < STEPS_MAX:
-            moves = self.world.successors(state)
-            if not moves:
+            move = self._step(chance, ranks, change, dict(self.world.sources(state)))
+            if move is None:
                 walk.violation = self.stuck(state) if self.stuck is not None else None
                 break
-            keys = [(label.actor, label.kind, label.other) for label, _ in moves]
-            for key in keys:
-                if key not in ranks:
-                    ranks[key] = chance.random()
-            best = min(ranks[key] for key in keys)
-            some = [move for move, key in zip(moves, keys, strict=True) if ranks[key] == best]
-            move = chance.choice(some)
-            if chance.random() < max(change, 0.05):
-                ranks[chance.choice(keys)] = chance.random()
             walk.path.append(move)
             label, state = move
             kinds.add((label.actor, label.kind))
             walk.violation = self.watch(state)
         walk.seen = _seen(kinds)
         return walk
+
+    @staticmethod
+    def _step(
+        chance: random.Random, ranks: dict[Any, float], change: float, sources: dict[Any, Callable[[], Any]]
+    ) -> Any:
+        """The step of the first source that can make one; the steps of those behind it are not worked out."""
+        for source in sources:
+            if source not in ranks:
+                ranks[source] = chance.random()
+        for source in sorted(sources, key=ranks.__getitem__):
+            moves = list(sources[source]())
+            if moves:
+                if chance.random() < max(change, 0.05):
+                    ranks[chance.choice(list(sources))] = chance.random()
+                return chance.choice(moves)
+        return None
 
 
 def _seen(kinds: set[tuple[str, str]]) -> tuple[str, ...]:
