@@ -127,6 +127,7 @@ NOT_CALLED = {
     ("WriterMachine", "bookie_left"): NO_REGISTRATIONS,
     ("WriterMachine", "left_bookies_asked"): NO_REGISTRATIONS,
     ("EnsembleChange", "left"): NO_REGISTRATIONS,
+    ("WriterWaits", "still_answer"): NO_REGISTRATIONS,
     ("WriterMachine", "record"): ASKED,
     ("WriterMachine", "stage"): ASKED,
     ("WriterMachine", "waits_for"): ASKED,

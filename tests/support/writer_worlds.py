@@ -194,7 +194,8 @@ class World:
         """Some of the bookies left; whether another could take a slot is a guess that may be wrong by now."""
         left, self.left = self.left, None
         leaving = list(enumerate(left.ensemble))[: None if everyone else 1]
-        self.machine.left_bookies_asked(leaving, self.now_ms, spare=self.now_ms % 3 != 0)
+        answered = list(enumerate(left.ensemble))[len(leaving) :]
+        self.machine.left_bookies_asked(leaving, self.now_ms, spare=self.now_ms % 3 != 0, answered=answered)
 
     def fire(self, late_ms: int = 0) -> None:
         self.now_ms, self.timer = max(self.now_ms, self.timer) + late_ms, None

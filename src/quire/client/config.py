@@ -80,7 +80,8 @@ class ClientConfig:
             that failed lately is tried where nothing else is left; doubles.
         change_retry_ms_max: where that doubling stops.
         left_wait_ms_min: an idle writer whose bookie is not registered any more, or as read-only, waits so long and up to
-            `left_wait_ms_max`, drawn by chance, before it puts another in its place.
+            `left_wait_ms_max`, drawn by chance, before it puts another in its place; for one that still answers, half of
+            `left_wait_ms_max` longer.
         left_wait_ms_max: see above.
         quorum_wait_ms: how long a writer that cannot reach its ack quorum waits for its bookies to answer again, or for
             others, before it ends with `QuorumLostError`. Appends wait for room in the window meanwhile, and nothing is

@@ -52,6 +52,7 @@ def _limits_of(config: ClientConfig) -> WriterLimits:
         config.change_retry_ms_max,
         config.metadata_attempts_max,
         config.quorum_wait_ms,
+        config.left_wait_ms_max // 2,
     )
 
 
@@ -296,8 +297,7 @@ class WriterDriver(ABC):
         """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
         spare, answers = self._has_spare(effect.ensemble), dict[BookieId, Answer]()
         if not spare:
-            writable = self._writable()
-            there = [bookie for slot in effect.slots if (bookie := effect.ensemble[slot]) in writable]
+            there = [each for slot in effect.slots if (each := effect.ensemble[slot]) in self._writable()]
             answers = await self._bookies.probe(there, timeout_ms=self._config.probe_timeout_ms)
         slots = [slot for slot in effect.slots if answers.get(effect.ensemble[slot]) is Answer.OK]
         self._machine.bookies_found(slots, self._clock.now_ms(), spare=spare)
@@ -322,14 +322,15 @@ class WriterDriver(ABC):
         self._perform()
 
     async def _ask_left(self, effect: e.AskLeftBookies) -> None:
-        """Which bookies that left are read-only, or silent? Without a spare nobody is asked."""
+        """Which bookies that left are read-only or silent, and which answer? Without a spare nobody is asked."""
         bookies, spare = self._bookies, self._has_spare(effect.ensemble)
         left = [item for item in enumerate(effect.ensemble) if spare and not bookies.is_writable(item[1])]
         away = [bookie for _, bookie in left if not bookies.is_registered(bookie)]
-        answers = await bookies.probe(away, timeout_ms=self._config.probe_timeout_ms)
+        replies = await bookies.probe(away, timeout_ms=self._config.probe_timeout_ms)
         silent = {Answer.UNREACHABLE, Answer.TIMED_OUT}
-        leaving = [item for item in left if answers.get(item[1], Answer.UNREACHABLE) in silent]
-        self._machine.left_bookies_asked(leaving, self._clock.now_ms(), spare=spare)
+        answered = [item for item in left if replies.get(item[1], Answer.UNREACHABLE) not in silent]
+        leaving = [item for item in left if item not in answered]
+        self._machine.left_bookies_asked(leaving, self._clock.now_ms(), spare=spare, answered=answered)
         self._perform()
 
     def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:

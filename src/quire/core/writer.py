@@ -64,7 +64,7 @@ from quire.core.record_swap import RecordSwap, StoreRequest
 from quire.core.rules import RULES, AddOutcome, Rules
 from quire.core.run_window import RunWindow, slots_of
 from quire.core.writer_problems import may_not_change, quorum_lost, refused, store_silent
-from quire.core.writer_state import WRITER_TABLE, Hole, Run, Status, WriterLimits
+from quire.core.writer_state import NOTHING, WRITER_TABLE, Hole, Places, Run, Status, WriterLimits
 from quire.core.writer_waits import WriterWaits
 
 
@@ -328,23 +328,28 @@ class WriterMachine:
             waits.left_at_ms = at_ms
             self._arm()
 
-    def left_bookies_asked(
-        self, leaving: Sequence[tuple[int, BookieId]], now_ms: int, *, spare: bool
-    ) -> None:
+    def left_bookies_asked(self, leaving: Places, now_ms: int, *, spare: bool, answered: Places = ()) -> None:
         """The response to AskLeftBookies.
 
         Args:
-            leaving: (slot, bookie) of those that are read-only, or are not registered and did not answer.
+            leaving: those that are read-only, or are not registered and did not answer.
             now_ms: the time.
             spare: whether a bookie that is not in the ensemble could take a slot.
+            answered: those that are not registered, and answered: they leave if that stays so.
 
         Effects:
-            With a spare a change begins for the slots of these bookies, which stay in use until it is done. A slot for
-            which there is no bookie in the end, or that may not have another one yet, keeps its own.
+            With a spare a change begins for the slots of the bookies that leave, which stay in use until it is done. A slot
+            for which there is no bookie in the end, or that may not have another one yet, keeps its own. SetTimer for
+            those that answered.
 
         Source: docs/decisions/034-who-may-recover-an-open-ledger.md.
         """
-        if not WRITER_TABLE.acts["left_bookies_asked"][self.status] or not leaving or not spare:
+        if not WRITER_TABLE.acts["left_bookies_asked"][self.status] or not spare:
+            self.waits.answering = NOTHING
+            return
+        leaving = (*leaving, *self.waits.still_answer(answered, now_ms))
+        self._arm()
+        if not leaving:
             return
         if self.status is Status.CHANGING:
             self.waits.left_at_ms = now_ms  # again after this change

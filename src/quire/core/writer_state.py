@@ -5,9 +5,10 @@ Source: BookKeeper protocol, "Writing to the ledger".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.ids import BookieId, EntryId
 from quire.core.state_table import StateTable
@@ -61,22 +62,27 @@ class WriterLimits:
         metadata_attempts_max: unanswered metadata requests before the writer gives up.
         quorum_wait_ms: how long a writer that cannot reach its ack quorum waits for bookies before it ends; 0: not at
             all.
+        left_wait_ms: how long a bookie may answer without a registration while another could take its slot.
     """
 
     retry_ms_min: int = 200
     retry_ms_max: int = 5_000
     metadata_attempts_max: int = 8
     quorum_wait_ms: int = 10_000
+    left_wait_ms: int = 15_000
 
 
-class _Nothing(dict[int, Any]):
+class _Nothing(dict[Any, Any]):
     """An empty dictionary that stays empty, so that all machines can share one."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
-    def __setitem__(self, key: int, value: object) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         raise AssertionError(key, value)
 
+
+Places: TypeAlias = Sequence[tuple[int, BookieId]]
+"""Slots, each with the bookie that is meant there."""
 
 NOTHING: Final = _Nothing()
 """What most of many machines keep where something may happen and has not. It is replaced, not changed in place."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from quire.core.writer_state import WriterLimits
+from quire.core.ids import BookieId
+from quire.core.writer_state import NOTHING, Places, WriterLimits
 
 LOOKS_IN_A_WAIT: Final = 10
 """Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
@@ -29,6 +30,7 @@ class WriterWaits:
         look_at_ms, read_at_ms: when to look, and to read the record again; None: nothing of the kind is due.
         quorum_until_ms: set from the loss of the ack quorum on, until something is confirmed again.
         left_at_ms: when to ask the bookies whose registrations are gone.
+        answering: those that answered all the same while another could take the slot, each with the time it did first.
         timer_at_ms: what the timer is set to.
     """
 
@@ -39,6 +41,7 @@ class WriterWaits:
     read_at_ms: int | None = field(default=None, init=False)
     quorum_until_ms: int | None = field(default=None, init=False)
     left_at_ms: int | None = field(default=None, init=False)
+    answering: dict[BookieId, int] = field(default=NOTHING, init=False)
     timer_at_ms: int | None = field(default=None, init=False)
 
     def arm(self, *, writing: bool, below_quorum: bool) -> int | None:
@@ -110,6 +113,21 @@ class WriterWaits:
         if due:
             self.left_at_ms = None
         return due
+
+    def still_answer(self, answered: Places, now_ms: int) -> Places:
+        """Which bookies have answered without a registration for as long as they may; the others are asked again then.
+
+        Args:
+            answered: those that answer now; those that are not in it begin anew another time.
+            now_ms: the time.
+        """
+        wait_ms = self.limits.left_wait_ms
+        since = self.answering = {bookie: self.answering.get(bookie, now_ms) for _, bookie in answered}
+        overdue = [place for place in answered if now_ms - since[place[1]] >= wait_ms]
+        times = [since[place[1]] + wait_ms for place in answered if place not in overdue]
+        if times:
+            self.left_at_ms = min(times) if self.left_at_ms is None else min(*times, self.left_at_ms)
+        return overdue
 
     def may_wait(self, now_ms: int) -> bool:
         """Whether the wait for the ack quorum is not over; it lasts from the loss on until something is confirmed."""

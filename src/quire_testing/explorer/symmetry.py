@@ -66,7 +66,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "same": "busy ledger_id seeks_absent status",  # nobody is too busy,
     },
     WriterWaits: {
-        "same": "left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
+        "same": "answering left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
     },
     RecordSwap: {
         "records": "proposed record",

@@ -109,18 +109,33 @@ def test_an_idle_ledger_gets_another_bookie_for_one_that_is_gone_without_an_appe
     asyncio.run(scenario())
 
 
-def test_a_bookie_that_answers_keeps_its_slot_and_after_an_outage_all_do(tmp_path):
+def test_a_bookie_that_answers_is_replaced_when_it_stays_without_a_registration(tmp_path):
+    """Who repairs the cluster takes it for gone, and would recover the ledger of a writer that lives."""
+
+    async def scenario():
+        async with cluster(tmp_path, 4) as c:
+            a, b, cut_off, spare = c.names
+            async with await c.writer() as ledger:
+                await ledger.append(b"0")
+                await c.ends(cut_off)
+                await until_async(lambda: cut_off in ledger._machine.waits.answering, "the first answer")
+                assert ensembles(ledger) == [(a, b, cut_off)]
+                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+                assert await ledger.append(b"1") == 1
+
+    asyncio.run(scenario())
+
+
+def test_without_a_spare_bookies_that_answer_keep_their_slots_as_after_an_outage_of_the_store(tmp_path):
     async def scenario():
         async with cluster(tmp_path, 4) as c:
             names, spare = c.names[:3], c.names[3]
             async with await c.writer() as ledger:
                 await ledger.append(b"0")
-                await c.ends(names[2])
+                await c.ends(spare, names[2])
                 await has_asked(ledger)
                 assert ensembles(ledger) == [(*names,)]
-                await c.ends(*names[:2])
-                await has_asked(ledger)
-                await c.ends(spare)  # the store is away: nobody is registered
+                await c.ends(*names[:2])  # the store is away: nobody is registered
                 await has_asked(ledger)
                 assert await ledger.append(b"1") == 1
                 assert (ensembles(ledger), ledger._machine.absent) == ([(*names,)], ())

@@ -103,6 +103,30 @@ def test_without_a_spare_or_with_an_answer_nothing_changes():
     assert (machine.status, machine.ensemble, machine.absent) == (Status.WRITING, B, ())
 
 
+def test_who_answers_without_a_registration_leaves_later_if_a_spare_is_there_all_the_time():
+    machine = writer(entries=1, pending=True, limits=WriterLimits(left_wait_ms=WAIT_MS))
+
+    def hears(now_ms, *, spare=True):
+        machine.bookie_left(2, "b3", now_ms, 0)
+        machine.timer_fired(now_ms)
+        machine.left_bookies_asked([], now_ms, spare=spare, answered=[(2, "b3")])
+        return said(machine)[-1]
+
+    assert hears(0) == SetTimer(WAIT_MS)
+    assert hears(3000, spare=False) == AskLeftBookies(
+        B
+    )  # all have left, or this client sees nothing: it begins anew
+    assert hears(6000) == SetTimer(6000 + WAIT_MS)
+    machine.timer_fired(5999 + WAIT_MS)
+    assert said(machine) == [SetTimer(6000 + WAIT_MS)]
+    machine.timer_fired(6000 + WAIT_MS)
+    machine.left_bookies_asked([], 8000, spare=True)  # it is registered again
+    assert (said(machine), machine.waits.answering) == ([AskLeftBookies(B)], {})
+    hears(9000)
+    assert machine.status is Status.WRITING
+    assert hears(9000 + WAIT_MS) == ChooseReplacements((2,), B, (), required=False)
+
+
 def test_a_spare_that_is_taken_meanwhile_leaves_the_slot_as_it_is():
     machine = writer(entries=1, pending=True)
     asked(machine)
