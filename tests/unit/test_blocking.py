@@ -48,6 +48,11 @@ class Counter:
         yield SimpleNamespace(number=0)
         raise LedgerFencedError("in the middle")
 
+    async def never(self):
+        self.started.set()
+        await asyncio.Event().wait()
+        yield SimpleNamespace(number=0)
+
     async def hang(self) -> None:
         try:
             self.started.set()
@@ -63,6 +68,7 @@ class BlockingCounter(BlockingHandle[Counter]):
     hang = awaited(Counter.hang)
     count = iterated(Counter.count)
     break_off = iterated(Counter.break_off)
+    never = iterated(Counter.never)
 
 
 @pytest.fixture
@@ -125,6 +131,19 @@ def test_dropping_an_iterator_ends_its_source(counter: BlockingCounter) -> None:
     next(items)
     del items
     assert counter._inner.ended.wait(10)
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_closing_an_iterator_ends_it_for_the_thread_that_waits_for_an_item(
+    counter: BlockingCounter, began: bool
+) -> None:
+    items = counter.never()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(list, items)
+        if began:
+            assert counter._inner.started.wait(10)
+        items.close()
+        assert waiting.result(10) == []
 
 
 def test_calls_from_the_loop_itself_are_refused(counter: BlockingCounter) -> None:

@@ -76,8 +76,9 @@ class Prefetch(Generic[T]):
         return cast("T", item)
 
     def close(self) -> None:
-        """Stop fetching; the iterator is at its end."""
+        """Stop fetching; the iterator is at its end, also for a thread that waits for its next item."""
         self._ended = True
+        self._pump.ready.put([_END])
         if self._task is not None and self._background.pid == os.getpid() and not self._task.done():
             self._task.cancel()
 
