@@ -15,7 +15,7 @@ import pytest
 
 from quire.blocking import loop as loops
 from quire.blocking import prefetch as prefetching
-from quire.blocking.handles import Appending, BlockingHandle, awaited, iterated
+from quire.blocking.handles import Appending, BlockingHandle, appended, awaited, iterated
 from quire.core.errors import LedgerFencedError, MisuseError, NotWritingError, WindowFullError
 
 
@@ -241,7 +241,34 @@ class Writer:
         await self.close()
 
 
+class SlowWriter(Writer):
+    """Has room for one entry, and more when `gate` is open."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.taken: list[bytes] = []
+        self.appending = threading.Event()
+        self.gate = asyncio.Event()
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        future = super().append_nowait(payload)
+        self.taken.append(payload)
+        return future
+
+    async def append(self, payload: bytes) -> int:
+        """Append, whether there is room or not."""
+        self.taken.append(payload)
+        self.appending.set()
+        return len(self.taken) - 1
+
+    async def drain(self) -> None:
+        await self.gate.wait()
+        await super().drain()
+
+
 class BlockingWriter(Appending[Writer]):
+    append = appended(SlowWriter.append)
+
     def append_nowait(self, payload: bytes) -> concurrent.futures.Future[int]:
         return self._submissions.submit(len(payload), (payload,), {})
 
@@ -255,6 +282,26 @@ def test_submissions_complete_in_order_beyond_the_window() -> None:
     assert last.result(0) == 5000
     assert writer._inner.closed
     assert writer._inner.drains >= 50
+
+
+def test_an_append_goes_behind_what_was_submitted_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = SlowWriter()
+    writer = BlockingWriter(inner, loops.current())
+    waits = writer._submissions.taken
+
+    async def taken() -> None:
+        inner.appending.set()
+        await waits()
+
+    monkeypatch.setattr(writer._submissions, "taken", taken)
+    futures = [writer.append_nowait(b"%d" % number) for number in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        appending = pool.submit(writer.append, b"2")
+        assert inner.appending.wait(10)
+        loops.current().loop.call_soon_threadsafe(inner.gate.set)
+        assert appending.result(10) == 2
+    assert futures[0].result(10) == 0
+    assert inner.taken == [b"0", b"1", b"2"]
 
 
 def test_large_submissions_wait_for_the_loop() -> None:

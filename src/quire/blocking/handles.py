@@ -95,6 +95,18 @@ def shown(original: Callable[[Any], R]) -> R:
     return cast("R", property(get, doc=read.__doc__))
 
 
+def appended(
+    method: Callable[Concatenate[Any, P], Awaitable[R]],
+) -> Callable[Concatenate[Appending[Any], P], R]:
+    """The method of a writer without `await`; what was submitted before goes first."""
+
+    @functools.wraps(method)
+    def call(self: Appending[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", self._background.run(self._after_submissions, method.__name__, *args, **kwargs))
+
+    return call
+
+
 class Appending(ClosingHandle[H]):
     """A writer: what was submitted goes before everything that ends or waits."""
 
@@ -119,9 +131,9 @@ class Appending(ClosingHandle[H]):
         """End without closing, as if this process had died: what is open is left to a recovery."""
         self._background.run(cast("Any", self._inner).abandon)
 
-    async def _after_submissions(self, what: str) -> None:
+    async def _after_submissions(self, what: str, *args: Any, **kwargs: Any) -> Any:
         await self._submissions.taken()
-        await getattr(self._inner, what)()
+        return await getattr(self._inner, what)(*args, **kwargs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from quire.blocking.handles import Appending, ClosingHandle, awaited, iterated, shown
+from quire.blocking.handles import Appending, ClosingHandle, appended, awaited, iterated, shown
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 
@@ -12,8 +12,8 @@ from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     """Writes the ledger that it created, or a stream; leaving its `with` block closes the ledger, or releases the stream."""
 
-    append = awaited(AsyncLedgerWriter.append)
-    append_many = awaited(AsyncLedgerWriter.append_many)
+    append = appended(AsyncLedgerWriter.append)
+    append_many = appended(AsyncLedgerWriter.append_many)
     flushed = awaited(AsyncLedgerWriter.flushed)
     ledger_id = shown(AsyncLedgerWriter.ledger_id)
     last_add_confirmed = shown(AsyncLedgerWriter.last_add_confirmed)

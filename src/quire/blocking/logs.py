@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from quire.blocking.handles import Appending, BlockingHandle, awaited, handed_out, iterated, shown
+from quire.blocking.handles import Appending, BlockingHandle, appended, awaited, handed_out, iterated, shown
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
 
@@ -15,9 +15,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 class BlockingLogWriter(Appending[AsyncLogWriter]):
     """The leader of a log; leaving its `with` block confirms everything and gives the lead back."""
 
-    append = awaited(AsyncLogWriter.append)
-    append_many = awaited(AsyncLogWriter.append_many)
-    roll = awaited(AsyncLogWriter.roll)
+    append = appended(AsyncLogWriter.append)
+    append_many = appended(AsyncLogWriter.append_many)
+    roll = appended(AsyncLogWriter.roll)
     epoch = shown(AsyncLogWriter.epoch)
     end_offset = shown(AsyncLogWriter.end_offset)
     ledger_id = shown(AsyncLogWriter.ledger_id)

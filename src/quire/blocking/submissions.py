@@ -41,6 +41,8 @@ class Submissions:
         self._lock = threading.Lock()
         self._pending: deque[_Submission] = deque()
         self._pending_bytes = 0
+        self._submitted = 0
+        self._begun = 0
         self._due = False
         self._slow: asyncio.Task[None] | None = None
 
@@ -54,6 +56,7 @@ class Submissions:
         with self._lock:
             self._pending.append((size, args, options, future))
             self._pending_bytes += size + OVERHEAD
+            self._submitted += 1
             wake, self._due = not self._due, True
             full = self._pending_bytes > SUBMIT_BYTES_MAX
         if wake:
@@ -63,8 +66,9 @@ class Submissions:
         return future
 
     async def taken(self) -> None:
-        """Wait until the writer has everything that was submitted."""
-        while self._pending or self._slow is not None:
+        """Wait until the writer has everything that was submitted before this call."""
+        submitted = self._submitted
+        while self._begun < submitted or (self._begun == submitted and self._slow is not None):
             if self._slow is None:
                 self._take()
             else:
@@ -76,6 +80,7 @@ class Submissions:
                 self._due = False
                 return None
             submission = self._pending.popleft()
+            self._begun += 1
             self._pending_bytes -= submission[0] + OVERHEAD
             return submission
 
