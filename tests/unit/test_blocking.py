@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 
 from quire.blocking import loop as loops
 from quire.blocking import prefetch as prefetching
 from quire.blocking.handles import Appending, BlockingHandle, appended, awaited, iterated
+from quire.blocking.ledgers import BlockingLedgerWriter
 from quire.core.errors import LedgerFencedError, MisuseError, NotWritingError, WindowFullError
 
 
@@ -302,6 +303,19 @@ def test_an_append_goes_behind_what_was_submitted_before_it(monkeypatch: pytest.
         assert appending.result(10) == 2
     assert futures[0].result(10) == 0
     assert inner.taken == [b"0", b"1", b"2"]
+
+
+def test_a_buffer_may_be_filled_anew_once_its_bytes_were_submitted() -> None:
+    inner = SlowWriter()
+    writer = BlockingLedgerWriter(cast("Any", inner), loops.current())
+    buffer = bytearray(b"0")
+    writer.append_nowait(buffer)
+    buffer[:] = b"1"
+    writer.append_nowait(memoryview(buffer))
+    buffer[:] = b"2"
+    loops.current().loop.call_soon_threadsafe(inner.gate.set)
+    writer.drain()
+    assert inner.taken == [b"0", b"1"]
 
 
 def test_large_submissions_wait_for_the_loop() -> None:

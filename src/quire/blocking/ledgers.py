@@ -31,7 +31,9 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
 
         Waits only while the window is full. Futures complete in the order of the calls.
         """
-        return self._submissions.submit(len(payload), (payload,), {})
+        # The loop takes it later, and by then the caller may have put something else into its buffer.
+        own = bytes(payload) if isinstance(payload, bytearray | memoryview) else payload
+        return self._submissions.submit(len(own), (own,), {})
 
 
 class BlockingLedgerReader(ClosingHandle[AsyncLedgerReader]):
