@@ -144,12 +144,13 @@ class TailingReader(ABC):
 
     async def _follow_record(self, record: RecordChanges) -> None:
         """Keep the record up to date until it says CLOSED."""
+        told = self._version
         try:
             async with self._records.watch(self.ledger_id) as changes:
                 async for _ in changes:
-                    before = self._version
                     await self._reread_record()
-                    if self._version != before:
+                    if self._version != told:  # whoever has read it
+                        told = self._version
                         record.tell()
                     if self.closed:
                         return

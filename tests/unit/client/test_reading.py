@@ -318,6 +318,26 @@ async def test_a_tail_goes_to_another_bookie_and_survives_an_ensemble_change(tmp
 
 
 @run
+async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(tmp_path) -> None:
+    async with small_cluster(tmp_path, 2) as cluster:
+        client = await cluster.client()
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        tails = [asyncio.ensure_future(anext(reader.tail())) for _ in range(2)]
+        record, version = await client.ledger_store.read(writer.ledger_id)
+        (other,) = {*client.bookies.writable()} - {*record.last_fragment.ensemble}
+        (named,) = record.last_fragment.ensemble
+        held = cluster.servers[named].ledgers.followers.polls
+        while len(held.get(writer.ledger_id, ())) < 2:
+            await asyncio.sleep(0)
+        await client.ledger_store.write(record.with_ensemble(0, (other,)), version)
+        await put(client, other, record, 0, [b"entry"])
+        await client.bookies.write_lac(other, LedgerAccess.of(record), 0)
+        assert [(await tail).entry_id for tail in tails] == [0, 0]
+        await writer.abandon()
+
+
+@run
 async def test_leaving_a_scan_early_lets_go_of_what_was_read_ahead(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(TINY_READS)
