@@ -132,6 +132,9 @@ class LedgerReader(TailingReader):
         return self.last_add_confirmed
 
     def _take_record(self, record: LedgerMetadata, version: int) -> None:
+        """A response of the store; one that was overtaken by a newer one changes nothing."""
+        if version < self._version:
+            return
         self._record, self._version = record, version
         if record.state is LedgerState.CLOSED:
             self._lac = record.last_entry

@@ -338,6 +338,33 @@ async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(
 
 
 @run
+async def test_a_response_of_the_store_that_comes_late_takes_no_reader_back(tmp_path, monkeypatch) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        writer = await client.create_ledger()
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        asked, may_come = asyncio.Event(), asyncio.Event()
+
+        async def late(ledger_id: int, read=client.ledger_store.read):
+            found = await read(ledger_id)
+            asked.set()
+            await may_come.wait()
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client.ledger_store, "read", late)
+            refreshing = asyncio.ensure_future(reader.refresh())
+            await asked.wait()
+        await writer.append(b"entry")
+        await writer.close()
+        await reader.refresh()
+        assert reader.closed
+        may_come.set()
+        await refreshing
+        assert (reader.closed, reader.last_add_confirmed) == (True, 0)
+
+
+@run
 async def test_leaving_a_scan_early_lets_go_of_what_was_read_ahead(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(TINY_READS)
