@@ -360,6 +360,7 @@ class Outgoing:
             if place.answers < place.sent_runs:
                 self.retire(place.slot)
             place.retired = True
+        self.release()
 
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""

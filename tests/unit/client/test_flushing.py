@@ -116,6 +116,22 @@ async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_retur
         assert (ledger.holes, w.store.writes, w.ticks.unfinished) == ((), 1, ())
 
 
+@run
+async def test_a_closed_writer_holds_nothing_any_more():
+    async with world() as w:
+        ledger = await w.writer(replace(LONG, window_bytes_max=3 * SOCKET_BYTES))
+        w.bookies.set("b3", "stopped")
+        await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(2 * SOCKET_BYTES // 1000)))
+        closing = asyncio.ensure_future(ledger.close())
+        await until_async(lambda: ledger.metadata.state is LedgerState.CLOSED)
+        draining = asyncio.ensure_future(ledger.drain())
+        w.bookies.set("b3", "ok")
+        await closing
+        assert ledger.held_bytes == 0
+        await draining
+        await ledger.drain()
+
+
 @pytest.mark.parametrize("stored_format", [1, 2, 3])
 def test_what_a_bookie_was_not_sent_within_the_bound_is_a_hole(stored_format):
     @run
