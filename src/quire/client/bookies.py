@@ -428,7 +428,7 @@ class BookieClient(Inquiries):
             keep_alive(transport)
         except TimeoutError:
             channel.end(f"the bookie did not respond within {CONNECT_SECONDS} s")
-        except (OSError, QuireError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the connection hears of it
             channel.end(str(error))
 
     def _channel_ended(self, channel: Channel, reason: str) -> None:

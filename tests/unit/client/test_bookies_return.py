@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from quire.client.bookies import BookieClient
+from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemoryStore
@@ -30,6 +32,32 @@ def test_who_registers_again_is_reported_once() -> None:
         for registration in (stays, again):
             await registration.close()
         await client.close()
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_who_registers_an_address_that_is_none_is_unreachable_until_it_registers_another() -> None:
+    async def work() -> None:
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        wrong = BookieInfo(BookieId("b1.aaaaa"), "rack..b1", 1)
+        registration = await registry.register(wrong)
+        client = BookieClient(registry, store.instance_id)
+        await client.start()
+        answer, _ = await client.info(wrong.bookie_id, timeout_ms=60_000)
+        assert answer is Answer.UNREACHABLE
+        connected = asyncio.Event()
+        server = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        await registration.update(replace(wrong, host="127.0.0.1", port=port))
+        await until_async(lambda: client._known[wrong.bookie_id].port == port, "the new address to be seen")
+        asking = asyncio.ensure_future(client.info(wrong.bookie_id))
+        await connected.wait()
+        await client.close()
+        await asking
+        server.close()
+        await registration.close()
         await store.close()
 
     asyncio.run(work())
