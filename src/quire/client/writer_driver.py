@@ -340,6 +340,7 @@ class WriterDriver(ABC):
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
         self._outgoing.retire(effect.slot)
+        self._ticks.keep(self)
         log.warning(
             "ledger %d: no bookie can replace %s now; the writer continues without it from entry %d",
             self.ledger_id,

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import InvalidQuorumError, NotEnoughBookiesError
+from quire.core.ledger_metadata import LedgerState
 from support.small_cluster import SOON, small_cluster
 from support.waiting import until_async
 
@@ -81,6 +82,27 @@ async def test_its_bookie_returns_to_its_slot_and_what_it_missed_is_a_hole(tmp_p
             return [(hole.bookie, hole.first, hole.last) for hole in report.holes] == [(bookies[2], 0, 0)]
 
         await until_async(healed, "the returned bookie's copies")
+
+
+@run
+async def test_a_client_that_is_closed_records_what_the_slot_of_an_idle_writer_lacks(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(replace(CONFIG, slow_after_ms=10, explicit_lac_after_ms=10))
+        bookies = sorted(cluster.servers)
+        await without(cluster, client, bookies[1])
+        writer = await client.create_ledger()
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        await until_async(lambda: not writer._ticking, "the writer to be idle")
+        cluster.clients.remove(client)
+        await client.close()
+        assert writer.problem is None
+        assert writer._timer is None, "nothing is looked for any more"
+        store = (await cluster.client()).ledger_store
+        record, notes, _ = await store.read_with_notes(writer.ledger_id)
+        assert record.state is LedgerState.OPEN
+        recorded = [(hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges]
+        assert recorded == [(bookies[1], 0, 7)]
 
 
 @run
