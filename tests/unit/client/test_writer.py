@@ -33,6 +33,7 @@ from support.waiting import until_async
 
 FAST = ClientConfig(
     slow_after_ms=40,
+    lac_after_ms=1,
     explicit_lac_after_ms=20,
     change_retry_ms_min=10,
     change_retry_ms_max=40,
