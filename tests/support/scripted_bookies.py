@@ -15,7 +15,7 @@ SOCKET_BYTES = 64 * 1024
 
 
 class ScriptedBookies:
-    """Named bookies with a mode each: ok, stopped, dead, registered (dead, and nobody knows it yet), read_only, fenced."""
+    """Named bookies with a mode each: ok, stopped, dead, registered (dead, and nobody knows it yet), read_only, fenced, refusing."""
 
     def __init__(self, names):
         self.names = list(names)
@@ -64,7 +64,7 @@ class ScriptedBookies:
         return True
 
     def _serve(self, bookie, access, body, sink, tag, lac):
-        answers = {"read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}
+        answers = {"read_only": Answer.READ_ONLY, "fenced": Answer.FENCED, "refusing": Answer.UNAUTHORISED}
         answers |= dict.fromkeys(("dead", "registered"), Answer.UNREACHABLE)
         mode = self.mode[bookie]
         if mode == "stopped":

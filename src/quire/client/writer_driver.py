@@ -222,7 +222,7 @@ class WriterDriver(ABC):
                 handlers[type(effect)](self, effect)
 
     def _failed(self, effect: e.Failed) -> None:
-        problem = self._with_troubles(effect.problem)
+        problem = self._with_troubles(effect.problem).of_sent
         about = self._about()
         self._outgoing.fail(lambda entry_id: problem.exception(**about, entry_id=entry_id))
 

@@ -15,7 +15,13 @@ from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.ticks import Ticks
 from quire.client.writer import LedgerWriter
-from quire.core.errors import MetadataUnknownError, NotWritingError, QuorumLostError
+from quire.core.errors import (
+    MetadataUnknownError,
+    NotWritingError,
+    OutcomeUnknownError,
+    QuorumLostError,
+    WrongPasswordError,
+)
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.placement import Quarantine
 from quire.env.real import RealClock
@@ -224,6 +230,20 @@ async def test_a_writer_that_lost_its_quorum_records_holes_too():
         with pytest.raises(QuorumLostError):
             await ledger.close()
         assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, 1)])
+
+
+@run
+async def test_what_one_bookie_refuses_another_may_have_stored():
+    async with world() as w:
+        ledger = await w.writer()
+        w.bookies.set("b2", "stopped")
+        w.bookies.set("b3", "refusing")
+        with pytest.raises(OutcomeUnknownError, match=r"another password; entries .* may or may not be in"):
+            await ledger.append(b"x")
+        assert 0 in w.bookies.entries["b1"]
+        assert isinstance(ledger.problem, WrongPasswordError)
+        with pytest.raises(NotWritingError):
+            await ledger.append(b"y")
 
 
 @run
