@@ -218,9 +218,7 @@ class LedgerWriter(WriterEnd):
             )
             raise MisuseError(msg, ledger_id=self.ledger_id)
         await self._room(cost)
-        for payload, one in zip(accepted[:-1], costs[:-1], strict=True):
-            self._collect(payload, one, None)
-        last = await self._put(accepted[-1], costs[-1])
+        last = await self._put_many(accepted, costs)
         return range(last - len(accepted) + 1, last + 1)
 
     async def drain(self) -> None:
@@ -307,6 +305,22 @@ class LedgerWriter(WriterEnd):
         future = self._new_future()
         self._collect(payload, cost, future)
         return future
+
+    def _put_many(self, payloads: Sequence[bytes], costs: Sequence[int]) -> asyncio.Future[int]:
+        """The same of several, with a future for the id of the last; the writer may end when the first of them are sent."""
+        runs, taken = self._machine.window.next_run, 0
+        try:
+            for payload, cost in zip(payloads[:-1], costs[:-1], strict=True):
+                taken += 1
+                self._collect(payload, cost, None)
+            taken += 1
+            return self._put(payloads[-1], costs[-1])
+        except NotWritingError:
+            self._window.give_back(sum(costs[taken:]))
+            problem = self._machine.problem
+            if problem is None or self._machine.window.next_run == runs:
+                raise
+            raise problem.of_sent.exception(**self._about()) from None
 
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:

@@ -15,6 +15,7 @@ from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.ticks import Ticks
 from quire.client.writer import LedgerWriter
+from quire.core.answers import Answer
 from quire.core.errors import (
     MetadataUnknownError,
     NotWritingError,
@@ -230,6 +231,26 @@ async def test_a_writer_that_lost_its_quorum_records_holes_too():
         with pytest.raises(QuorumLostError):
             await ledger.close()
         assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, 1)])
+
+
+@run
+async def test_a_writer_that_ends_among_many_entries_does_not_say_that_none_was_sent():
+    async with world() as w:
+        ledger = await w.writer(replace(SHORT, run_bytes_max=1))
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"on b1 and b2")
+        late = w.bookies.waiting["b3"].pop()
+        w.bookies.set("b3", "ok")
+        w.bookies.set("b2", "stopped")
+        await ledger.append(b"on b1 and b3")
+        for name in ("b2", "b3"):
+            w.bookies.set(name, "dead")
+        late[2].add_answered(late[3], Answer.UNREACHABLE)
+        await until_async(lambda: ledger._machine.change.delayed.keys() == {1, 2}, "both losses to be noted")
+        with pytest.raises(QuorumLostError):
+            await ledger.append_many([b"2", b"3"])
+        assert ledger.held_bytes == 0
+        await until_async(lambda: 2 in w.bookies.entries["b1"], "the first of them to be stored")
 
 
 @run
