@@ -147,9 +147,9 @@ class SqliteRegistrations:
     def _own_session(self) -> int:
         """This store's session, made if it has none; its counter moves."""
         if self._session is None or not self._session.path.exists():
-            if self._session is not None:
-                self._session.release()
-            self._session = SessionFile(self._folder, self._file.path)
+            before, self._session = self._session, SessionFile(self._folder, self._file.path)
+            if before is not None:
+                before.release()
         self._session.beat()
         if not self._file.has_session(self._number, self._session.name):
             owner = f"{os.getpid()}@{socket.gethostname()}"

@@ -67,20 +67,24 @@ class SessionFile:
     def _locked(self, path: Path) -> bool:
         self.path = path
         _OWN[str(path)] = -1  # before the file exists, so that no other store of this process ever opens it
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-        _OWN[str(path)] = descriptor
         try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+            _OWN[str(path)] = self._descriptor = descriptor
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            share_as(self._database, descriptor)
+            if os.fstat(descriptor).st_nlink == 0:
+                self.release()
+                return False
+            self._beats = 0
+            self.beat()
         except BlockingIOError:
             self.release()
             return False
-        share_as(self._database, descriptor)
-        if os.fstat(descriptor).st_nlink == 0:
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
             self.release()
-            return False
-        self._descriptor = descriptor
-        self._beats = 0
-        self.beat()
+            raise
         return True
 
     def beat(self) -> None:

@@ -17,7 +17,7 @@ from quire.core.errors import (
     NoClusterError,
     StorageError,
 )
-from quire.metadata import sqlite_place
+from quire.metadata import sqlite_place, sqlite_sessions
 from quire.metadata.connect import open_store
 from quire.metadata.memory import MemoryStore
 from quire.metadata.sqlite import SqliteStore
@@ -188,6 +188,51 @@ def test_a_full_disk_is_said_and_nothing_has_happened(path):
             assert 0 < stored < 100
             await pages(2**30)
             await store.create(f"k/{stored}", b"x" * 4000)
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_cannot_be_made_again_writes_into_no_other_file(path):
+    """Its folder was swept by hand, and a file is in its place."""
+
+    async def scenario():
+        clock = [0]
+        options = SqliteOptions(now_ms=lambda: clock[0])
+        async with await SqliteStore.open(path, create=True, options=options) as store:
+            held = await store.register("r", b"1")
+            folder = path.with_name("metadata.db-sessions")
+            shutil.rmtree(folder)
+            folder.write_bytes(b"")
+            with pytest.raises(StorageError, match="session file"):
+                await held.update(b"2")
+            others = [path.with_name(f"other{i}") for i in range(20)]
+            files = [other.open("wb", buffering=0) for other in others]
+            clock[0] += 2 * options.beat_ms
+            registrations = store._thread.registrations
+            await store._ask(lambda: registrations.beat(clock[0]))
+            for file in files:
+                file.close()
+            assert {other.read_bytes() for other in others} == {b""}
+
+    asyncio.run(scenario())
+
+
+def test_sessions_that_cannot_be_written_leave_nothing_open(path, monkeypatch):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            with monkeypatch.context() as full:
+                full.setattr(sqlite_sessions.SessionFile, "beat", no_space)
+                for _ in range(3):
+                    with pytest.raises(StorageError, match="No space"):
+                        await store.register("r", b"")
+            folder = path.with_name("metadata.db-sessions")
+            links = Path("/proc/self/fd").iterdir()
+            assert not [link for link in links if link.is_symlink() and folder in link.readlink().parents]
+            assert list(folder.iterdir()) == []
+            await store.register("r", b"")
+
+    def no_space(session):
+        raise StorageError(f"the session file {session.path} cannot be written (No space left on device)")
 
     asyncio.run(scenario())
 
