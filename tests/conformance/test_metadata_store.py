@@ -348,6 +348,26 @@ def test_a_registration_is_a_key_until_it_is_taken_back(driver):
     run(scenario())
 
 
+def test_a_registration_that_was_closed_or_lost_does_nothing_to_its_successor_of_the_same_client(driver):
+    async def scenario():
+        async with clients(driver, 2, session_timeout_ms=driver.short_timeout_ms) as (a, b):
+            closed = await a.register("r", b"closed")
+            await closed.close()
+            lost = await a.register("r", b"lost", again=False)
+            await driver.lose_session(a, b)
+            await lost.lost.wait()
+            mine = await a.register("r", b"mine")
+            for former in (closed, lost):
+                await former.close()
+                with pytest.raises(KeyMissingError):
+                    await former.update(b"former")
+            assert (await b.get("r")).value == b"mine"
+            await mine.update(b"still mine")
+            assert (await b.get("r")).value == b"still mine"
+
+    run(scenario())
+
+
 def test_closing_the_store_takes_everything_back(driver):
     async def scenario():
         async with clients(driver, 2) as (a, b), b.watch("r/") as changes:

@@ -25,6 +25,7 @@ from quire.metadata.store import (
     MetadataStore,
     Put,
     Require,
+    VersionConflictError,
     Watch,
     check_key,
 )
@@ -136,21 +137,20 @@ class LogHeads:
         await self._store.multi((*guards, *swaps))
 
     async def remove(self, head: LogHead) -> None:
-        """Delete head and name in one step; what is gone already is gone."""
+        """Delete head and name in one step; what is gone already is gone.
+
+        A name goes only with the head that it names: alone it may be a later log's, under a version of the former one's.
+        """
         name, key = name_key(head.name), HEADS + head.log_id.hex()
         found = await self._store.get(name)
         if found is not None and decode_name(found.value, head.name) == head.log_id:
-            try:
+            with contextlib.suppress(VersionConflictError):  # another client has deleted both
                 await self._store.multi((Delete(name, found.version), Delete(key)))
-            except KeyMissingError:
-                await self._remove(name, found.version)
-        await self._remove(key, None)
+        await self._remove(key)
 
-    async def _remove(self, key: str, version: int | None) -> None:
-        try:
-            await self._store.multi((Delete(key, version),))
-        except KeyMissingError:
-            return
+    async def _remove(self, key: str) -> None:
+        with contextlib.suppress(KeyMissingError):
+            await self._store.multi((Delete(key),))
 
     def watch(self, log_id: bytes) -> Watch:
         """Changes of one head; the first item comes at once."""
@@ -195,7 +195,7 @@ class LogHeads:
     async def remove_page(self, log_id: bytes, name: str) -> None:
         """Delete a page; a missing one is deleted."""
         self._pages.pop((log_id, name), None)
-        await self._remove(f"{PAGES}{log_id.hex()}/{name}", None)
+        await self._remove(f"{PAGES}{log_id.hex()}/{name}")
 
     def _remember(self, log_id: bytes, name: str, page: LogPage) -> None:
         self._pages[log_id, name] = page
