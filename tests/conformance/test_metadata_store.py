@@ -368,6 +368,26 @@ def test_a_registration_that_was_closed_or_lost_does_nothing_to_its_successor_of
     run(scenario())
 
 
+def test_a_registration_whose_maker_is_cancelled_is_not_left_to_nobody(driver):
+    async def scenario():
+        async with clients(driver, 2) as (a, b):
+            making = asyncio.create_task(a.register("r", b"a"))
+            await asyncio.sleep(0)
+            making.cancel()
+            with suppress(asyncio.CancelledError):
+                await (await making).close()
+            await a.get("r")  # after the registration, which was asked for
+
+            async def taken():
+                with suppress(AlreadyExistsError):
+                    return await b.register("r", b"b")
+
+            await until(taken)
+            assert (await a.get("r")).value == b"b"
+
+    run(scenario())
+
+
 def test_closing_the_store_takes_everything_back(driver):
     async def scenario():
         async with clients(driver, 2) as (a, b), b.watch("r/") as changes:

@@ -79,7 +79,11 @@ class SqliteStore(MetadataStore):
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         thread = StoreThread(Path(os.path.realpath(path)), opened, options or SqliteOptions(), create=create)
         thread.start()
-        await opened
+        try:
+            await opened
+        except asyncio.CancelledError:
+            thread.abandon()
+            raise
         return cls(thread)
 
     @property
@@ -136,11 +140,12 @@ class SqliteStore(MetadataStore):
         made = Registration(
             key, check_value(key, value), again=again, update=self._update, close=self._take_back
         )
-        await self._ask(
+        registering = self._order(
             lambda: self._thread.registrations.register(made, key, sequential=sequential),
             changes=True,
             done=lambda: self._thread.registrations.hold(made),
         )
+        await self._or_undo(registering, lambda: self._thread.registrations.take_back(made), changes=True)
         return made
 
     async def next_ledger_id(self) -> LedgerId:
@@ -191,16 +196,35 @@ class SqliteStore(MetadataStore):
         if self._closed:
             raise MisuseError("this metadata store is closed; open another", path=str(self.path))
 
-    async def _ask(
+    async def _ask(self, work: Callable[[], Result], *, changes: bool = False) -> Result:
+        """Have the thread do something, and wait for it."""
+        return await self._order(work, changes=changes)
+
+    def _order(
         self, work: Callable[[], Result], *, changes: bool = False, done: Callable[[], None] | None = None
-    ) -> Result:
+    ) -> asyncio.Future[Result]:
         """Have the thread do something; what one loop turn asks for reaches it together, to share a commit."""
         self._check_usable()
         future: asyncio.Future[Result] = self._loop.create_future()
         if not self._asked:
             self._loop.call_soon(self._hand_over)
         self._asked.append(Job(work, changes, future, done))
-        return await future
+        return future
+
+    async def _or_undo(
+        self, ordered: asyncio.Future[Result], undo: Callable[[], None], *, changes: bool = False
+    ) -> None:
+        """Wait for what the thread does; a caller that is cancelled meanwhile has it undone afterwards."""
+
+        def over(_: asyncio.Future[Result]) -> None:
+            if not self._closed:
+                self._order(undo, changes=changes).add_done_callback(asyncio.Future.exception)
+
+        try:
+            await asyncio.shield(ordered)
+        except asyncio.CancelledError:
+            ordered.add_done_callback(over)
+            raise
 
     def _hand_over(self) -> None:
         asked, self._asked = self._asked, []
@@ -208,7 +232,9 @@ class SqliteStore(MetadataStore):
             self._thread.jobs.put(job)
 
     async def _attach(self, watch: Watch) -> None:
-        await self._ask(lambda: self._thread.attach(watch))
+        await self._or_undo(
+            self._order(lambda: self._thread.attach(watch)), lambda: self._thread.detach(watch)
+        )
 
     async def _detach(self, watch: Watch) -> None:
         if not self._closed:

@@ -25,6 +25,7 @@ from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import filesystem_of
 from quire.metadata.store import Create, Delete, StoreBusyError
+from support.waiting import until_async
 
 
 def open_and_close(path, *, create=False):
@@ -400,6 +401,19 @@ def test_closing_leaves_nothing_behind(path):
     assert len(os.listdir("/proc/self/fd")) == descriptors
     left = ["metadata.db", "metadata.db-sequence", "metadata.db-sessions"]
     assert sorted(p.name for p in path.parent.rglob("*")) == left
+
+
+def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path):
+    async def scenario():
+        before = set(threading.enumerate())
+        opening = asyncio.ensure_future(SqliteStore.open(path, create=True))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening})
+        assert opening.cancelled()
+        await until_async(lambda: set(threading.enumerate()) <= before, "the thread to end")
+
+    asyncio.run(scenario())
 
 
 # --- URIs -------------------------------------------------------------------------------------------------------

@@ -127,6 +127,21 @@ def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -
     asyncio.run(work())
 
 
+def test_a_watch_whose_maker_is_cancelled_is_not_looked_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+            attaching = asyncio.ensure_future(store.watch("seen/").__aenter__())
+            await asyncio.sleep(0)
+            attaching.cancel()
+            await asyncio.wait({attaching})
+            assert attaching.cancelled()
+            await store.get("k")  # after the attaching, which was asked for
+            looks = store._thread._watches.looks
+            await until_async(lambda: not looks(store._thread), "the watch to be gone")
+
+    asyncio.run(work())
+
+
 @pytest.mark.skipif(not FULL, reason="a rate of a loaded machine says nothing")
 def test_idle_clients_do_not_slow_a_busy_one(tmp_path: Path) -> None:
     async def work() -> dict[str, float]:
