@@ -71,6 +71,34 @@ def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
     run(scenario())
 
 
+def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_held(sqlite):
+    async def scenario():
+        async with clients(sqlite, 1, session_timeout_ms=SHORT_TIMEOUT_MS) as (a,):
+            thread, commit = a._thread, a._thread._commit
+
+            def happened():
+                thread._commit = commit
+                commit()
+                raise sqlite3.OperationalError("disk I/O error")
+
+            def did_not():
+                thread._commit = commit
+                raise sqlite3.OperationalError("disk I/O error")
+
+            thread._commit = happened
+            with pytest.raises(MetadataUnknownError):
+                await a.register("r", b"")
+            await until(lambda: absent(a, "r"))
+            held = await a.register("r", b"")
+            thread._commit = did_not
+            with pytest.raises(MetadataUnknownError):
+                await held.close()
+            await until(lambda: absent(a, "r"))
+            await a.register("r", b"")
+
+    run(scenario())
+
+
 async def absent(store, key):
     return await store.get(key) is None
 

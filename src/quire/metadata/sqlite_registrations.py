@@ -48,6 +48,7 @@ class SqliteRegistrations:
         self._number = 0
         self._held: dict[str, _Held] = {}
         self._next_beat_ms = 0
+        self._in_doubt = False
         self.look()
         sweep(self._folder, {row.name for row in file.sessions()})
 
@@ -55,8 +56,8 @@ class SqliteRegistrations:
 
     @property
     def any_held(self) -> bool:
-        """Whether there is anything to keep alive."""
-        return bool(self._held)
+        """Whether there is anything to keep alive, or to mend."""
+        return bool(self._held) or self._in_doubt
 
     def register(self, registration: Registration, key: str, *, sequential: bool) -> None:
         """Add a registration's key under this store's session."""
@@ -83,7 +84,7 @@ class SqliteRegistrations:
         held.value = value
 
     def take_back(self, registration: Registration) -> None:
-        """Remove a registration. Should the commit fail, the next beat finds the key without an owner."""
+        """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `doubt`."""
         if self._held.pop(registration.key, None) is None:
             return
         row = self._file.get(registration.key)
@@ -98,7 +99,7 @@ class SqliteRegistrations:
 
     def move(self, now_ms: int) -> bool:
         """Move the counter when it is time; says whether it was."""
-        if self._session is None or not self._held or now_ms < self._next_beat_ms:
+        if self._session is None or not self.any_held or now_ms < self._next_beat_ms:
             return False
         self._next_beat_ms = now_ms + self._options.beat_ms
         self._session.beat()
@@ -113,10 +114,15 @@ class SqliteRegistrations:
         if not self.move(now_ms):
             return False
         assert self._session is not None
-        return (
+        self._in_doubt = (
             not self._file.has_session(self._number, self._session.name)
             or self._file.keys_of_session(self._number) != self._held.keys()
         )
+        return self._in_doubt
+
+    def doubt(self) -> None:
+        """A transaction failed: the file may hold what is not held here any more, although nothing is."""
+        self._in_doubt = self._session is not None
 
     def mend(self) -> None:
         """Make the file hold exactly what is held here, under a session that is there."""
