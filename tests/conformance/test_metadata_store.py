@@ -463,6 +463,20 @@ def test_the_key_of_a_dead_owner_is_free_for_the_first_who_asks(driver):
     run(scenario())
 
 
+def test_versions_are_those_stored_although_a_dead_owner_is_met_in_the_same_transaction(driver):
+    async def scenario():
+        async with clients(driver, 2, session_timeout_ms=driver.mortal_timeout_ms) as (a, b):
+            version = await b.create("k", b"0")
+            await a.register("r", b"a")
+            await driver.kill(a)
+            version, _, made = await b.multi([Put("k", b"1", version), Require("r", None), Create("m", b"")])
+            for key, given in [("k", version), ("m", made)]:
+                assert (await b.get(key)).version == given
+            await b.put("k", b"2", version)
+
+    run(scenario())
+
+
 def test_an_owner_that_lost_its_session_and_lives_registers_again(driver):
     async def scenario():
         async with clients(driver, 3, session_timeout_ms=driver.short_timeout_ms) as (a, b, c):

@@ -358,10 +358,12 @@ class SqliteFile:
             AlreadyExistsError, KeyMissingError, VersionConflictError: nothing was changed.
             MisuseError: a value that a file of format 1 cannot hold; nothing was changed.
         """
+        # All of them first: to end a session that is over is a change with a revision of its own.
+        found = {op.key: self._found(op.key, over) for op in ops}
         staged: dict[str, tuple[bytes | None, int, int | None]] = {}
         for op in ops:
             key = op.key
-            value, version, owner = staged[key] if key in staged else self._found(key, over)
+            value, version, owner = staged.get(key, found[key])
             judge(op, None if value is None else version)
             if isinstance(op, Create):
                 staged[key] = (to_store(key, op.value, self.format), self.revision + 1, session)
