@@ -374,9 +374,9 @@ class StoreThread(threading.Thread):
             self._pause_ms = min(2 * self._pause_ms, self._options.quiet_poll_ms)
         else:
             self._pause_ms = self._options.poll_ms
-            self._seen_data_version = version
             self.registrations.look()
             self._watches.tell_news(self.file)
+            self._seen_data_version = version
 
     def _remove_over(self) -> None:
         self.registrations.sweep_due = False
@@ -400,6 +400,7 @@ class StoreThread(threading.Thread):
             self._watches.tell_news(self.file, committed)
         except (sqlite3.Error, QuireError) as error:
             self._failed(error)
+            self._seen_data_version, self._next_tick_ms = -1, 0  # looks again
         wake_others(self.path, self._watches)
 
 

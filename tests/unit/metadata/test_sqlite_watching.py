@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.store import Create, Watch
 from support.process import descriptors
@@ -123,6 +125,44 @@ def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -
             for watch in watches:
                 async with asyncio.timeout(30):
                     await anext(aiter(watch))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_look_that_fails_is_made_again_and_no_change_is_missed(tmp_path: Path, own: bool) -> None:
+    """After a commit of another process, and after one of its own that finds the other's."""
+
+    async def work() -> None:
+        path = tmp_path / "metadata.db"
+        never = SqliteOptions(poll_ms=3_600_000, session_timeout_ms=36_000_000)
+        async with (
+            await SqliteStore.open(path, create=True, options=never) as store,
+            store.watch("seen/") as changes,
+        ):
+            await anext(changes)
+            await store.get("k")  # after the first look
+            file = store._thread.file
+            look = file.changes
+
+            def fails_once(since: int) -> tuple[int, list[str] | None]:
+                file.changes = look  # type: ignore[method-assign]
+                raise sqlite3.OperationalError("disk I/O error")
+
+            file.changes = fails_once  # type: ignore[method-assign]
+            other = SqliteFile(path, create=False)
+            other.begin()
+            other.apply([Create("seen/other", b"")])
+            other.commit()
+            other.close()
+            if own:
+                await store.create("seen/own", b"")
+            else:
+                store._thread.wake()
+                await until_async(lambda: file.changes == look, "a look that fails")
+                store._thread.wake()
+            async with asyncio.timeout(30):
+                assert "seen/other" in await anext(changes)
 
     asyncio.run(work())
 
