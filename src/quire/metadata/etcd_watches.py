@@ -83,6 +83,7 @@ class EtcdWatches:
         self._call: Any = None
         self._asked: set[int] = set()
         self._anew: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
 
     async def add(
@@ -105,10 +106,10 @@ class EtcdWatches:
             async with asyncio.timeout(self._connection.patience_s):
                 await place.stands.wait()
         except TimeoutError:
-            del self._places[place.number]
+            self._drop(place)
             raise await self._connection.away() from None
         except BaseException:
-            self._places.pop(place.number, None)
+            self._drop(place)
             raise
         if place.failure is not None:
             raise place.failure
@@ -116,14 +117,20 @@ class EtcdWatches:
 
     async def remove(self, place: WatchedRange) -> None:
         """End a watch."""
+        writing = self._drop(place)
+        if writing is not None:
+            await asyncio.shield(writing)
+
+    def _drop(self, place: WatchedRange) -> asyncio.Task[None] | None:
         place.ended = True
-        if self._places.pop(place.number, None) is not None and place.number in self._asked:
-            await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+        if self._places.pop(place.number, None) is None or place.number not in self._asked:
+            return None
+        return self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
 
     def close(self) -> None:
         """End the stream, without a notification."""
         self._places.clear()
-        for task in (self._task, *self._anew):
+        for task in (self._task, *self._anew, *self._writes):
             if task is not None:
                 task.cancel()
 
@@ -136,9 +143,18 @@ class EtcdWatches:
         request = WatchCreateRequest(
             key=place.key, range_end=place.end, start_revision=place.next_revision, watch_id=place.number
         )
-        await self._write(WatchRequest(create_request=request))
+        await asyncio.shield(self._write(WatchRequest(create_request=request)))
 
-    async def _write(self, request: WatchRequest) -> None:
+    def _write(self, request: WatchRequest) -> asyncio.Task[None]:
+        """Write in a task of its own: gRPC ends the stream, which is that of all watches, with a write that is cancelled."""
+        writing = asyncio.get_running_loop().create_task(
+            self._write_in_turn(request), name="etcd watch request"
+        )
+        self._writes.add(writing)
+        writing.add_done_callback(self._writes.discard)
+        return writing
+
+    async def _write_in_turn(self, request: WatchRequest) -> None:
         async with self._writing:
             call = self._call
             if call is None:
@@ -232,7 +248,9 @@ class EtcdWatches:
 
     async def _again(self, place: WatchedRange) -> None:
         if place.number in self._asked:
-            await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+            await asyncio.shield(
+                self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+            )
         if place.ended:
             return
         self._last += 1

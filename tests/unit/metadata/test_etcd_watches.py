@@ -1,0 +1,119 @@
+"""One stream for all watches of a client, at a server that speaks of watches only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+
+from quire.metadata.etcd_connection import WATCH, EtcdConnection
+from quire.metadata.etcd_options import EtcdAddress
+from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
+from quire.wire.proto.etcd_pb2 import Event, KeyValue, ResponseHeader, WatchRequest, WatchResponse
+from support.waiting import until_async
+
+
+class WatchServer:
+    """Answers every request of a watch.
+
+    Attributes:
+        streams: those that clients have begun.
+        watches: the keys that are watched, by the watch's number, and on which stream.
+    """
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+        self.watches: dict[int, tuple[bytes, Any]] = {}
+
+    async def serve(self, requests: Any, stream: Any) -> None:
+        """One stream."""
+        self.streams.append(stream)
+        async for request in requests:
+            header = ResponseHeader(revision=1)
+            if request.HasField("create_request"):
+                create = request.create_request
+                self.watches[create.watch_id] = (create.key, stream)
+                await stream.write(WatchResponse(header=header, watch_id=create.watch_id, created=True))
+            else:
+                number = request.cancel_request.watch_id
+                del self.watches[number]
+                await stream.write(WatchResponse(header=header, watch_id=number, canceled=True))
+
+    async def change(self, key: bytes) -> None:
+        """Tell all who watch a key that it was changed."""
+        for number, (watched, stream) in self.watches.items():
+            if watched == key:
+                event = Event(kv=KeyValue(key=key, mod_revision=2))
+                header = ResponseHeader(revision=2)
+                await stream.write(WatchResponse(header=header, watch_id=number, events=[event]))
+
+
+@asynccontextmanager
+async def watching() -> AsyncGenerator[tuple[WatchServer, EtcdWatches], None]:
+    """A server, and the watches of one client."""
+    fake, server = WatchServer(), grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(
+        fake.serve,
+        request_deserializer=WatchRequest.FromString,
+        response_serializer=WatchResponse.SerializeToString,
+    )
+    service, name = WATCH.path.removeprefix("/").split("/")
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    connection = EtcdConnection(EtcdAddress((f"127.0.0.1:{port}",)))
+    watches = EtcdWatches(connection)
+    try:
+        async with asyncio.timeout(30):
+            yield fake, watches
+    finally:
+        watches.close()
+        await connection.close()
+        await server.stop(None)
+
+
+async def watch(watches: EtcdWatches, key: bytes) -> tuple[WatchedRange, asyncio.Event]:
+    """A watch of one key that stands; set when the key was changed."""
+    changed = asyncio.Event()
+    place = await watches.add(key, b"", lambda _events, _reread: changed.set(), lambda _failure: None)
+    return place, changed
+
+
+def test_a_watch_whose_maker_is_cancelled_ends_and_no_other_with_it() -> None:
+    async def scenario() -> None:
+        async with watching() as (server, watches):
+            _, changed = await watch(watches, b"a")
+            making = asyncio.ensure_future(watch(watches, b"b"))
+            await asyncio.sleep(0)
+            making.cancel()
+            await asyncio.wait({making})
+            assert making.cancelled()
+            await watch(watches, b"c")
+            assert len(server.streams) == 1
+            await until_async(
+                lambda: sorted(key for key, _ in server.watches.values()) == [b"a", b"c"], "b to be forgotten"
+            )
+            await server.change(b"a")
+            await changed.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_that_is_ended_by_someone_who_is_cancelled_ends_alone() -> None:
+    async def scenario() -> None:
+        async with watching() as (server, watches):
+            _, changed = await watch(watches, b"a")
+            place, _ = await watch(watches, b"b")
+            ending = asyncio.ensure_future(watches.remove(place))
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.wait({ending})
+            await until_async(lambda: len(server.watches) == 1, "b to be forgotten")
+            await server.change(b"a")
+            await changed.wait()
+            assert len(server.streams) == 1
+
+    asyncio.run(scenario())
