@@ -266,7 +266,7 @@ class EtcdConnection:
         try:
             return await server.method(method)(request, metadata=token)
         except grpc.aio.AioRpcError as error:
-            self.forget_token(error)
+            self.forget_token(error.details())
             if not token or self._token:
                 raise
         # It was refused before anything happened: tokens end when they are not used, and with their server.
@@ -287,10 +287,12 @@ class EtcdConnection:
                 raise
         return (("token", self._token),)
 
-    def forget_token(self, error: grpc.aio.AioRpcError) -> None:
-        """Log in again if the server says that the token is none any more."""
-        if any(text in (error.details() or "") for text in _STALE_TOKEN):
+    def forget_token(self, details: str | None) -> bool:
+        """Log in again if the server says that the token is none any more; whether it does."""
+        is_stale = any(text in (details or "") for text in _STALE_TOKEN)
+        if is_stale:
             self._token = ""
+        return is_stale
 
     # --- what went wrong ---------------------------------------------------------------------------------------------
 

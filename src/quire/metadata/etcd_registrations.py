@@ -301,7 +301,7 @@ class EtcdRegistrations:
                 await call.write(LeaseKeepAliveRequest(ID=lease))
                 answer = await call.read()
         except grpc.aio.AioRpcError as error:
-            self._connection.forget_token(error)
+            self._connection.forget_token(error.details())
             self._connection.pass_over(server)
             raise
         finally:

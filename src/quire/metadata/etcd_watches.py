@@ -82,6 +82,7 @@ class EtcdWatches:
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
         self._asked: set[int] = set()
+        self._unanswered: list[int] = []
         self._anew: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
@@ -140,6 +141,7 @@ class EtcdWatches:
         if self._call is None or place.number in self._asked:
             return
         self._asked.add(place.number)
+        self._unanswered.append(place.number)
         request = WatchCreateRequest(
             key=place.key, range_end=place.end, start_revision=place.next_revision, watch_id=place.number
         )
@@ -147,17 +149,15 @@ class EtcdWatches:
 
     def _write(self, request: WatchRequest) -> asyncio.Task[None]:
         """Write in a task of its own: gRPC ends the stream, which is that of all watches, with a write that is cancelled."""
-        writing = asyncio.get_running_loop().create_task(
-            self._write_in_turn(request), name="etcd watch request"
-        )
+        work = self._write_in_turn(self._call, request)
+        writing = asyncio.get_running_loop().create_task(work, name="etcd watch request")
         self._writes.add(writing)
         writing.add_done_callback(self._writes.discard)
         return writing
 
-    async def _write_in_turn(self, request: WatchRequest) -> None:
+    async def _write_in_turn(self, call: Any, request: WatchRequest) -> None:
         async with self._writing:
-            call = self._call
-            if call is None:
+            if call is None or call is not self._call:
                 return
             try:
                 await call.write(request)
@@ -188,10 +188,13 @@ class EtcdWatches:
 
     async def _follow(self, call: Any) -> None:
         self._asked.clear()
+        self._unanswered.clear()
         self._call = call
         asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd watches again")
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
+                if response.canceled and self._connection.forget_token(response.cancel_reason):
+                    return  # the next stream has another token
                 self._take(response)
         finally:
             asking.cancel()
@@ -201,7 +204,7 @@ class EtcdWatches:
             await self._ask(place)
 
     def _lost(self, error: grpc.aio.AioRpcError) -> None:
-        self._connection.forget_token(error)
+        self._connection.forget_token(error.details())
         if self._connection.is_refusal(error) and error.code() is not grpc.StatusCode.UNAUTHENTICATED:
             for place in list(self._places.values()):
                 self._fail(place, self._connection.refused(error))
@@ -211,7 +214,12 @@ class EtcdWatches:
     # --- what it says ------------------------------------------------------------------------------------------------
 
     def _take(self, response: WatchResponse) -> None:
-        place = self._places.get(response.watch_id)
+        number = response.watch_id
+        if response.created and self._unanswered:
+            # In the order of the requests; a refusal may have no number.
+            asked = self._unanswered.pop(0)
+            number = asked if number < 0 else number
+        place = self._places.get(number)
         if place is None:
             return
         revision = response.header.revision

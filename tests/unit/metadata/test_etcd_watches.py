@@ -8,11 +8,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
+import pytest
 
-from quire.metadata.etcd_connection import WATCH, EtcdConnection
-from quire.metadata.etcd_options import EtcdAddress
+from quire.core.errors import RefusedError
+from quire.metadata.etcd_connection import AUTHENTICATE, WATCH, EtcdConnection
+from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
-from quire.wire.proto.etcd_pb2 import Event, KeyValue, ResponseHeader, WatchRequest, WatchResponse
+from quire.wire.proto.etcd_pb2 import (
+    AuthenticateRequest,
+    AuthenticateResponse,
+    Event,
+    KeyValue,
+    ResponseHeader,
+    WatchRequest,
+    WatchResponse,
+)
 from support.waiting import until_async
 
 
@@ -22,19 +32,52 @@ class WatchServer:
     Attributes:
         streams: those that clients have begun.
         watches: the keys that are watched, by the watch's number, and on which stream.
+        token: what a client must have on its stream to be allowed to watch; a login gives it.
+        denied: a key that nobody may watch.
+        cut: ends the stream that is open.
     """
 
     def __init__(self) -> None:
         self.streams: list[Any] = []
         self.watches: dict[int, tuple[bytes, Any]] = {}
+        self.token = "first"
+        self.denied = b""
+        self.cut = asyncio.Event()
+
+    async def authenticate(self, _request: Any, _context: Any) -> AuthenticateResponse:
+        """A login."""
+        return AuthenticateResponse(token=self.token)
 
     async def serve(self, requests: Any, stream: Any) -> None:
         """One stream."""
         self.streams.append(stream)
+        answering = asyncio.ensure_future(self._answer(requests, stream))
+        cut = asyncio.ensure_future(self.cut.wait())
+        await asyncio.wait({answering, cut}, return_when=asyncio.FIRST_COMPLETED)
+        answering.cancel()
+        cut.cancel()
+        self.watches.clear()
+        self.cut.clear()
+        await stream.abort(grpc.StatusCode.UNAVAILABLE, "the server ends")
+
+    async def _answer(self, requests: Any, stream: Any) -> None:
+        token = dict(stream.invocation_metadata()).get("token", "first")
         async for request in requests:
             header = ResponseHeader(revision=1)
-            if request.HasField("create_request"):
-                create = request.create_request
+            create = request.create_request
+            if request.HasField("create_request") and (token != self.token or create.key == self.denied):
+                # As etcd since 3.5: the stream stays, and the answer does not say which watch it is about.
+                why = "permission denied" if token == self.token else "invalid auth token"
+                await stream.write(
+                    WatchResponse(
+                        header=header,
+                        watch_id=-1,
+                        created=True,
+                        canceled=True,
+                        cancel_reason=f"rpc error: etcdserver: {why}",
+                    )
+                )
+            elif request.HasField("create_request"):
                 self.watches[create.watch_id] = (create.key, stream)
                 await stream.write(WatchResponse(header=header, watch_id=create.watch_id, created=True))
             else:
@@ -55,16 +98,21 @@ class WatchServer:
 async def watching() -> AsyncGenerator[tuple[WatchServer, EtcdWatches], None]:
     """A server, and the watches of one client."""
     fake, server = WatchServer(), grpc.aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(
-        fake.serve,
-        request_deserializer=WatchRequest.FromString,
-        response_serializer=WatchResponse.SerializeToString,
-    )
-    service, name = WATCH.path.removeprefix("/").split("/")
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+    handlers = {
+        WATCH: grpc.stream_stream_rpc_method_handler(
+            fake.serve, WatchRequest.FromString, WatchResponse.SerializeToString
+        ),
+        AUTHENTICATE: grpc.unary_unary_rpc_method_handler(
+            fake.authenticate, AuthenticateRequest.FromString, AuthenticateResponse.SerializeToString
+        ),
+    }
+    for method, handler in handlers.items():
+        service, name = method.path.removeprefix("/").split("/")
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    connection = EtcdConnection(EtcdAddress((f"127.0.0.1:{port}",)))
+    options = EtcdOptions(credentials=("user", "password"))
+    connection = EtcdConnection(EtcdAddress((f"127.0.0.1:{port}",), options=options))
     watches = EtcdWatches(connection)
     try:
         async with asyncio.timeout(30):
@@ -115,5 +163,31 @@ def test_a_watch_that_is_ended_by_someone_who_is_cancelled_ends_alone() -> None:
             await server.change(b"a")
             await changed.wait()
             assert len(server.streams) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_goes_on_although_the_token_has_ended_with_the_server() -> None:
+    async def scenario() -> None:
+        async with watching() as (server, watches):
+            _, changed = await watch(watches, b"a")
+            server.token = "second"
+            server.cut.set()
+            await until_async(lambda: len(server.streams) > 1 and server.watches, "it to stand again")
+            await server.change(b"a")
+            await changed.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_that_is_denied_is_refused_at_once_and_no_other_with_it() -> None:
+    async def scenario() -> None:
+        async with watching() as (server, watches):
+            _, changed = await watch(watches, b"a")
+            server.denied = b"b"
+            with pytest.raises(RefusedError, match="permission denied"):
+                await watch(watches, b"b")
+            await server.change(b"a")
+            await changed.wait()
 
     asyncio.run(scenario())
