@@ -34,6 +34,7 @@ class HeldRegistrations(dict[str, Registration]):
         self._outage = outage
         self._retry_s = retry_s
         self._checks: dict[str, asyncio.Task[None]] = {}
+        self._due: set[str] = set()
         self.unwanted: set[str] = set()
         """Names that were withdrawn, or may have been made and are not held, while the store did not respond."""
 
@@ -44,6 +45,7 @@ class HeldRegistrations(dict[str, Registration]):
 
     def drop(self, name: str) -> Registration:
         """It is not wanted any more."""
+        self._due.discard(name)
         check = self._checks.pop(name, None)
         if check is not None and check is not asyncio.current_task():
             check.cancel()
@@ -55,8 +57,10 @@ class HeldRegistrations(dict[str, Registration]):
         _LOG.warning("the registration %s is lost", name)
 
     def look_after(self, name: str) -> None:
-        """Something happened to it: restore it, in a task of its own."""
-        if name in self and name not in self._checks:
+        """Something happened to it: restore it, in a task of its own; once more after one that may not have seen this."""
+        if name in self._checks:
+            self._due.add(name)
+        elif name in self:
             check = asyncio.get_running_loop().create_task(self.check(name), name=f"look after {name}")
             self._checks[name] = check
             check.add_done_callback(lambda done: self._over(name, done))
@@ -64,6 +68,9 @@ class HeldRegistrations(dict[str, Registration]):
     def _over(self, name: str, check: asyncio.Task[None]) -> None:
         if self._checks.get(name) is check:  # else the name has been withdrawn meanwhile, or registered anew
             del self._checks[name]
+            if name in self._due:
+                self._due.discard(name)
+                self.look_after(name)
 
     async def check(self, name: str) -> None:
         """Restore it, or say why that is not possible now."""
