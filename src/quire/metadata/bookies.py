@@ -20,6 +20,7 @@ from quire.core.errors import (
     CorruptMetadataError,
     IdentityReplacedError,
     MisuseError,
+    QuireError,
 )
 from quire.core.ids import BookieId
 from quire.metadata.paging import every_key
@@ -194,8 +195,13 @@ async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration
     other = _key(replace(info, writable=not info.writable))
     if await store.get(other) is None:
         held = await store.register(_key(info), info.serialize())
-        if await store.get(other) is None:
-            return held
+        try:
+            if await store.get(other) is None:
+                return held
+        except BaseException:
+            with suppress(QuireError):
+                await held.close()
+            raise
         await held.close()
     raise AlreadyExistsError(f"the registration {other} already exists and its owner is alive", key=other)
 
@@ -246,16 +252,18 @@ class BookieRegistry:
         One whose registration cannot be read is left out with a warning: it must not hide the others.
         """
         found: dict[BookieId, BookieInfo] = {}
-        for prefix in (AVAILABLE, READONLY):  # a bookie in both is read-only
-            for key, value in await self._all(prefix):
-                bookie_id = key.removeprefix(prefix)
-                try:
-                    info = BookieInfo.parse(bookie_id, value.value, writable=prefix == AVAILABLE)
-                except CorruptMetadataError as error:
-                    _LOG.warning("%s", error)
-                    continue
-                if info is not None:
-                    found[info.bookie_id] = info
+        # One list for both places: one that moves meanwhile is in the first or the second, or in both and read-only.
+        for key, value in await self._all(PREFIX):
+            prefix = next((place for place in (AVAILABLE, READONLY) if key.startswith(place)), None)
+            if prefix is None:
+                continue
+            try:
+                info = BookieInfo.parse(key.removeprefix(prefix), value.value, writable=prefix == AVAILABLE)
+            except CorruptMetadataError as error:
+                _LOG.warning("%s", error)
+                continue
+            if info is not None:
+                found[info.bookie_id] = info
         return dict(sorted(found.items()))
 
     def watch(self) -> Watch:

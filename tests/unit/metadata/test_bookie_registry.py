@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.metadata.bookies import AVAILABLE, READONLY, BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.store import KeyMissingError, VersionConflictError
+from quire.metadata.store import KeyMissingError, StoreAwayError, VersionConflictError
 from quire.wire.bookie_service_info import FEATURES_PROPERTY, features_property, parse_features_property
 
 B1 = BookieInfo("b1.k7f3q", "127.0.0.1", 3181, properties={"quire.native": "3181/1"})
@@ -84,6 +84,68 @@ def test_a_bookie_that_turns_read_only_and_back_never_seems_gone():
             await held.update(B2)
         await held.close()
         assert await registry.available() == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_moves_while_the_others_are_listed_does_not_seem_gone():
+    async def scenario():
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        held = await registry.register(replace(B1, writable=False))
+        list_keys, lists = store.list, []
+
+        async def moves_afterwards(prefix, **options):
+            found = await list_keys(prefix, **options)
+            lists.append(prefix)
+            await held.set_writable(len(lists) % 2 == 1)
+            return found
+
+        store.list = moves_afterwards
+        for _ in range(2):
+            assert list(await registry.available()) == [B1.bookie_id]
+
+    asyncio.run(scenario())
+
+
+class HalfWayStore(MemoryStore):
+    """After the first registration the next read goes as `then` says."""
+
+    def __init__(self, then):
+        super().__init__()
+        self._then, self._due = then, None
+
+    async def register(self, key, value, **options):
+        made = await super().register(key, value, **options)
+        self._then, self._due = None, self._then
+        return made
+
+    async def get(self, key):
+        due, self._due = self._due, None
+        if due is not None:
+            await due()
+        return await super().get(key)
+
+
+async def is_away():
+    raise StoreAwayError("the store has not responded; nothing was changed")
+
+
+async def is_cancelled():
+    asyncio.current_task().cancel()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("then", "error"), [(is_away, StoreAwayError), (is_cancelled, asyncio.CancelledError)]
+)
+def test_a_registration_that_ends_half_way_does_not_stand_in_its_own_way(then, error):
+    async def scenario():
+        registry = BookieRegistry(HalfWayStore(then))
+        with pytest.raises(error):
+            await asyncio.create_task(registry.register(B1))
+        assert await registry.available() == {}
+        await registry.register(B1)
 
     asyncio.run(scenario())
 
