@@ -110,6 +110,7 @@ class BookieRegistration:
     def __init__(self, store: MetadataStore, info: BookieInfo, held: Registration) -> None:
         self._store = store
         self._held = held
+        self._left: Registration | None = None
         self._gone: Callable[[], None] = lambda: None
         self.info = info
 
@@ -159,13 +160,19 @@ class BookieRegistration:
 
     async def set_writable(self, writable: bool) -> None:
         """Move to the other place: registered there first, withdrawn here then, so that it never seems unregistered."""
+        await self._leave()  # the place that could not be withdrawn the last time
         if writable == self.info.writable:
             return
         info = replace(self.info, writable=writable)
         before = self._held
         self._hold(await self._store.register(_key(info), info.serialize()))
-        self.info = info
-        await before.close()
+        self.info, self._left = info, before
+        await self._leave()
+
+    async def _leave(self) -> None:
+        if self._left is not None:
+            await self._left.close()
+            self._left = None
 
     async def update(self, info: BookieInfo) -> None:
         """Announce something else about the same bookie.

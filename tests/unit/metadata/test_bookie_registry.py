@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.metadata.bookies import AVAILABLE, READONLY, BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.store import KeyMissingError, StoreAwayError, VersionConflictError
+from quire.metadata.store import KeyMissingError, StoreAwayError, StoreBusyError, VersionConflictError
 from quire.wire.bookie_service_info import FEATURES_PROPERTY, features_property, parse_features_property
 
 B1 = BookieInfo("b1.k7f3q", "127.0.0.1", 3181, properties={"quire.native": "3181/1"})
@@ -104,6 +104,39 @@ def test_a_bookie_that_moves_while_the_others_are_listed_does_not_seem_gone():
         store.list = moves_afterwards
         for _ in range(2):
             assert list(await registry.available()) == [B1.bookie_id]
+
+    asyncio.run(scenario())
+
+
+class BusyStore(MemoryStore):
+    """Is busy as often as `busy` says when a registration is taken back."""
+
+    busy = 0
+
+    async def _take_back(self, registration):
+        if self.busy:
+            self.busy -= 1
+            raise StoreBusyError("another process has locked the store")
+        await super()._take_back(registration)
+
+
+def test_a_place_that_could_not_be_left_is_left_at_the_next_call():
+    async def scenario():
+        store = BusyStore()
+        registry = BookieRegistry(store)
+        held = await registry.register(B1)
+        for writable in (False, True, False):
+            store.busy = 2
+            for _ in range(2):
+                with pytest.raises(StoreBusyError):
+                    await held.set_writable(writable)
+            await held.set_writable(writable)
+            assert (await registry.available())[B1.bookie_id].writable is writable
+        store.busy = 1
+        with pytest.raises(StoreBusyError):
+            await held.set_writable(True)
+        await held.set_writable(False)
+        assert [key for key, _ in await store.list("bookies/")] == [READONLY + B1.bookie_id]
 
     asyncio.run(scenario())
 
