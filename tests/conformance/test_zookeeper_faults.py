@@ -195,6 +195,30 @@ def test_a_cut_connection_keeps_the_session_and_watchers_read_again(driver):
     run(scenario())
 
 
+def test_a_watch_lives_on_although_the_end_of_an_earlier_one_was_lost_with_a_connection(driver):
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+            earlier = store.watch("k/")
+            await earlier.__aenter__()
+            proxy.lose_answers()
+            ending = asyncio.create_task(earlier.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            proxy.pass_everything()
+
+            async def is_away():
+                return not store._session.is_ready
+
+            await until(is_away)
+            async with store.watch("k/") as changes:
+                await ending
+                await store.get("k")
+                await anext(changes)
+                await other.create("k/1", b"")
+                assert "k/1" in await anext(changes)
+
+    run(scenario())
+
+
 def test_a_partition_longer_than_the_session_under_load(driver):
     """Nothing acknowledged is lost, registrations come back, watchers read again, counters count once."""
 

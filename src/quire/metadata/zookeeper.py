@@ -251,7 +251,7 @@ class ZookeeperStore(MetadataStore):
 
     async def _detach(self, watch: Watch) -> None:
         assert self._watches is not None
-        await self._watches.detach(watch)
+        self._watches.detach(watch)
 
     async def register(
         self, key: str, value: bytes, *, sequential: bool = False, again: bool = True

@@ -206,7 +206,7 @@ class ZookeeperRegistrations:
                 self._held.unwanted.discard(path)
         finally:
             self._leaving.discard(path)
-        await self._watches.remove_place(path)
+        self._watches.remove_place(path)
 
     # --- for the session --------------------------------------------------------------------------------------------
 

@@ -8,10 +8,9 @@ Source: ZooKeeper Programmer's Guide, "Persistent, Recursive Watches".
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from contextlib import suppress
-
-from kazoo.exceptions import KazooException
+from typing import Any
 
 from quire.core.errors import QuireError
 from quire.metadata.store import Watch
@@ -36,37 +35,39 @@ class ZookeeperWatches:
 
     async def attach(self, watch: Watch) -> None:
         """Begin to report; when this returns no later change is missed."""
+        places = self._paths.watched(watch.prefix)
         self._watches.append(watch)
+        self._places.update(places)
         try:
-            for place in self._paths.watched(watch.prefix):
-                await self.add_place(place)
+            for place in places:
+                await self._set(place)
         except BaseException:
-            self._watches.remove(watch)
+            self.detach(watch)
             raise
 
-    async def detach(self, watch: Watch) -> None:
+    def detach(self, watch: Watch) -> None:
         """End it."""
         if watch in self._watches:
             self._watches.remove(watch)
             for place in self._paths.watched(watch.prefix):
-                await self.remove_place(place)
+                self.remove_place(place)
 
     async def add_place(self, path: str) -> None:
-        """Watch a znode, which need not exist, and all below it."""
+        """Watch a znode, which need not exist, and all below it; if this fails, from the next connection on."""
         self._places[path] += 1
-        try:
-            await self._session.read(AddWatch(path), fresh=False)
-        except BaseException:
-            self._places[path] -= 1
-            raise
+        await self._set(path)
 
-    async def remove_place(self, path: str) -> None:
-        """Undo one `add_place`."""
+    async def _set(self, path: str) -> None:
+        await self._session.read(AddWatch(path), fresh=False)
+
+    def remove_place(self, path: str) -> None:
+        """Undo one `add_place`, whether it failed or not."""
         self._places[path] -= 1
         if self._places[path] <= 0:
             del self._places[path]
-            with suppress(QuireError, KazooException):  # it ended with its connection, or will
-                await self._session.read(RemoveWatches(path), fresh=False)
+            if self._session.is_ready:
+                # Sent once: a watch that another has set since is not this one's, and ends with its connection anyway.
+                self._session.submit(RemoveWatches(path)).add_done_callback(_forget)
 
     def event(self, path: str) -> None:
         """Something happened to a znode."""
@@ -88,3 +89,8 @@ class ZookeeperWatches:
         for watch in self._watches:
             watch.end(failure)
         self._watches.clear()
+
+
+def _forget(removal: asyncio.Future[Any]) -> None:
+    if not removal.cancelled():
+        removal.exception()
