@@ -193,7 +193,10 @@ async def read_one(reader: LedgerReader, entry_id: int) -> BatchView:
 
 
 async def summary(reader: LedgerReader) -> LedgerSummary:
-    """What a ledger holds up to its last confirmed entry, which alone is read."""
+    """What a ledger holds up to the entry that is its last confirmed one now; that entry alone is read.
+
+    While it is read the reader may learn that the ledger is closed, and that there is more of it.
+    """
     last = reader.last_add_confirmed
     if last < 0:
         return LedgerSummary(0)

@@ -364,11 +364,11 @@ class Log:
                 found, last_entry = LedgerSummary(0), -1
                 if ended:
                     reader = await self._ledgers.open(item)
-                    found, last_entry = await summary(reader), int(reader.last_add_confirmed)
                     # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
                     # have records by now, begins at an offset that only the writer knows yet.
-                    ended = reader.closed
+                    ended, last_entry = reader.closed, int(reader.last_add_confirmed)
                     silent |= dict.fromkeys(reader.silent)
+                    found = await summary(reader)
                 item = replace(item.completed(first, found), state=ItemState.OPEN)  # noqa: PLW2901 - as known now
             described.append(_item(item, last_entry))
             end = described[-1].next_offset

@@ -222,10 +222,10 @@ class LogReader:
                 yield batch._replace(first_offset=at)
                 if self._end is not None and self._offset >= self._end:
                     return
-        if reader.closed and item.is_open:
+        self._finished = reader.closed and self._next_entry > reader.last_add_confirmed
+        if self._finished and item.is_open:
             # The list does not say yet where the ledger after this one begins; this pass may begin behind that.
             self._next_first = end if end >= 0 else first + (await summary(reader)).records
-        self._finished = reader.closed
         if item.flags & ItemFlags.COMPACTED and item.next_offset is not None:
             # Its last records may be gone; what follows them is in another ledger.
             self._offset = max(self._offset, item.next_offset)
@@ -258,7 +258,8 @@ async def confirmed_end(head: LogHead, ledgers: LogLedgers) -> int:
     for item in head.open_items:
         reader = await ledgers.open(item)
         first = end if item.first_offset is None else item.first_offset
+        ended = reader.closed
         end = first + (await summary(reader)).records
-        if not reader.closed:
+        if not ended:
             break
     return end
