@@ -142,10 +142,13 @@ class LogHeads:
         A name goes only with the head that it names: alone it may be a later log's, under a version of the former one's.
         """
         name, key = name_key(head.name), HEADS + head.log_id.hex()
-        found = await self._store.get(name)
-        if found is not None and decode_name(found.value, head.name) == head.log_id:
-            with contextlib.suppress(VersionConflictError):  # another client has deleted both
+        while (found := await self._store.get(name)) and decode_name(found.value, head.name) == head.log_id:
+            try:
                 await self._store.multi((Delete(name, found.version), Delete(key)))
+            except KeyMissingError:
+                break  # another client has deleted both
+            except VersionConflictError:
+                continue
         await self._remove(key)
 
     async def _remove(self, key: str) -> None:

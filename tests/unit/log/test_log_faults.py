@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +19,12 @@ from quire.core.errors import (
     NotLeaderError,
     QuireError,
 )
-from quire.core.log_list import ItemState
+from quire.core.log_list import ItemState, LogHead
 from quire.log.config import LogConfig
-from quire.metadata.memory import MemoryStore
+from quire.log.heads import LogHeads
+from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.store import Op, StoreBusyError
+from quire.metadata.store import Delete, Op, StoreBusyError
 from support.log_cluster import FAST, World, in_world, numbers, values
 
 
@@ -43,6 +47,50 @@ class ForgetfulStore(MemoryStore):
         if fate == 1:
             await super().multi(ops)
         raise MetadataUnknownError("the answer was lost")
+
+
+class CountingSpace(MemorySpace):
+    """Versions as ZooKeeper has them: a key that was deleted and made again begins anew."""
+
+    def _take(self, staged: dict[str, Any]) -> None:
+        for key, row in staged.items():
+            if row is not None:
+                version = self.rows[key].version + 1 if key in self.rows else 0
+                staged[key] = replace(row, version=version)
+        super()._take(staged)
+
+
+class OvertakenStore(MemoryStore):
+    """A store of which something is asked by another client right before the first deletion of a log."""
+
+    before: Callable[[], Awaitable[None]] | None = None
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if self.before is not None and isinstance(ops[0], Delete):
+            before, self.before = self.before, None
+            await before()
+        return await super().multi(ops)
+
+
+@pytest.mark.parametrize("space", [MemorySpace, CountingSpace])
+def test_a_deletion_that_another_client_ended_leaves_the_next_log_of_that_name(
+    space: type[MemorySpace],
+) -> None:
+    async def work() -> None:
+        shared = space()
+        store, others = OvertakenStore(shared), LogHeads(MemoryStore(shared))
+        former, later = LogHead(bytes(16), "orders"), LogHead(bytes([1]) * 16, "orders")
+        await others.create(former)
+
+        async def ended_and_made_anew() -> None:
+            await others.remove(former)
+            await others.create(later)
+
+        store.before = ended_and_made_anew
+        await LogHeads(store).remove(former)
+        assert await others.find("orders") == later.log_id
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -139,8 +187,6 @@ def test_the_list_on_sqlite(tmp_path: Path) -> None:
         await log.delete()
         assert await at.client.logs() == []
         assert await at.ledgers() == []
-
-    import asyncio
 
     async def main() -> None:
         from support.log_cluster import world
