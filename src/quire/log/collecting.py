@@ -26,7 +26,7 @@ from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.heads import HEADS, PAGES, LogHeads
 from quire.log.ledgers import LOG_KEY, LogLedgers
-from quire.log.listing import Listing, delete_unlisted, read_listing
+from quire.log.listing import Listing, delete_unlisted, delete_unlisted_page, read_listing
 from quire.log.staging import StagedBy
 from quire.log.trimming import LogTrimmer
 from quire.metadata.paging import every_key
@@ -87,16 +87,15 @@ class LogCollector:
             for made in await self._made_for_logs()
             if not await self._names(heads, listings, made.log_id, made.ledger_id)
         }
-        unlisted_pages = [
-            key
+        unlisted_pages = {
+            key: (log_id, name)
             for key, log_id, name in await self._pages()
             if not await self._names(heads, listings, log_id, name)
-        ]
+        }
         now = self._client.clock.now_ms()
         waiting = await self._intents(heads)
         due = self._garbage.looked([*unlisted, *unlisted_pages, *waiting], now)
         due.update(ledger_id for ledger_id, made in unlisted.items() if self._is_over(made, listings))
-        pages = [each for each in unlisted_pages if each in due][:DELETES_MAX]
         ledgers = [
             made.ledger_id
             for made in [made for made in unlisted.values() if made.ledger_id in due][:DELETES_MAX]
@@ -104,9 +103,11 @@ class LogCollector:
                 self._client.store, self._client.ledger_store, heads, made.log_id, made.ledger_id
             )
         ]
-        for key in pages:
-            log_id, _, name = key.removeprefix(PAGES).partition("/")
-            await heads.remove_page(bytes.fromhex(log_id), name)
+        pages = [
+            key
+            for key in [key for key in unlisted_pages if key in due][:DELETES_MAX]
+            if await delete_unlisted_page(self._client.store, heads, *unlisted_pages[key])
+        ]
         intents = [each for each in waiting if each in due]
         for each in intents:
             await self._carry_out(heads, waiting[each])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoSuchLogError
@@ -199,6 +200,18 @@ class LogHeads:
         """Delete a page; a missing one is deleted."""
         self._pages.pop((log_id, name), None)
         await self._remove(f"{PAGES}{log_id.hex()}/{name}")
+
+    async def remove_page_beside(self, head: LogHead, version: int, name: str) -> None:
+        """Delete a page that a head does not name, and give the head another version; a missing one is deleted.
+
+        Raises:
+            VersionConflictError: the head has another version, or is gone.
+            MetadataUnknownError: the outcome is unknown.
+        """
+        key = f"{PAGES}{head.log_id.hex()}/{name}"
+        if await self._store.get(key) is not None:
+            newer = encode_head(replace(head, generation=head.generation + 1))
+            await self._store.multi((Put(HEADS + head.log_id.hex(), newer, version), Delete(key)))
 
     def _remember(self, log_id: bytes, name: str, page: LogPage) -> None:
         self._pages[log_id, name] = page

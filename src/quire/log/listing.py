@@ -1,8 +1,9 @@
-"""All that a log's records name at one moment, and deletion of a ledger that they do not name, proven in the deletion.
+"""All that a log's records name at one moment, and deletion of what they do not name, proven in the deletion.
 
-The proof: everything that the head of one version names was looked through, and the ledger's record goes only if the
-head still has that version. No list can take the ledger up afterwards, because a commit requires the records of the
-ledgers that it lists.
+The proof: everything that the head of one version names was looked through, and the ledger's record or the page goes
+only if the head still has that version. No list can take the ledger up afterwards, because a commit requires the records
+of the ledgers that it lists. Nor the page: its deletion gives the head another version, so whoever was about to name it
+reads again, and stores its pages anew.
 
 Source: docs/spark-sink.md, "Exactly once: how": a deletion proves itself.
 """
@@ -112,6 +113,29 @@ async def delete_unlisted(
             guards = (Require(HEADS + log_id.hex(), listing.version),)
         with contextlib.suppress(NoSuchLedgerError):
             await records.delete(ledger_id, guards=guards)
+        return True
+
+    again = (*LOST, StoreBusyError)
+    with contextlib.suppress(*again):
+        return await Patience(_TRIES, at_once).until_in(once, again)
+    return False
+
+
+async def delete_unlisted_page(store: MetadataStore, heads: LogHeads, log_id: bytes, name: str) -> bool:
+    """Delete a page if its log does not name it, at the moment of the deletion.
+
+    Returns:
+        Whether it is gone. False: it is named, or that is unknown now.
+    """
+
+    async def once() -> bool:
+        listing = await read_listing(store, heads, log_id)
+        if listing is None or name in listing.pages:
+            return False
+        if listing.head is None or listing.version is None:
+            await heads.remove_page(log_id, name)  # ids of logs are never used again
+        else:
+            await heads.remove_page_beside(listing.head, listing.version, name)
         return True
 
     again = (*LOST, StoreBusyError)

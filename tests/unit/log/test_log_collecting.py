@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from quire.log.committing import LogCommitter
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.staging import StagedBy, stage
+from quire.metadata.memory import MemoryStore
+from quire.metadata.store import Delete, Op, Put
 from quire.wire.batch import encode_batch
 from support.log_cluster import World, in_world, numbers, values
 
@@ -74,6 +77,57 @@ def test_unlisted_ledgers_and_pages_go_after_the_grace_time(tmp_path: Path) -> N
         assert (await collector.collect()).suspected == 0
 
     in_world(tmp_path, work)
+
+
+class OvertakenStore(MemoryStore):
+    """A store of which something is asked right before the next change of a kind."""
+
+    kind: type[Delete | Put]
+    key = ""
+    before: Callable[[], Awaitable[object]] | None = None
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if self.before and any(isinstance(op, self.kind) and op.key.startswith(self.key) for op in ops):
+            before, self.before = self.before, None
+            await before()
+        return await super().multi(ops)
+
+
+@pytest.mark.parametrize("first", ["the list", "the deletion"])
+def test_a_page_that_a_list_comes_to_name_while_it_is_collected_is_there(tmp_path: Path, first: str) -> None:
+    """Its writer crashed before its list named it; after the grace time the next writer makes the same page."""
+    store = OvertakenStore()
+
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for part in range(3):
+                await writer.append(b"%d" % part)
+                if part < 2:
+                    await writer.roll()
+        head = await log.identify()
+        await LogHeads(store).write_page(LogPage(head.log_id, 0, head.items[:2]))
+        collector = LogCollector(at.client, grace_ms=3_600_000)
+        assert (await collector.collect()).suspected == 1
+        clock.later_ms = 3_600_000
+
+        async def next_writer() -> None:
+            async with await log.open_writer():
+                pass
+
+        if first == "the list":
+            store.kind, store.key, store.before = Delete, "log-pages/", next_writer
+            assert (await collector.collect()).pages == ()
+        else:
+            store.kind, store.key, store.before = Put, "logs/", collector.collect
+            await next_writer()
+        assert store.before is None
+        assert len((await log.identify()).pages) == 1
+        assert await values(at.log()) == numbers(0, 3)
+
+    in_world(tmp_path, work, store)
 
 
 def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Path) -> None:
