@@ -13,6 +13,7 @@ Source: docs/decisions/019-paged-list.md; docs/spark-sink.md, "Garbage".
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,8 @@ from quire.log.trimming import LogTrimmer
 from quire.metadata.paging import every_key
 from quire.metadata.store import LIST_LIMIT
 from quire.wire import ledger_metadata
+
+log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 86_400_000
 DELETES_MAX: Final = 1000
@@ -108,9 +111,9 @@ class LogCollector:
             for key in [key for key in unlisted_pages if key in due][:DELETES_MAX]
             if await delete_unlisted_page(self._client.store, heads, *unlisted_pages[key])
         ]
-        intents = [each for each in waiting if each in due]
-        for each in intents:
-            await self._carry_out(heads, waiting[each])
+        intents = [
+            each for each in waiting if each in due and await self._is_carried_out(heads, waiting[each])
+        ]
         gone: list[Thing] = [*ledgers, *pages, *intents]
         self._garbage.cleared(gone)
         return Collected(tuple(ledgers), tuple(pages), tuple(intents), self._garbage.suspected)
@@ -141,10 +144,17 @@ class LogCollector:
                 found[f"{HEADS}{log_id.hex()} {intent.kind.name.lower()} {intent.before}"] = head[0]
         return found
 
-    async def _carry_out(self, heads: LogHeads, head: LogHead) -> None:
+    async def _is_carried_out(self, heads: LogHeads, head: LogHead) -> bool:
+        """Carry a truncation or deletion out; False where a damaged record stops it, which stops no other log's."""
         machine = TrimMachine(None if head.is_being_deleted else -1)
-        with contextlib.suppress(NoSuchLogError):
+        try:
             await LogTrimmer(head, heads, self._ledgers, LogConfig()).run(machine)
+        except NoSuchLogError:
+            pass
+        except CorruptMetadataError as error:
+            log.warning("log %r: its truncation or deletion is not finished: %s", head.name, error)
+            return False
+        return True
 
     async def _made_for_logs(self) -> list[_Made]:
         """Every ledger that says which log it was made for. One whose record is damaged says nothing."""

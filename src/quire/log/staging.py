@@ -62,7 +62,7 @@ class StagedBy:
         try:
             facts = json.loads(found)
             return cls(**{name: kind(facts[name]) for name, kind in _KINDS.items() if name in facts})
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return cls()
 
 

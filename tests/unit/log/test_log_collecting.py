@@ -15,8 +15,8 @@ from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
 from quire.log.committing import LogCommitter
 from quire.log.heads import LogHeads
-from quire.log.ledgers import LogLedgers
-from quire.log.staging import StagedBy, stage
+from quire.log.ledgers import LOG_KEY, LogLedgers
+from quire.log.staging import STAGED_KEY, StagedBy, stage
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Delete, Op, Put
 from quire.wire.batch import encode_batch
@@ -130,26 +130,28 @@ def test_a_page_that_a_list_comes_to_name_while_it_is_collected_is_there(tmp_pat
     in_world(tmp_path, work, store)
 
 
+async def begin_to_cut(at: World, name: str, *, deleted: bool = False) -> None:
+    """A log of six ledgers after the first swap of a truncation before offset 17, or of a deletion; its client died."""
+    log = await at.made(name)
+    async with await log.open_writer() as writer:
+        for part in range(6):
+            await writer.append_many(numbers(part * 5, part * 5 + 5))
+            await writer.roll()
+    heads = LogHeads(at.store)
+    log_id = await heads.find(name)
+    assert log_id is not None
+    found = await heads.read(log_id)
+    assert found is not None
+    head, version = found
+    await heads.write(head.with_deletion(0) if deleted else head.with_truncation(17, 30, 0), version)
+
+
 def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         clock = LaterClock()
         at.client.clock = clock
-        heads = LogHeads(at.store)
-        for name in ("cut", "gone"):
-            log = await at.made(name)
-            async with await log.open_writer() as writer:
-                for part in range(6):
-                    await writer.append_many(numbers(part * 5, part * 5 + 5))
-                    await writer.roll()
-            log_id = await heads.find(name)
-            assert log_id is not None
-            found = await heads.read(log_id)
-            assert found is not None
-            head, version = found
-            # The first swap of a truncation, or of a deletion; then its client dies.
-            await heads.write(
-                head.with_truncation(17, 30, 0) if name == "cut" else head.with_deletion(0), version
-            )
+        await begin_to_cut(at, "cut")
+        await begin_to_cut(at, "gone", deleted=True)
         kept = [item.ledger_id for item in (await at.log("cut").describe()).items]
         assert len(await at.ledgers()) > len(kept)
         collector = LogCollector(at.client, grace_ms=3_600_000)
@@ -161,6 +163,29 @@ def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Pat
         assert await values(at.log("cut")) == numbers(17, 30)
         assert await at.client.logs() == ["cut"]
         assert (await collector.collect()).suspected == 0
+
+    in_world(tmp_path, work)
+
+
+def test_damaged_records_of_one_log_stop_the_collection_of_no_other(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        for name in ("a", "b"):
+            await begin_to_cut(at, name)
+        damaged, whole = await LogHeads(at.store).log_ids()
+        [(key, page), *_] = await at.store.list(f"log-pages/{damaged.hex()}/")
+        await at.store.put(key, b"\xff", page.version)
+        # And the record of a ledger says unreadably whose it is.
+        custom = {LOG_KEY: whole.hex().encode(), STAGED_KEY: b'{"batch": 1e999}'}
+        async with await at.client.create_ledger(custom=custom):
+            pass
+        collector = LogCollector(at.client, grace_ms=3_600_000)
+        await collector.collect()
+        clock.later_ms = 3_600_000
+        done = await collector.collect()
+        assert [whole.hex() in intent for intent in done.intents] == [True]
+        assert len(done.ledgers) == 1
 
     in_world(tmp_path, work)
 
