@@ -68,7 +68,7 @@ class RecordBatch:
         if headers and self.headers is None:
             self.headers = [None] * count
         if self.headers is not None:
-            self.headers.append(headers)
+            self.headers.append(own_headers(headers))
         if key is not None and self.keys is None:
             self.keys = [None] * count
         if self.keys is not None:
@@ -428,6 +428,11 @@ def fail(claims: list[Claim], error: QuireError, *, begun: QuireError | None = N
                 many.future.set_exception(begun if partly and begun else error)
         elif not claim.done():
             claim.set_exception(error)
+
+
+def own_headers(headers: Headers | None) -> Headers | None:
+    """A record's headers as no caller can change them any more."""
+    return tuple((name, data) for name, data in headers) if headers else None
 
 
 def record_size(value: object, key: object, headers: object, timestamp_ms: object) -> int:

@@ -36,6 +36,7 @@ from quire.log.batching import (
     RecordQueue,
     SentBatches,
     fail_waiters,
+    own_headers,
 )
 from quire.log.config import LogConfig
 from quire.log.leader import LogLeader
@@ -198,9 +199,12 @@ class LogWriter:
             MisuseError: columns of unlike length, or a record larger than an entry.
             NotLeaderError, NotWritingError, OutcomeUnknownError: as `append`.
         """
-        values = list(values)  # the caller's own may change while this waits for room
+        # The caller's own may change while this waits for room.
+        values, keys = list(values), None if keys is None else list(keys)
+        timestamps_ms = None if timestamps_ms is None else list(timestamps_ms)
         queue = self._queue
         sizes = queue.sizes(values, keys, headers, timestamps_ms)
+        headers = None if headers is None else [own_headers(each) for each in headers]
         if not values:
             return range(0)
         if self._room or self._queue.bytes + self._sent.bytes >= self._window:

@@ -95,6 +95,28 @@ def test_a_full_window_says_so_and_lets_in_again(tmp_path: Path) -> None:
     in_world(tmp_path, work)
 
 
+def test_a_record_is_stored_as_it_was_when_it_was_appended(tmp_path: Path) -> None:
+    """A caller uses its lists again: for the next record, and while it waits for room."""
+
+    async def work(at: World) -> None:
+        log = await at.made(config=LogConfig(window_bytes_max=1000))
+        async with await log.open_writer() as writer:
+            headers, keys, times = [("n", b"1")], [b"k"], [7]
+            writer.append_nowait(b"a", None, headers)
+            headers[0] = ("n", b"2")
+            writer.append_nowait(bytes(2000), None, headers)
+            waiting = asyncio.ensure_future(
+                writer.append_many([b"c"], keys=keys, headers=[headers], timestamps_ms=times)
+            )
+            await asyncio.sleep(0)
+            headers[0], keys[0], times[0] = ("n", b"3"), b"another", 8
+            await waiting
+        found = [(one.headers, one.key) async for one in log.read()]
+        assert found == [((("n", b"1"),), None), ((("n", b"2"),), None), ((("n", b"2"),), b"k")]
+
+    in_world(tmp_path, work)
+
+
 @pytest.mark.parametrize(
     ("record", "text"),
     [
