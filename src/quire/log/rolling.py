@@ -19,7 +19,7 @@ from quire.log.config import LogConfig
 from quire.log.leader import LogLeader
 
 ROLL_RETRY_MS: Final = 10_000
-"""After a roll for which no ledger could be created, the size of the current one is no reason for so long."""
+"""After a roll for which no ledger could be created, size and age of the current one are no reason for so long."""
 log = logging.getLogger(__name__)
 
 
@@ -90,13 +90,17 @@ class Rolling:
 
     def served(self) -> None:
         """A ledger takes records from now on: its age counts."""
+        self._look_in(self._roll_ms)
+
+    def _look_in(self, ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if self._stopped else self._loop.call_later(self._roll_ms / 1000, self._by_time)
+        self._timer = None if self._stopped else self._loop.call_later(ms / 1000, self._by_time)
 
     def _by_time(self) -> None:
         target = self._target()
         if target is not None and target.sent and self._leader.may_roll:
+            self._look_in(min(ROLL_RETRY_MS, self._roll_ms))  # unless another ledger is served by then
             self._leader.roll()
         else:
             self.served()

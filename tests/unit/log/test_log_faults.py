@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.server import BookieServer
 from quire.core.errors import (
     CorruptMetadataError,
     MetadataUnknownError,
@@ -26,6 +27,7 @@ from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import Delete, Op, StoreBusyError
 from support.log_cluster import FAST, World, in_world, numbers, values
+from support.waiting import until_async
 
 
 class ForgetfulStore(MemoryStore):
@@ -170,6 +172,23 @@ def test_a_log_that_wants_all_its_bookies_there(tmp_path: Path) -> None:
         assert await values(log) == numbers(0, 41)
         with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
             await log.open_writer()
+
+    in_world(tmp_path, work)
+
+
+def test_a_roll_by_time_that_found_too_few_bookies_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(config=replace(FAST, roll_ms=20), min_present=3)
+        async with await log.open_writer() as writer:
+            await at.bookies[0].stop()
+            first = writer.ledger_id
+            await writer.append(b"0")
+            await until_async(lambda: "no new ledger could be created" in caplog.text, "a roll that failed")
+            at.bookies[0] = BookieServer(at.bookies[0].config, at.store)
+            await at.bookies[0].start()
+            await until_async(lambda: writer.ledger_id not in {first, None}, "the next roll", seconds=10)
 
     in_world(tmp_path, work)
 
