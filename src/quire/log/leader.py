@@ -118,6 +118,7 @@ class LogLeader:
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
+        self._adopts_later = False
         self._guarantee: GuaranteeWait | None = None
         self._patience = Patience(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
@@ -302,9 +303,10 @@ class LogLeader:
         try:
             summary = await self._guaranteed(f"ledger {ledger_id}", recover)
         except QuireError as error:
-            self._cause = error
             gone = isinstance(error, NoSuchLedgerError)
             self._machine.recovery_failed(ledger_id, gone=gone, detail=error.message)
+            if self._machine.ended is not None:
+                self._cause = error
         else:
             self._machine.recovered(ledger_id, summary)
 
@@ -409,16 +411,19 @@ class LogLeader:
 
     def _rolled(self, effect: e.Rolled) -> None:
         self._sender_of().rolled(done=effect.done)
+        self._cause = None
         if not self._machine.adoptions_wait:
             return
         if effect.done:
             self._adopt()
-        else:
+        elif not self._adopts_later:
+            self._adopts_later = True
             self._start(self._adopt_later())
 
     async def _adopt_later(self) -> None:
         """No ledger could be made: what was adopted waits, as appends go on in the current one."""
         await asyncio.sleep(ADOPT_RETRY_MS / 1000)
+        self._adopts_later = False
         self._adopt()
 
     async def _close_ledger(self, ledger_id: LedgerId) -> None:

@@ -14,6 +14,7 @@ from quire.core.errors import (
     MetadataUnknownError,
     MisuseError,
     NoSuchLogError,
+    NotEnoughBookiesError,
     StagedLedgerGoneError,
     TransactionResetError,
 )
@@ -29,6 +30,7 @@ from quire.metadata.memory import MemoryStore
 from quire.wire.batch import encode_batch
 from quire.wire.log_records import encode_head, parse_head
 from support.log_cluster import World, in_world, numbers, values
+from support.waiting import until_async
 
 BY = StagedBy("query-1", 0, partition=0, attempt=0, host="here")
 
@@ -138,6 +140,25 @@ def test_appends_and_adoptions_under_way_together_lose_nothing(tmp_path: Path) -
         assert [each for each in found if each and each[:1] == b"w"] == [b"w%d" % n for n in range(60)]
         assert [each for each in found if each and each[:1] == b"s"] == [b"s%d" % (n // 2) for n in range(12)]
         assert [record.offset async for record in log.read()] == list(range(72))
+
+    in_world(tmp_path, work)
+
+
+def test_a_leader_that_finds_too_few_bookies_has_one_task_that_waits_to_adopt(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(min_present=3)
+        async with await log.open_writer() as writer:
+            await writer.append(b"0")
+            await at.bookies[0].stop()
+            item = await staged(at, [b"1"])
+            assert (await committed(at, item, query_id="q")).unplaced == ("orders",)
+            tasks = writer._leader._tasks
+            await until_async(lambda: not writer._leader.rolling and len(tasks) == 2, "the first roll's end")
+            for _ in range(3):
+                with pytest.raises(NotEnoughBookiesError):
+                    await writer.roll()
+            await asyncio.sleep(0)
+            assert len(tasks) == 2  # the other one watches the list
 
     in_world(tmp_path, work)
 

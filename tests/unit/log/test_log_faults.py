@@ -18,6 +18,7 @@ from quire.core.errors import (
     MetadataUnknownError,
     NotEnoughBookiesError,
     NotLeaderError,
+    NotWritingError,
     QuireError,
 )
 from quire.core.log_list import ItemState, LogHead
@@ -168,8 +169,10 @@ def test_a_log_that_wants_all_its_bookies_there(tmp_path: Path) -> None:
         with pytest.raises(NotEnoughBookiesError):
             await writer.roll()
         assert await writer.append(b"40") == 40
-        await writer.close()
-        assert await values(log) == numbers(0, 41)
+        await writer.abandon()
+        with pytest.raises(NotWritingError, match="abandoned"):
+            await writer.append(b"41")
+        assert [record.value async for record in log.read(recover=True)] == numbers(0, 41)
         with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
             await log.open_writer()
 
