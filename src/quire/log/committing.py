@@ -67,7 +67,7 @@ class Committed:
 
     Attributes:
         already: it was in the log before: nothing was done.
-        unplaced: logs whose leader has not given the batch its offsets yet.
+        unplaced: logs whose leader has not given the batch its offsets yet, as far as is known.
         by_number: logs whose mark could be compared by its number alone: an older program wrote it, or the checkpoint
             has no file of its batch.
     """
@@ -132,7 +132,7 @@ class LogCommitter:
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
             MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the
-                logs: commit it again, under the same number.
+                logs: commit it again, under the same number. Never once it is known to be in.
         """
         self._machine.start()
         await self._run()
@@ -237,19 +237,19 @@ class LogCommitter:
     async def _carry_out_truncations(self) -> None:
         """The ledgers that an overwrite took out of the list go; if not now, then with the next truncation."""
         for part in self._batch.parts:
-            found = await self._heads.read(part.log_id)
-            if found is not None and found[0].intents:
-                with contextlib.suppress(QuireError):
+            with contextlib.suppress(QuireError):
+                found = await self._heads.read(part.log_id)
+                if found is not None and found[0].intents:
                     trimmer = LogTrimmer(found[0], self._heads, self._ledgers, self._config)
                     await trimmer.run(TrimMachine(-1))
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
     async def _placed(self, within_ms: int) -> tuple[str, ...]:
-        """The logs whose leader has not placed the batch yet when the time is over."""
+        """The logs whose leader has not placed the batch yet when the time is over, or of which that is unknown."""
         unplaced = []
         for name, part in zip(self._names, self._batch.parts, strict=True):
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, QuireError):  # the batch is in the log
                 async with asyncio.timeout(within_ms / 1000 if within_ms else None):
                     if await self._wait_until_placed(part.log_id, part.items, wait=bool(within_ms)):
                         continue

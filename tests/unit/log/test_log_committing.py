@@ -27,6 +27,7 @@ from quire.log.cursors import CursorHoldsError, CursorUse, LogCursors
 from quire.log.heads import LogHeads
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.metadata.memory import MemoryStore
+from quire.metadata.store import StoreAwayError
 from quire.wire.batch import encode_batch
 from quire.wire.log_records import encode_head, parse_head
 from support.log_cluster import World, in_world, numbers, values
@@ -321,6 +322,44 @@ def test_a_lost_answer_is_settled_by_reading(tmp_path: Path, lose: str, query: s
         assert await values(log) == numbers(0, 5)
         assert await discard(at.client, await log_id_of(at), [item.ledger_id]) == [item.ledger_id]
         assert await values(log) == numbers(0, 5)
+
+    in_world(tmp_path, work, store)
+
+
+class GoneStore(MemoryStore):
+    """A store that responds to no question about a log once the list of one has changed as a batch wants it."""
+
+    gone: bool | None = None
+
+    async def multi(self, ops: Any) -> Any:
+        done = await super().multi(ops)
+        if self.gone is False and any(op.key.startswith("logs/") for op in ops):
+            self.gone = True
+        return done
+
+    async def get(self, key: str) -> Any:
+        if self.gone:
+            raise StoreAwayError("the store is away")
+        return await super().get(key)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
+    tmp_path: Path, truncate: bool
+) -> None:
+    store = GoneStore()
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        await committed(at, await staged(at, [b"0"]))
+        item = await staged(at, [b"1"])
+        batch = CommitBatch((Part(await log_id_of(at), (item,)),), truncate=truncate)
+        committer = LogCommitter(at.client, ["orders"], batch, config=LogConfig(metadata_attempts_max=1))
+        store.gone = False
+        done = await committer.commit()
+        store.gone = None
+        assert (done.already, done.unplaced) == (False, ("orders",))
+        assert await values(log) == ([b"1"] if truncate else numbers(0, 2))
 
     in_world(tmp_path, work, store)
 
