@@ -19,6 +19,7 @@ from quire.core.errors import (
     MisuseError,
     NoSuchLedgerError,
     NoSuchLogError,
+    OutcomeUnknownError,
     QuireError,
     RecoveryInconclusiveError,
     StagedLedgerGoneError,
@@ -131,11 +132,18 @@ class LogCommitter:
             DamagedMarkError: what the log has of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
-            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the
-                logs: commit it again, under the same number. Never once it is known to be in.
+            MetadataUnknownError: the store was away for too long. The batch may or may not be in the logs: commit it
+                again, under the same number. Never once it is known to be in.
+            StoreAwayError, …: it was away before the logs were changed: the batch is not in.
         """
         self._machine.start()
-        await self._run()
+        try:
+            await self._run()
+        except QuireError as error:
+            if not self._machine.may_be_in or isinstance(error, OutcomeUnknownError):
+                raise
+            msg = f"this batch may or may not be in log {', '.join(map(repr, self._names))} ({error.message})"
+            raise MetadataUnknownError(msg, **error.ids) from error
         ended = self._machine.ended
         assert ended is not None
         self._judge(ended)

@@ -330,11 +330,14 @@ class GoneStore(MemoryStore):
     """A store that responds to no question about a log once the list of one has changed as a batch wants it."""
 
     gone: bool | None = None
+    says_so = True
 
     async def multi(self, ops: Any) -> Any:
         done = await super().multi(ops)
         if self.gone is False and any(op.key.startswith("logs/") for op in ops):
             self.gone = True
+            if not self.says_so:
+                raise MetadataUnknownError("lost")
         return done
 
     async def get(self, key: str) -> Any:
@@ -360,6 +363,25 @@ def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
         store.gone = None
         assert (done.already, done.unplaced) == (False, ("orders",))
         assert await values(log) == ([b"1"] if truncate else numbers(0, 2))
+
+    in_world(tmp_path, work, store)
+
+
+def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_away(tmp_path: Path) -> None:
+    store = GoneStore()
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        batch = CommitBatch((Part(await log_id_of(at), (await staged(at, [b"0"]),)),))
+        config = LogConfig(metadata_attempts_max=1)
+        store.gone, store.says_so = False, False
+        with pytest.raises(MetadataUnknownError, match="may or may not be in log 'orders'"):
+            await LogCommitter(at.client, ["orders"], batch, config=config).commit()
+        # Before it was asked for the swap, it is not.
+        with pytest.raises(StoreAwayError):
+            await LogCommitter(at.client, ["orders"], batch, config=config).commit()
+        store.gone = None
+        assert await values(log) == [b"0"]
 
     in_world(tmp_path, work, store)
 
