@@ -12,10 +12,13 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+from quire.core.errors import QuireError
 from quire.metadata.election import Election
 from quire.metadata.store import MetadataStore
 
 _LOG: Final = logging.getLogger(__name__)
+_AGAIN_MS: Final = 1000
+"""So long after a store did not respond a writer tries again to stand in its election."""
 
 
 def election_of(log_id: bytes) -> str:
@@ -85,11 +88,25 @@ class CandidateStanding:
     async def begin(self) -> None:
         """Stand; with `wait`, until this writer should lead."""
         if self._shown is not None:
-            self._campaigns.append(asyncio.ensure_future(self._shown.campaign()))
+            self._campaigns.append(asyncio.ensure_future(self._stand(self._shown)))
         if self._wait:
             await self._candidacy.campaign()
-        else:
-            self._campaigns.append(asyncio.ensure_future(self._candidacy.campaign()))
+        self._campaigns.append(asyncio.ensure_future(self._stand(self._candidacy, stands=self._wait)))
+
+    async def _stand(self, candidacy: Candidacy, *, stands: bool = False) -> None:
+        """Stand until the end: in the store's election also when a session of the store is over."""
+        while True:
+            try:
+                if not stands:
+                    await candidacy.campaign()
+                if not isinstance(candidacy, Election):
+                    return
+                await candidacy.lost()
+            except QuireError as error:
+                if not (error.retriable and isinstance(candidacy, Election)):
+                    raise
+                await asyncio.sleep(_AGAIN_MS / 1000)
+            stands = False
 
     async def may_retry(self) -> bool:
         """Ask the elector again after a lost duel: whether to try once more. Who waits for the lead waits again.

@@ -93,6 +93,11 @@ class Election:
         """Whether this candidate led at the last notification. That may have ended since: advice."""
         return self._led and self._place is not None and not self._place.lost.is_set()
 
+    async def lost(self) -> None:
+        """Wait until this candidate stands no more, since its session was lost; `campaign` has it stand again."""
+        if self._place is not None:
+            await self._place.lost.wait()
+
     async def leader(self) -> str | None:
         """The candidate that leads; None without candidates."""
         first = await self._candidates(limit=1)

@@ -15,6 +15,7 @@ from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.writer import LogWriter
 from quire.metadata.election import Election
+from quire.metadata.memory import MemoryStore
 from support.electors import Answering
 from support.log_cluster import FAST, World, in_world, values
 from support.waiting import until_async
@@ -114,6 +115,30 @@ def test_beside_another_elector_a_writer_is_seen_in_the_stores_election(tmp_path
         assert await empty(at, log_id)
 
     in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("elector", [None, Answering("me")])
+def test_a_writer_whose_session_in_the_store_was_lost_is_seen_there_again(
+    tmp_path: Path, elector: Elector | None, wait: bool
+) -> None:
+    """It leads on: who looks for a living leader must find it, and a command asks before it ends it."""
+    store = MemoryStore()
+
+    async def work(at: World) -> None:
+        await at.made()
+        log = at.client.log("orders", config=FAST, elector=elector)
+        log_id = (await log.identify()).log_id
+        async with await log.open_writer(wait_for_leadership=wait) as writer:
+            for number in range(2):
+                await until_async(lambda: seen(at, log_id), "the writer among the store's candidates")
+                store.lose_session()
+                assert await empty(at, log_id)
+                assert await writer.append(b"it leads on") == number
+            await until_async(lambda: seen(at, log_id), "the writer among the store's candidates", seconds=5)
+        assert await empty(at, log_id)
+
+    in_world(tmp_path, work, store)
 
 
 async def seen(at: World, log_id: bytes) -> bool:
