@@ -21,6 +21,8 @@ RECORD_OVERHEAD: Final = 32
 """What a record counts against the windows besides its bytes."""
 _ENTRY_ROOM: Final = 4096
 """What an entry needs besides the values: header and tables of a batch of one."""
+_HEADER_OVERHEAD: Final = 9
+"""What a header counts besides its name and value, in the codec that needs most for it."""
 _U16: Final = 2**16
 
 
@@ -474,7 +476,7 @@ def _headers_size(headers: object) -> int:
             raise _unfit(
                 f"a header's name is shorter than {_U16} bytes, its value bytes or None: {name[:40]!r}"
             )
-        size += 6 + len(encoded) + len(data or b"")
+        size += _HEADER_OVERHEAD + len(encoded) + len(data or b"")
     return size
 
 

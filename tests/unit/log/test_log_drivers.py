@@ -7,9 +7,11 @@ import contextlib
 import gc
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from quire.client.writer import LedgerWriter
 from quire.core.errors import (
     AlreadyExistsError,
     MisuseError,
@@ -24,8 +26,10 @@ from quire.core.errors import (
 )
 from quire.core.ledger_metadata import LedgerState
 from quire.core.log_list import ItemState, LogItem
+from quire.log.batching import LedgerTarget, RecordQueue
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
+from quire.wire.batch_format import Codec
 from support.log_cluster import World, in_world, numbers, take, values
 from support.waiting import until_async
 
@@ -115,6 +119,15 @@ def test_a_record_is_stored_as_it_was_when_it_was_appended(tmp_path: Path) -> No
         assert found == [((("n", b"1"),), None), ((("n", b"2"),), None), ((("n", b"2"),), b"k")]
 
     in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("codec", [None, Codec.ARROW])
+def test_a_batch_of_many_headers_is_no_larger_than_an_entry(codec: Codec | None) -> None:
+    queue, headers = RecordQueue("orders", LogConfig(), 70_000), [("", None)] * 100
+    while len(queue.waiting) < 2:
+        queue.add(b"v", None, headers, 1, queue.size(b"v", None, headers, 1))
+    target = LedgerTarget(cast("LedgerWriter", None), 0, 1)
+    assert len(queue.waiting[0].encode(target, codec, None)) <= 70_000
 
 
 @pytest.mark.parametrize(
