@@ -201,7 +201,7 @@ def _parquet(file: Path) -> Iterator[GivenRecord]:
             columns = [name for name in _COLUMNS if name in names]
             for batch in source.iter_batches(_rows_at_once(source.metadata), columns=columns):
                 yield from _rows(batch)
-    except (pa.ArrowException, TypeError, KeyError) as error:
+    except (pa.ArrowException, TypeError, KeyError, ValueError) as error:
         raise BadInputError(
             f"{file} holds no records that can be appended: {error}", path=str(file)
         ) from error
@@ -239,9 +239,17 @@ def _rows(batch: Any) -> Iterator[GivenRecord]:
         strict=True,
     )
     for value, key, time_ms, headers in rows:
-        named = tuple((header["key"], _bytes(header["value"])) for header in headers or ())
+        named = tuple((_text(header["key"]), _bytes(header["value"])) for header in headers or ())
         yield GivenRecord(value, key, named, time_ms)
 
 
+def _text(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header is text, not {name!r}")
+    return name
+
+
 def _bytes(value: Any) -> bytes | None:
+    if not isinstance(value, str | bytes | None):
+        raise TypeError(f"the value of a header is binary or text, not {value!r}")
     return value.encode() if isinstance(value, str) else value

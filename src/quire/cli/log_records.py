@@ -216,7 +216,7 @@ def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenReco
     ):
         try:
             yield _of_facts(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             text = (
                 f"Line {number} of {name} is no record ({error}): give an object with `value` (null: a tombstone) or "
                 "`value_base64`, and what there is of `key`, `key_base64`, `headers` and `timestamp_ms`."

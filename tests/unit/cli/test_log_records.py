@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +21,11 @@ from typer.testing import CliRunner, Result
 
 import quire
 from quire.cli.local_cluster import LocalCluster
+from quire.cli.log_files import FileForm, read_files
 from quire.cli.log_records import Form, print_records, read_json, read_log_records, read_marked
 from quire.cli.main import app
 from quire.cli.output import Output
-from quire.cli.records import BadInputError, GivenRecord
+from quire.cli.records import BadInputError, GivenRecord, size_of
 from quire.core.ids import LedgerId
 from quire.log.records import Record
 from support.rounds import FULL, keep_figures, rounds
@@ -95,6 +98,7 @@ def test_each_form_that_has_everything_comes_back(records: list[GivenRecord]) ->
         b'{"value": "x", "headers": 7}',
         b'{"value": "x", "headers": [{"name": "\\ud800"}]}',
         b'{"value": "x", "timestamp_ms": 1.5}',
+        b"[" * 100_000,
     ],
 )
 def test_a_json_line_that_is_no_record_is_named(line: bytes) -> None:
@@ -110,6 +114,16 @@ def test_a_marked_record_that_is_damaged_is_named(body: bytes) -> None:
     data = b"\0\0\0\x01x" + (len(body) | 1 << 31).to_bytes(4, "big") + body
     with pytest.raises(BadInputError, match="Record 2 of input is damaged"):
         list(read_marked(io.BytesIO(data), "input", MIB))
+
+
+@pytest.mark.parametrize("header", [(None, b"v"), (b"h", 5), (b"\xff", b"v")])
+def test_a_parquet_file_whose_headers_are_none_is_named(tmp_path: Path, header: tuple) -> None:
+    name, value = pa.array([header[0]], pa.binary()), pa.array([header[1]])
+    text = pa.Array.from_buffers(pa.string(), 1, name.buffers())
+    headers = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([text, value], ["key", "value"]))
+    pq.write_table(pa.table({"value": [b"x"], "headers": headers}), tmp_path / "some.parquet")
+    with pytest.raises(BadInputError, match="holds no records that can be appended"):
+        list(map(size_of, read_files({tmp_path / "some.parquet": FileForm.PARQUET})))
 
 
 def test_two_forms_at_once_are_refused(tmp_path: Path) -> None:
