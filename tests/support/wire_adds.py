@@ -96,9 +96,9 @@ class WireAdds:
         )  # fmt: skip
         return head + body
 
-    async def read(self, entry_id: int) -> bytes:
+    async def read(self, entry_id: int, *, fencing: bool = False) -> bytes:
         """An entry as the bookie gives it."""
-        self.writer.write(self.read_request(entry_id))
+        self.writer.write(self.read_request(entry_id, fencing=fencing))
         if self.protocol == "v2":
             said = v2.decode_answer(await self._next())
             assert isinstance(said, v2.ReadAnswer)

@@ -265,9 +265,12 @@ class BookKeeperConnection(ClientConnection):
 
     def _fence_v2(self, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
         asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
-        answer_to = self.unless_congested(
-            partial(self._fence_v2, request), lambda answer: self._read_v2(request, answer)
-        )
+
+        def fenced(answer: Answer) -> None:
+            self._read_v2(request, answer)
+            self._lookup.clear()
+
+        answer_to = self.unless_congested(partial(self._fence_v2, request), fenced)
         then = self._ledgers.introductions.without_deleted(request.ledger_id, answer_to, self)
         self._ledgers.fence_then(asked, then, self)
 

@@ -141,6 +141,7 @@ class V3Requests:
         entry: Buffer = b""
         if answer is Answer.OK:
             answer, entry, _ = self._lookup.entry(request.readRequest.ledgerId, request.readRequest.entryId)
+            self._lookup.clear()
         if answer is Answer.OK:
             self._answer(request, 0, body=bytes(entry))
         else:

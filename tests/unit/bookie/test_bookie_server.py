@@ -29,7 +29,8 @@ from quire.wire.entry import EntryDigest, master_key
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
 from quire.wire.run import checksum, encode_run
-from support.records import create_records, put_record
+from support.records import create_records, put_record, record_of
+from support.wire_adds import WireAdds
 
 SMALL = StorageConfig(segment_bytes=1024 * 1024)
 
@@ -185,6 +186,22 @@ def test_a_fencing_read_of_an_unknown_ledger_fences_it(tmp_path: Path) -> None:
         assert reply.answer is Answer.OK
         assert (reply.runs, reply.vouched_through) == ([], 0)
         assert await at.add(who, [0]) is Answer.FENCED
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_what_a_fencing_read_did_not_find_is_found_once_it_is_stored(protocol: str, tmp_path: Path) -> None:
+    """A recovery found nothing, another one stored the entry over its own connection, and it was acknowledged."""
+
+    async def work(at: World) -> None:
+        await put_record(at.store, record_of(100, [at.bookie], password=b"pw"))
+        port = at.server.address[1]
+        async with WireAdds(port, protocol, 100) as one, WireAdds(port, protocol, 100) as other:
+            assert await one.read(0, fencing=True) == b""
+            other.writer.write(other.frame(0, 300, recovery=True))
+            assert await other.answer() == (Answer.OK, 0)
+            assert await one.read(0)
 
     in_world(tmp_path, work)
 
