@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -11,6 +12,7 @@ from quire.net.bookkeeper_codec import BookKeeperCodec
 from quire.net.channel import Channel
 from quire.net.channel_codec import AnswerSink, ChannelContext
 from quire.net.opening import WANTS_A_NAME
+from quire.net.paced_queue import PacedQueue
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
 from quire.wire import bookkeeper, v2, v3
@@ -50,6 +52,8 @@ class V2Codec(BookKeeperCodec):
         self._make_beside = beside
         self._beside: Channel | None = None
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
+        # By ledger, and whether they fence: reads that are under way, and those of entries that are not answered.
+        self._reads: Counter[tuple[int, bool]] = Counter()
         self._next_batch = 1
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -94,8 +98,13 @@ class V2Codec(BookKeeperCodec):
         return v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key)
 
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        fences = isinstance(request, ReadLac) and request.fence
-        if fences or isinstance(request, AddRun | ReadRange):
+        if isinstance(request, AddRun):
+            return super().send(request, sink, tag, deadline)
+        asked: object = request
+        # Responses to reads do not say whether they fenced: those that do and those that do not would be confused.
+        if (isinstance(asked, ReadRange) or (isinstance(asked, ReadLac) and asked.fence)) and not self._reads[
+            asked.ledger.ledger_id, not asked.fence
+        ]:
             return super().send(request, sink, tag, deadline)
         if self._beside is None or self._beside.closed:
             self._beside = self._make_beside()
@@ -111,6 +120,23 @@ class V2Codec(BookKeeperCodec):
     def _expect(self, asked: PendingRequest, op: int, ledger_id: int, number: int) -> None:
         self._expected.setdefault((op, ledger_id, number), []).append(asked)
         asked.expected += 1
+        if op == v2.Op.READ:
+            self._reads[_kind_of(asked)] += 1
+
+    def begin(self, asked: PendingRequest, queue: PacedQueue | None = None) -> None:
+        if not isinstance(asked, RunAsked):
+            self._reads[_kind_of(asked)] += 1
+        super().begin(asked, queue)
+
+    def finished(self, asked: PendingRequest) -> None:
+        if not isinstance(asked, RunAsked):
+            self._over(_kind_of(asked))
+        super().finished(asked)
+
+    def _over(self, kind: tuple[int, bool]) -> None:
+        self._reads[kind] -= 1
+        if self._reads[kind] <= 0:
+            del self._reads[kind]
 
     # --- the connection beside -----------------------------------------------------------------------------------
 
@@ -158,6 +184,8 @@ class V2Codec(BookKeeperCodec):
             return
         answer = v2.decode_answer(memoryview(data)[at : at + 4 + size])
         if isinstance(answer, v2.ReadAnswer):
+            fenced = (answer.ledger_id, True)
+            self._over(fenced if fenced in self._reads else (answer.ledger_id, False))
             asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
             said = bookkeeper.v2_answer(answer.code)
             if asked is not None and self.item_answered(asked, answer.entry_id, said):
@@ -197,3 +225,8 @@ class V2Codec(BookKeeperCodec):
             asked = waiting.pop(0)
         asked.expected -= 1
         return asked
+
+
+def _kind_of(asked: PendingRequest) -> tuple[int, bool]:
+    request: Any = asked.request  # of a range, or of a LAC
+    return asked.ledger_id, bool(request.fence)

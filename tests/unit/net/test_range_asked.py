@@ -1,8 +1,10 @@
-"""Ranges over V2 and V3: an entry that comes with "no such entry" is one if its digest and its ids say so."""
+"""Ranges over V2 and V3: which response is a request's, and when one with "no such entry" is an entry all the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,12 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType
 from quire.net.bookkeeper_asked import PendingRequest, RangeAsked
+from quire.net.channel import Channel
+from quire.net.channel_codec import ChannelContext
+from quire.net.receive_memory import ReceiveBudget, Scratch
+from quire.net.v2_codec import V2Codec
+from quire.net.v3_codec import V3Codec
+from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.requests import ReadRange
 from quire.wire.responses import ReadReply
@@ -78,3 +86,79 @@ def test_what_proves_nothing_stays_a_negative(digest_type: DigestType, body: byt
         assert not reply.runs
         assert reply.answer is Answer.OK
         assert (reply.vouched_through, reply.unknown) == (7, [])
+
+
+class Line:
+    """A transport that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.sent += b"".join(parts)
+
+
+class NoBatches:
+    """A bookie before 4.17."""
+
+    def usable(self) -> bool:
+        return False
+
+    def lost(self) -> None:
+        pass
+
+
+class Asker:
+    """One who asks for entry 7 of ledger 5."""
+
+    def __init__(self, channel: Channel, *, fence: bool) -> None:
+        self.replies: list[ReadReply] = []
+        ledger = LedgerAccess(LedgerId(5), master_key(PASSWORD), 0, EntryDigest(DigestType.CRC32C, PASSWORD))
+        channel.send(ReadRange(ledger, 7, 7, 1000, fence=fence), self, None, deadline=1e9)
+
+    def answered(self, tag: object, response: ReadReply) -> None:
+        self.replies.append(response)
+
+
+@pytest.mark.parametrize("fences_first", [False, True])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
+    fences_first: bool, given_up: bool
+) -> None:
+    """In V2 they look alike: an entry that is denied before the fence may be acknowledged before it."""
+
+    async def work() -> None:
+        context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
+        channels: list[Channel] = []
+
+        def connected(codec: Any) -> Channel:
+            channel = Channel("b1", context, codec, lambda *_: None)  # type: ignore[arg-type]
+            channels.append(channel)
+            channel.connection_made(Line())  # type: ignore[arg-type]
+            return channel
+
+        channel = connected(V2Codec(context, lambda: connected(V3Codec(context)), NoBatches()))
+        first = Asker(channel, fence=fences_first)
+        if given_up:
+            channel.drop(first)
+        second = Asker(channel, fence=not fences_first)
+        denied = b"".join(v2.encode_read_answer(bookkeeper.v2_code(Answer.NO_ENTRY), 5, 7))
+        channel.frames_received(denied, [0])
+        assert len(first.replies) == (0 if given_up else 1)
+        assert not second.replies
+        # The second one is asked for where each response names its request.
+        [_, beside] = channels
+        asked = v3.decode_request(beside.transport.sent)  # type: ignore[union-attr]
+        assert v3.has_flag(asked.readRequest, v3.FENCE_LEDGER) is not fences_first
+        # Once nothing is under way, both use V2 again.
+        Asker(channel, fence=not fences_first)
+        assert len(channels) == 2
+        assert channel.transport.sent.count(b"\x02\x02") == 2  # type: ignore[union-attr]
+
+    asyncio.run(work())
