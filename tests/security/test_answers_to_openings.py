@@ -24,11 +24,15 @@ def start_tls_answer(status=0):
     return v3.frame_of(v3.response(v3.request(pb.START_TLS, 1).header, status))
 
 
-def nobody_asks_for_a_name():
-    message = v3.response(v3.request(pb.AUTH, 2).header, 0)
+def nobody_asks_for_a_name(operation=pb.AUTH):
+    message = v3.response(v3.request(operation, 2).header, 0)
     message.authResponse.authPluginName = bookkeeper.AUTH_DISABLED
     message.authResponse.payload = b""
     return v3.frame_of(message)
+
+
+STRETCH = nobody_asks_for_a_name() + 3 * nobody_asks_for_a_name(pb.WRITE_LAC)
+"""Frames of one size, which are taken out of a chunk by themselves; one that counts, and some that do not."""
 
 
 async def asked_of(serve, security, protocol="v3"):
@@ -60,7 +64,9 @@ async def frame(reader):
 
 
 @pytest.mark.parametrize(
-    "behind", [nobody_asks_for_a_name(), start_tls_answer(), b"\x00\x00"], ids=["name", "again", "stub"]
+    "behind",
+    [nobody_asks_for_a_name(), STRETCH, start_tls_answer(), b"\x00\x00"],
+    ids=["name", "stretch", "again", "stub"],
 )
 def test_bytes_behind_the_answer_to_start_tls_open_nothing(keys, behind):
     """What somebody between the two puts there is not heard: no request goes out in clear."""

@@ -178,8 +178,8 @@ def test_half_handshakes_end_by_themselves(tmp_path, keys, loop):
 
 @pytest.mark.parametrize(
     "behind",
-    [add_v3(), start_tls(2), b"\x00\x00", b"\x00\x00\x00\x20partly", b"\x16\x03\x01", add_v2()],
-    ids=["add", "again", "stub", "part", "record", "v2"],
+    [add_v3(), 4 * add_v3(), start_tls(2), b"\x00\x00", b"\x00\x00\x00\x20partly", b"\x16\x03\x01", add_v2()],
+    ids=["add", "four adds", "again", "stub", "part", "record", "v2"],
 )
 def test_bytes_behind_start_tls(tmp_path, keys, behind):
     """What somebody between the two puts behind the wish for TLS would count as said by the client."""

@@ -133,6 +133,9 @@ class BookKeeperDoor(_Door):
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
         """Frames of a client that is not through yet; how many were served."""
+        if self._client.upgrading and not self._client.secure:
+            msg = "the client sent an unencrypted request after START_TLS"
+            raise MalformedFrameError(msg)
         for served, at in enumerate(starts):
             if self._over:
                 break

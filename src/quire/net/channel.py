@@ -270,11 +270,6 @@ class Channel(FrameProtocol):
         self._ready = True
         self._send_waiting()
 
-    @property
-    def upgrading(self) -> bool:
-        """Whether the handshake of TLS has begun, or is over."""
-        return self._upgrading is not None
-
     def refuse(self, reason: str) -> None:
         """This bookie does not speak to us, or we not to it."""
         self.was_refused = True

@@ -97,6 +97,11 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         """Bytes that the transport has taken and the system has not: they are gone if this process ends."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
+    @property
+    def upgrading(self) -> bool:
+        """Whether the handshake of TLS has begun, or is over."""
+        return self._upgrading is not None
+
     def enter(self, state: ConnectionState) -> None:
         """Go on to another state, one that may follow."""
         assert state in FOLLOWS[self.state], f"a connection went from {self.state} to {state}"

@@ -88,10 +88,12 @@ class _Opening:
         self.keys = keys
         self._refuse = refuse
         self._sasl: SaslClient | None = None
+        self._is_over = False
         self._timer = asyncio.get_running_loop().call_later(keys.opening_seconds, refuse, _LATE)
 
     def over(self) -> None:
         """The connection is open, or has ended."""
+        self._is_over = True
         self._timer.cancel()
 
     def token(self, challenge: Buffer | None) -> bytes | None:
@@ -173,6 +175,7 @@ class BookKeeperOpening(_Opening):
         self._channel = channel
         self._is_v2 = is_v2
         self._asks_tls = keys.wants_tls
+        self._is_safe = False
         self._txn_id = _FIRST_TXN_ID
         if self._asks_tls:
             message = v3.request(pb.START_TLS, self._txn_id)
@@ -183,6 +186,7 @@ class BookKeeperOpening(_Opening):
 
     def secured(self) -> None:
         """The way is safe, or as safe as it gets."""
+        self._is_safe = True
         if self.keys.has_name:
             self._ask(self.token(None))
         else:
@@ -194,9 +198,10 @@ class BookKeeperOpening(_Opening):
         Raises:
             MalformedFrameError: a frame lies in clear behind the response to START_TLS; nothing is done about it.
         """
-        in_clear = not self._channel.upgrading
         for at in starts:
-            if in_clear and self._channel.upgrading:
+            if self._is_over:
+                return  # before the first request, so that it is no response to one
+            if self._channel.upgrading and not self._is_safe:
                 msg = "unencrypted frames after the response to START_TLS"
                 raise MalformedFrameError(msg)
             frame = memoryview(data)[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]
