@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -82,7 +83,7 @@ class FirstWords:
         self._bookie_id = bookie_id
         self._bytes_max = bytes_max
         self._rules = rules
-        self._waiting: dict[int, list[_Waiting]] = {}
+        self._waiting: dict[int, deque[_Waiting]] = {}
         self._bytes = 0
         self._lacs = 0
         self._away = False
@@ -114,9 +115,9 @@ class FirstWords:
         else:
             asker.first_words += 1
         if waiting is None:
-            waiting = self._waiting[ledger_id] = []
-            self._reads.read(ledger_id, self._decide)
+            waiting = self._waiting[ledger_id] = deque()
         waiting.append(_Waiting(decide, size, asker))
+        self._reads.read(ledger_id, self._decide)
         return True
 
     def keep(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
@@ -175,22 +176,24 @@ class FirstWords:
         return Answer.UNKNOWN
 
     def _decide(self, ledger_id: int, told: Told) -> None:
-        """The record was read, or does not come: decide what waits, in order."""
-        waiting = self._waiting.pop(ledger_id)
+        """The record was read, or does not come: decide what has waited longest; each of them is told so."""
+        waiting = self._waiting[ledger_id]
+        decide, size, asker = waiting.popleft()
+        if not waiting:
+            del self._waiting[ledger_id]
         away = isinstance(told, Exception) and not isinstance(told, NoSuchLedgerError | CorruptMetadataError)
         if away and not self._away:
             log.warning("requests for ledgers that are not known here are refused for now: %s", told)
         self._away = away
         introductions = self._ledgers.introductions
+        self._bytes -= size
+        if asker is None:
+            self._lacs -= 1
+        else:
+            self._release(asker)
         introductions.heard[ledger_id] = self._introduction(told)
         try:
-            for decide, size, asker in waiting:
-                self._bytes -= size
-                if asker is None:
-                    self._lacs -= 1
-                else:
-                    self._release(asker)
-                decide()
+            decide()
         finally:
             del introductions.heard[ledger_id]
         self._ledgers.flush_soon()

@@ -51,6 +51,8 @@ class RecordReads:
     def read(self, ledger_id: int, tell: Tell) -> None:
         """Read a ledger's record, or wait with others for a read that has begun, and call `tell` in a later turn.
 
+        That there is no record is told only by a read that began after this call: it may have been made since.
+
         Args:
             ledger_id: whose.
             tell: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
@@ -60,16 +62,19 @@ class RecordReads:
         if asking is not None:
             asking.append(tell)
             return
-        self._asked[ledger_id] = [tell]
-        loop = asyncio.get_running_loop()
-        self._waiting.append((ledger_id, loop.time() + PATIENCE_SECONDS))
+        self._enqueue(ledger_id, [tell])
         if len(self._readers) < READING_MAX:
-            self._readers.add(loop.create_task(self._work(), name="read ledgers' records"))
+            work = asyncio.get_running_loop().create_task(self._work(), name="read ledgers' records")
+            self._readers.add(work)
 
     def read_anew(self, ledger_id: int, tell: Tell) -> None:
         """The same with a read that begins after this call: one that has begun says nothing of a record made since."""
         again = partial(self.read, tell=tell)
         self.read(ledger_id, (lambda ledger_id, _: again(ledger_id)) if ledger_id in self._asked else tell)
+
+    def _enqueue(self, ledger_id: int, asked: list[Tell]) -> None:
+        self._asked[ledger_id] = asked
+        self._waiting.append((ledger_id, asyncio.get_running_loop().time() + PATIENCE_SECONDS))
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
@@ -86,8 +91,13 @@ class RecordReads:
         try:
             while self._waiting:
                 ledger_id, until = self._waiting.popleft()
+                count = len(self._asked[ledger_id])
                 told = await self._read(ledger_id, until)
-                for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
+                asked = self._asked.pop(ledger_id, [])
+                if isinstance(told, NoSuchLedgerError) and asked[count:]:
+                    self._enqueue(ledger_id, asked[count:])
+                    del asked[count:]
+                for tell in (*self.listeners, *asked):
                     tell(ledger_id, told)
         finally:
             # In the turn that found nothing waiting: the next request must not count on this reader.

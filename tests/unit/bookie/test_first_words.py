@@ -305,6 +305,37 @@ def test_no_more_fences_wait_than_there_is_room_for(tmp_path: Path, monkeypatch:
     in_world(tmp_path, work)
 
 
+class LateStore(MemoryStore):
+    """A store whose answers about records come once a gate is open; what they say is older."""
+
+    gate: asyncio.Event
+
+    async def get(self, key: str) -> Versioned | None:
+        found = await super().get(key)
+        if key.startswith("ledgers/"):
+            await self.gate.wait()
+        return found
+
+
+@pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac"])
+def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: str, tmp_path: Path) -> None:
+    """A stranger's fence of an id that was about to be given stopped the ledger that got it."""
+
+    async def work(at: World) -> None:
+        store: LateStore = await over(at, LateStore(at.store._space))
+        store.gate = asyncio.Event()
+        stranger = asyncio.ensure_future(fence(at, access(NEW, password=b"a stranger's")))
+        await until_async(lambda: at.server.record_reads.reads == 1)
+        who = await create(at)
+        creator = asyncio.ensure_future(speak(at, who, how))
+        await waiting(at, 2)
+        store.gate.set()
+        assert await stranger is Answer.DELETED, "what it asked about was not there when it asked"
+        assert await creator is Answer.OK
+
+    in_world(tmp_path, work)
+
+
 def hostile(first: int, count: int) -> bytes:
     """Fences of ids that do not exist yet, by whoever has no password."""
     key = master_key(b"a stranger's")
