@@ -45,6 +45,7 @@ class RecordReads:
         self._asked: dict[int, list[Tell]] = {}
         self._waiting: deque[tuple[int, float]] = deque()
         self._readers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.listeners: list[Tell] = []
         self.reads = 0
 
@@ -58,6 +59,8 @@ class RecordReads:
             tell: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
                 after `PATIENCE_SECONDS`.
         """
+        if self._is_closed:
+            return
         asking = self._asked.get(ledger_id)
         if asking is not None:
             asking.append(tell)
@@ -81,7 +84,8 @@ class RecordReads:
         return self._records.ledgers.seen(ledger_id)
 
     def close(self) -> None:
-        """The bookie stops: no caller is notified any more."""
+        """The bookie stops: no caller is notified any more, nor is one who asks from now on."""
+        self._is_closed = True
         self._waiting.clear()
         self._asked.clear()
         for reader in list(self._readers):

@@ -336,6 +336,33 @@ def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: 
     in_world(tmp_path, work)
 
 
+def test_a_bookie_that_stops_reads_for_no_request_that_still_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections end last: a read would be under way when it has stopped, and would write to a disk that is closed."""
+
+    async def work(at: World) -> None:
+        store: LateStore = await over(at, LateStore(at.store._space))
+        store.gate = asyncio.Event()
+        server, who = at.server, await create(at)
+        _, writer = await connected(at)
+        drain = server.storage.drain
+
+        async def drained() -> None:
+            writer.write(
+                native.encode_request(Kind.READ_LAC, 1, 0, 0, flags=Flag.FENCE, ledger_id=NEW, key=who.key)
+            )
+            await waiting(at, 1)
+            await drain()
+
+        monkeypatch.setattr(server.storage, "drain", drained)
+        await server.stop()
+        assert not server.record_reads._readers
+        writer.close()
+
+    in_world(tmp_path, work)
+
+
 def hostile(first: int, count: int) -> bytes:
     """Fences of ids that do not exist yet, by whoever has no password."""
     key = master_key(b"a stranger's")
