@@ -120,3 +120,34 @@ def test_old_versions_of_tls_are_not_spoken(tmp_path, keys):
             assert client.bookies._channels._context.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
 
     run("uvloop", work())
+
+
+def test_a_handshake_may_end_in_the_turn_in_which_the_bookie_holds(tmp_path, keys, monkeypatch):
+    """Others send more than the disk takes at that moment; once there is room the client of the handshake is served too."""
+
+    async def work():
+        async with small_cluster(tmp_path, bookies=1, security=keys.of_bookie()) as cluster:
+            [server] = cluster.servers.values()
+            size = server.config.pending_bytes_max + 1
+            loop = asyncio.get_running_loop()
+            start_tls = loop.start_tls
+            ended = asyncio.Event()
+
+            async def started(*arguments, server_side=False, **options):
+                transport = await start_tls(*arguments, server_side=server_side, **options)
+                if server_side:
+                    server.admitted(size)
+                    ended.set()
+                return transport
+
+            monkeypatch.setattr(loop, "start_tls", started)
+            client = await cluster.client(ClientConfig(security=keys.of_client()))
+            async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
+                added = asyncio.create_task(ledger.append(b"entry"))
+                async with asyncio.timeout(20):
+                    await ended.wait()
+                    monkeypatch.undo()
+                    server.settled(size)
+                    assert await added == 0
+
+    run("asyncio", work())

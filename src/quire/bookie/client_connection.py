@@ -284,8 +284,8 @@ class ClientConnection(FrameProtocol, Asker):
         return happened
 
     def hold(self) -> None:
-        """Read no more for now: too much is on its way to the disk."""
-        if self.transport is not None:
+        """Read no more for now: too much is on its way to the disk. A handshake goes on, up to `secured`."""
+        if self.transport is not None and (self.secure or not self.upgrading):
             self.transport.pause_reading()
 
     def release(self) -> None:
