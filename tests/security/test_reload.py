@@ -94,6 +94,27 @@ def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
     assert "the key does not belong to the certificate" in told[0]
 
 
+def test_what_could_not_be_read_is_tried_again_though_no_file_has_changed(tmp_path, caplog):
+    """The new key belonged to root until somebody saw it; or the process had no descriptor left at that moment."""
+    path = tmp_path / "key"
+    path.write_text("old")
+    readable = True
+
+    def read():
+        if not readable:
+            raise MisuseError("the key file cannot be read: Permission denied")
+        return path.read_text()
+
+    source = Reloaded([path], read)
+    readable = False
+    path.write_text("the new one")
+    with caplog.at_level(logging.WARNING):
+        assert [source.get() for _ in range(3)] == ["old"] * 3
+    assert len(caplog.records) == 1, "and that is said once"
+    readable = True
+    assert source.get() == "the new one"
+
+
 def test_new_passwords(tmp_path, keys):
     async def work():
         users = jaas(tmp_path, users={"writer": "old"})

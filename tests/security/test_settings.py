@@ -91,6 +91,8 @@ def test_files_that_are_not_what_they_should_be(tmp_path, keys):
     wrong.write_text("not hidden")
     text = tmp_path / "text"
     text.write_text("hello")
+    latin = tmp_path / "latin"
+    latin.write_bytes("geheimnisträger".encode("latin-1"))
     for security, says in [
         (BookieTls(none), f"certificate file {none} cannot be read: No such file"),
         (BookieTls(keys.bookie.certificate, other.key), "the key does not belong to the certificate"),
@@ -98,6 +100,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path, keys):
         (BookieTls(text, text), "not a certificate and its key"),
         (BookieTls(locked.certificate, locked.key), "no key_password_file is named"),
         (BookieTls(locked.certificate, locked.key, wrong), f"{wrong} has another password"),
+        (BookieTls(locked.certificate, locked.key, latin), f"key_password_file {latin} is not UTF-8"),
         (BookieTls(keys.bookie.certificate, keys.bookie.key, ca=text), "holds no certificate"),
         (ClientTls(none), f"ca file {none} cannot be read"),
         (ClientTls(keys.authority.ca, keys.client.certificate, other.key), "does not belong"),

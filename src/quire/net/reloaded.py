@@ -18,7 +18,8 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 class Reloaded(Generic[T]):
     """A value made of files.
 
-    Asked for once a connection, never once a request: it looks at each file's age, size and number.
+    Asked for once a connection, never once a request: it looks at each file's age, size and number. What could not be read
+    is tried again each time: its mode may have changed since, or there are descriptors again.
 
     Args:
         files: what it is made of.
@@ -28,29 +29,37 @@ class Reloaded(Generic[T]):
         MisuseError: it cannot be made at all. Later, what was there before stays, and the log says why.
     """
 
-    __slots__ = ("_files", "_read", "_stamp", "_value")
+    __slots__ = ("_files", "_read", "_stamp", "_value", "_why_not")
 
     def __init__(self, files: Sequence[Path | None], read: Callable[[], T]) -> None:
         self._files = [path for path in files if path is not None]
         self._read = read
         self._stamp = self._look()
         self._value = read()
+        self._why_not = ""
 
     def get(self) -> T:
         """The value of the files as they are now, or as they last were whole."""
         stamp = self._look()
-        if stamp != self._stamp:
+        if stamp != self._stamp or self._why_not:
             self._stamp = stamp
-            self.reload()
+            self._read_again()
         return self._value
 
     def reload(self) -> bool:
         """Read the files whether they have changed or not; False if that failed and nothing was changed."""
+        self._why_not = ""
+        return self._read_again()
+
+    def _read_again(self) -> bool:
         try:
             self._value = self._read()
         except MisuseError as error:
-            log.warning("the settings that were read before stay in use: %s", error.message)
+            if error.message != self._why_not:
+                log.warning("the settings that were read before stay in use: %s", error.message)
+            self._why_not = error.message
             return False
+        self._why_not = ""
         log.info("read again: %s", ", ".join(map(str, self._files)))
         return True
 

@@ -287,7 +287,11 @@ def _load_certificate(
     if password_file is not None:
         _check_readable(password_file, "key_password_file")
         warn_of_exposed(password_file, "the password of a key")
-        password = next(iter(password_file.read_text().splitlines()), "")
+        try:
+            password = next(iter(password_file.read_text().splitlines()), "")
+        except ValueError as error:
+            msg = f"the key_password_file {password_file} is not UTF-8 text: {error}"
+            raise MisuseError(msg, path=str(password_file)) from error
     try:
         # Always a password: without one OpenSSL would ask on the terminal, and a server would hang.
         context.load_cert_chain(certificate, key, password=lambda: password)
