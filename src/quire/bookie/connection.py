@@ -111,15 +111,15 @@ class Connection(ClientConnection):
                 f"protocol, not {hello.version_min}..{hello.version_max}"
             )
         elif hello.auth_scheme not in {"", PLUGIN}:
-            answer, message = (
-                Answer.UNAUTHORISED,
-                (f"auth scheme {hello.auth_scheme!r} is unknown to this bookie"),
-            )
+            answer = Answer.UNAUTHORISED
+            message = f"auth scheme {native_hello.shown(hello.auth_scheme)} is unknown to this bookie"
         elif hello.bookie_id and hello.bookie_id != server.bookie_id:
-            answer, message = Answer.WRONG_BOOKIE, f"this is bookie {server.bookie_id}, not {hello.bookie_id}"
+            answer = Answer.WRONG_BOOKIE
+            message = f"this is bookie {server.bookie_id}, not {native_hello.shown(hello.bookie_id)}"
         elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
             answer = Answer.WRONG_BOOKIE
-            message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
+            meant = native_hello.shown(hello.cluster_instance)
+            message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {meant}"
         version = self._version if answer is Answer.OK else 0
         features |= native_hello.OFFERED
         self._beside = self._is_beside()

@@ -103,6 +103,7 @@ HELLO_ANSWER_TEXTS = Names(
 )
 _HELLO = HELLO_FIELDS.struct
 _HELLO_ANSWER = HELLO_ANSWER_FIELDS.struct
+_SHOWN_CHARACTERS: Final = 256
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 
@@ -137,6 +138,12 @@ def version_with(hello: Hello) -> int:
     """The version to speak with this client; 0 if there is none that both know."""
     version = min(VERSION, hello.version_max)
     return version if version >= max(VERSION_MIN, hello.version_min) else 0
+
+
+def shown(name: str) -> str:
+    """A name out of a hello, for the response and the log: whoever sent it may have sent anything."""
+    is_one = name.isprintable() and len(name) <= _SHOWN_CHARACTERS
+    return name if is_one else f"{name[:_SHOWN_CHARACTERS]!r}…"
 
 
 def feature_names(features: int) -> list[str]:

@@ -89,6 +89,26 @@ def test_a_frame_behind_a_bad_request_is_served(bookie: StillBookie) -> None:
     assert [(answer.number, answer.answer) for answer in answers] == [(1, Answer.BAD_REQUEST), (2, Answer.OK)]
 
 
+@pytest.mark.parametrize(
+    "name", ["b" * 65_400, "\x01" * 30_000, "b1\nclosing the log"], ids=["long", "quoted", "lines"]
+)
+@pytest.mark.parametrize("field", ["cluster_instance", "bookie_id", "auth_scheme"])
+def test_a_name_in_a_hello_may_be_anything(
+    bookie: StillBookie, field: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is repeated in the response and in the log: in one line of a bounded length."""
+    names = {"cluster_instance": "", "bookie_id": "", field: name}
+    bookie.server._closing_log.sweep()
+    said = bookie.serve_pieces([native_hello.encode_hello(native_hello.Hello(**names))])
+    greeting, _ = native_hello.split_hello(memoryview(said)) or (b"", 0)
+    answer = native_hello.decode_hello_answer(greeting)
+    assert answer.answer in {Answer.WRONG_BOOKIE, Answer.UNAUTHORISED}
+    [record] = caplog.records
+    assert answer.message in record.getMessage()
+    assert record.getMessage().isprintable()
+    assert len(record.getMessage()) < 2000
+
+
 def test_nothing_is_remembered_of_who_has_no_key(bookie: StillBookie) -> None:
     lac_body = GOOD.digest.lac_body(NOT_KNOWN, 5)
     for kind, body, flags in (
