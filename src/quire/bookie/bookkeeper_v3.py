@@ -5,11 +5,11 @@ Source: `docs/formats/bookkeeper-protocol.md`, "V3".
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from quire.bookie.about import disk_facts
 from quire.bookie.bookkeeper_adds import AddCollector, Adder
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.client_connection import ClientConnection
@@ -241,12 +241,15 @@ class V3Requests:
 
     def _info(self, request: pb.Request) -> None:
         asked = request.getBookieInfoRequest.requested
-        usage = shutil.disk_usage(self._server.config.directory)
+        disk = disk_facts(self._server.config.directory)
+        if disk is None:
+            self._refuse(request, Answer.ERROR)
+            return
         fields = {}
         if asked & v3.TOTAL_DISK_CAPACITY:
-            fields["totalDiskCapacity"] = usage.total
+            fields["totalDiskCapacity"] = disk["bytes"]
         if asked & v3.FREE_DISK_SPACE:
-            fields["freeDiskSpace"] = usage.free
+            fields["freeDiskSpace"] = disk["free_bytes"]
         self._answer(request, 0, **fields)
 
     def _list(self, request: pb.Request) -> None:

@@ -157,7 +157,8 @@ class V3Codec(BookKeeperCodec):
         Another key than the ledger's is answered with a body.
         """
         unauthorised = message.status == bookkeeper.v3_code(Answer.UNAUTHORISED)
-        if not unauthorised or message.HasField(v3.RESPONSE_BODY[message.header.operation]):
+        body = v3.RESPONSE_BODY.get(message.header.operation)
+        if not unauthorised or (body is not None and message.HasField(body)):
             return False
         self.channel.refuse(WANTS_A_NAME)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -223,6 +224,18 @@ def test_v3(bookie: StillBookie, operation: int, fill: dict[str, Any]) -> None:
     answer = v3.decode_response(bookie.serve_pieces([v3_request(operation, fill)]))
     assert answer.header.txnId == 9
     assert v3.status_of(answer) == bookkeeper.v3_code(Answer.BAD_REQUEST)
+
+
+def test_a_disk_that_says_nothing_of_itself_is_an_error_to_who_asks(
+    bookie: StillBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("shutil.disk_usage", fails)
+    asked = v3_request(pb.GET_BOOKIE_INFO, {"requested": v3.TOTAL_DISK_CAPACITY})
+    answer = v3.decode_response(bookie.serve_pieces([asked]))
+    assert v3.status_of(answer) == bookkeeper.v3_code(Answer.ERROR)
 
 
 def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:

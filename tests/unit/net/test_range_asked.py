@@ -20,6 +20,7 @@ from quire.net.v2_codec import V2Codec
 from quire.net.v3_codec import V3Codec
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from quire.wire.requests import ReadRange
 from quire.wire.responses import ReadReply
 
@@ -93,6 +94,10 @@ class Line:
 
     def __init__(self) -> None:
         self.sent = b""
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def set_write_buffer_limits(self, high: int) -> None:
         pass
@@ -160,5 +165,22 @@ def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
         Asker(channel, fence=not fences_first)
         assert len(channels) == 2
         assert channel.transport.sent.count(b"\x02\x02") == 2  # type: ignore[union-attr]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("operation", [pb.READ_ENTRY, pb.RANGE_READ_ENTRY, pb.START_TLS])
+def test_a_refusal_of_whatever_operation_says_that_the_client_is_unknown_there(operation: int) -> None:
+    async def work() -> None:
+        context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
+        channel = Channel("b1", context, V3Codec(context), lambda *_: None)  # type: ignore[arg-type]
+        line = Line()
+        channel.connection_made(line)  # type: ignore[arg-type]
+        Asker(channel, fence=False)
+        txn_id = v3.decode_request(line.sent).header.txnId
+        refusal = v3.response(v3.request(operation, txn_id).header, bookkeeper.v3_code(Answer.UNAUTHORISED))
+        channel.frames_received(v3.frame_of(refusal), [0])
+        assert channel.was_refused
+        assert line.aborted
 
     asyncio.run(work())
