@@ -21,6 +21,7 @@ class WireAdds:
 
     def __init__(self, port: int, protocol: str, ledger_id: int = 7) -> None:
         self._port, self.protocol, self._ledger_id = port, protocol, ledger_id
+        self.digest = DIGEST
         self.asked = 0
 
     async def __aenter__(self) -> Self:
@@ -36,8 +37,8 @@ class WireAdds:
 
     def entry(self, entry_id: int, size: int) -> bytes:
         """An entry of this many bytes, its header and digest included."""
-        payload = bytes([entry_id + 1]) * (size - DIGEST.overhead)
-        return DIGEST.seal(self._ledger_id, entry_id, -1, 0, [payload])[0] + payload
+        payload = bytes([entry_id + 1]) * (size - self.digest.overhead)
+        return self.digest.seal(self._ledger_id, entry_id, -1, 0, [payload])[0] + payload
 
     def frame(self, entry_id: int, frame_bytes: int, *, recovery: bool = False) -> bytes:
         """An add whose frame has this many bytes, its length field included."""

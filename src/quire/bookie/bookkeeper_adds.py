@@ -153,7 +153,8 @@ class AddCollector:
 
     def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
         ledger_id, key, recovery, _ = group.adder
-        kind = self._digests.get(ledger_id)
+        # Where the ledger is not known, its id may have had another one, with another digest.
+        kind = self._digests.get(ledger_id) if self._ledgers.introductions.knows(ledger_id) else None
         run = RunView.of(
             ledger_id,
             group.ids[0],

@@ -15,12 +15,13 @@ from quire.bookie.server import BookieServer
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.ledger_metadata import DigestType
 from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, StoreAwayError, Versioned
 from quire.wire import native, native_bodies, native_hello
-from quire.wire.entry import master_key
+from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, LacItem
 from quire.wire.run import checksum
@@ -332,6 +333,31 @@ def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: 
         store.gate.set()
         assert await stranger is Answer.DELETED, "what it asked about was not there when it asked"
         assert await creator is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_an_id_that_comes_again_is_not_checked_by_the_digest_of_its_first_life(
+    protocol: str, tmp_path: Path
+) -> None:
+    """Without a digest type in their requests, such clients could not add to the ledger as long as the bookie ran."""
+
+    async def work(at: World) -> None:
+        async with WireAdds(at.server.address[1], protocol, NEW) as client:
+            await create(at, password=b"not this client's")
+            client.writer.write(client.frame(0, 400))
+            assert await client.answer() == (Answer.UNAUTHORISED, 0)
+            record = record_of(NEW, [at.bookie], password=b"pw")
+            await put_record(at.store, replace(record, digest_type=DigestType.CRC32))
+            client.digest = EntryDigest(DigestType.CRC32, b"pw")
+            client.writer.write(client.frame(0, 400))
+            assert await client.answer() == (Answer.OK, 0)
+            client.writer.write(client.frame(1, 400))
+            assert await client.answer() == (Answer.OK, 1)
+            client.digest = EntryDigest(DigestType.CRC32C, b"pw")
+            client.writer.write(client.frame(2, 400))
+            assert await client.answer() == (Answer.ERROR, 2), "the digest is wrong"
 
     in_world(tmp_path, work)
 
