@@ -17,6 +17,7 @@ from quire.core.errors import (
     QuireError,
     ReadUnavailableError,
 )
+from quire.core.log_list import Place
 from quire.log.archive import ArchiveError, ArchiveLostError
 from quire.spark import cluster
 from quire.spark.given import SparkUseError
@@ -211,7 +212,7 @@ async def why_gone(
         return LOG_DELETED
     if about.log_id != log_id:
         return LOG_RECREATED
-    if any(item.ledger_id == ledger_id for item in about.items):
+    if any(item.ledger_id == ledger_id and item.place is Place.BOOKIES for item in about.items):
         return "which was deleted though the log lists it"
     if end_offset <= about.start_offset:
         return f"which was trimmed (the log begins at {about.start_offset})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.jobs import archive, lists
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.packing import EntrySpan
@@ -107,6 +109,10 @@ class Cluster(LocalBookies):
             for batch in tasks.read(task, options, schema)
         ]
         return pa.Table.from_batches(batches, schema.arrow).column("offset").to_pylist()
+
+    async def collect(self):
+        for bookie in self.bookies * 3:  # one pass finds a ledger without a record, a later one may drop it
+            await bookie.collector.collect()
 
     def begins(self, time_ms):
         """The offset at which a stream begins that starts at a time."""
@@ -207,32 +213,41 @@ def planned(cluster):
 
 def test_a_ledger_that_was_rewritten_is_no_loss_and_one_that_was_trimmed_is(cluster, caplog):
     async def rewrite(client):
-        for _ in range(2):  # a log's last two ledgers stay as they are
-            async with await client.log("orders").open_writer() as writer:
-                await writer.append(b"more")
+        await more(client)
         rewriter = LogRewriter(client, bytes.fromhex((await client.log("orders").describe()).log_id))
         head, [item] = await rewriter.candidates()
         await rewriter.swap([await rewriter.copy([item], head.settings, StagedBy(host="here"))])
         await client.delete_ledger(item.ledger_id)
 
-    async def collect():
-        for bookie in (
-            cluster.bookies * 3
-        ):  # one pass finds a ledger without a record, a later one may drop it
-            await bookie.collector.collect()
-
     read = planned(cluster)
     cluster.run(rewrite, cluster.client)
-    cluster.run(collect)
+    cluster.run(cluster.collect)
     with pytest.raises(SparkUseError, match=r"records elsewhere now .* start the query again\.$"):
         list(tasks.read(*read))
     read = planned(cluster)
     assert cluster.read()[: len(EVERY)] == EVERY
     cluster.run(cluster.client.log("orders").truncate, before=ENTRIES * RECORDS)
-    cluster.run(collect)
+    cluster.run(cluster.collect)
     [batch] = tasks.read(*read)
     assert batch.column("offset").to_pylist() == [400, 401]
     assert "which was trimmed (the log begins at 400): 40 of the 40 entries" in caplog.text
+
+
+def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
+    read = planned(cluster)
+    cluster.run(more, cluster.client)
+    root, later_ms = (tmp_path / "files").as_uri(), time.time_ns() // 1_000_000 + 2 * archive.DAY_MS
+    for _ in range(2):  # the file is written, then proven
+        work = archive.plan(cluster.uri, "orders", root, now_ms=later_ms)
+        [unit] = (*work.to_write, *work.to_prove)
+        [row] = archive._step(unit)
+        lists.swap_all(cluster.uri, work.log_id, b"", [archive._moved(unit, row)], archive=root)
+    cluster.run(cluster.client.delete_ledger, unit.item.ledger_id)
+    cluster.run(cluster.collect)
+    with pytest.raises(SparkUseError, match=r"records elsewhere now .* start the query again\.$"):
+        list(tasks.read(*read))
+    assert cluster.read()[: len(EVERY)] == EVERY
+    assert "skipped" not in caplog.text
 
 
 def test_a_ledger_that_is_gone_is_lost(cluster, caplog):
@@ -314,6 +329,13 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
     assert cluster.read(isolation="sealed") == EVERY
     assert cluster.read(endingOffsets='{"orders": 400}') == EVERY
     cluster.run(writer.abandon)
+
+
+async def more(client):
+    """Two ledgers more: a log's last two stay as they are."""
+    for _ in range(2):
+        async with await client.log("orders").open_writer() as writer:
+            await writer.append(b"more")
 
 
 async def describe(client):
