@@ -24,7 +24,7 @@ from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.jobs import archive, lists
+from quire.spark.jobs import archive, lists, materialise
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.packing import EntrySpan
@@ -326,6 +326,9 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
             cluster.read(**given)
     with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
         cluster.run(stop_at_now, cluster.client)
+    for given in ({}, {"as_of": "2100-01-01"}):
+        with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
+            materialise.plan(cluster.uri, "orders", "/no/snapshots", **given)
     assert cluster.read(isolation="sealed") == EVERY
     assert cluster.read(endingOffsets='{"orders": 400}') == EVERY
     cluster.run(writer.abandon)

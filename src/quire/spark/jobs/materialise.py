@@ -23,7 +23,7 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from quire.spark import cluster
-from quire.spark.extents import extent_of_log
+from quire.spark.extents import check_end_is_known, extent_of_log
 from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.jobs import command, lists, replay, table_formats
 from quire.spark.jobs.table_formats import Content, TableFile
@@ -104,6 +104,7 @@ def plan(
 
     Raises:
         NoSuchLogError: there is no such log.
+        ReadUnavailableError: too few bookies respond to determine where the log ends.
         SparkUseError: both an offset and a time, or a time that cannot be read.
     """
     if at is not None and as_of is not None:
@@ -198,12 +199,18 @@ def _system(root: str) -> tuple[Any, str]:
 
 
 async def _end(client: QuireClient, options: ReadOptions) -> int:
-    """Where the log ends, or where its first record is that is later than the time asked for."""
+    """Where the log ends, or where its first record is that is later than the time asked for.
+
+    Raises:
+        ReadUnavailableError: too few bookies respond to determine where it ends.
+    """
     extent = await extent_of_log(client, options, client.log(options.sources[0].name))
-    if options.starting_ms is None:
-        return extent.end
-    found = await offset_since(client, options, extent, options.starting_ms + 1)
-    return extent.end if found is None else found
+    if options.starting_ms is not None:
+        found = await offset_since(client, options, extent, options.starting_ms + 1)
+        if found is not None:
+            return found
+    check_end_is_known(extent)
+    return extent.end
 
 
 def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
