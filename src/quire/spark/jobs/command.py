@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from quire.core.errors import QuireError
-from quire.spark.given import size_of
+from quire.spark.given import SparkUseError, size_of
 from quire.spark.local import session
 
 Line = dict[str, Any]
@@ -59,7 +59,13 @@ def read_log(
         log: the log's name.
         start: the first offset; `end` is behind the last one.
         schema: the columns that are needed, as DDL; None is all.
+
+    Raises:
+        SparkUseError: an offset below 0, which the source would take for a word like `latest`.
     """
+    for offset in (start, end):
+        if offset is not None and offset < 0:
+            raise SparkUseError(f"quire: log '{log}': an offset is a number from 0, not {offset}.", log=log)
     # A job has the session to itself: no core of it should stand idle because the log is small.
     reader = spark.read.format("quire").option("cluster", cluster).option("minPartitions", slots(spark))
     if start is not None:

@@ -129,12 +129,14 @@ def run(
         spark: a session in which the format `quire` is known.
         work: which.
         key: what a record's key is, as for `replay`; the same for all snapshots of a directory.
-        keep: how many of the newest snapshots stay; None keeps all.
+        keep: how many of the newest snapshots stay, from 1, and the one that is asked for; None keeps all.
         **options: more of `replay.run`.
 
     Raises:
-        SparkUseError: see `replay.run`.
+        SparkUseError: see `replay.run`; or no snapshot is to stay.
     """
+    if keep is not None and keep < 1:
+        raise SparkUseError(f"quire: keep at least one snapshot, not {keep}. Leave --keep out to keep all.")
     began = time.monotonic()
     made: replay.StateReport | None = None
     if not work.done:
@@ -150,7 +152,9 @@ def run(
             overwrite=True,  # what an unfinished run has left there
             **options,
         )
-    old = sorted({*work.there, work.end})[: -keep or None] if keep else []
+    old = (
+        [] if keep is None else [each for each in sorted({*work.there, work.end})[:-keep] if each != work.end]
+    )
     system, base = _system(work.root)
     for offset in old:
         system.delete_dir(f"{base}/{work.log_id}/{offset:0{_DIGITS}}")
