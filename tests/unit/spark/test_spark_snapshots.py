@@ -1,9 +1,12 @@
-"""Which snapshots of a state stay, and what a job does not take for an offset."""
+"""Which snapshots of a state stay, what they are not made of, and what a job does not take for an offset."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from quire.spark.given import SparkUseError
-from quire.spark.jobs import command, materialise
+from quire.spark.jobs import command, lists, materialise, replay
 
 
 @pytest.mark.parametrize(("end", "left"), [(500, [500]), (100, [100, 500])])
@@ -19,6 +22,27 @@ def test_the_snapshot_that_is_asked_for_stays_however_old_it_is(tmp_path, end, l
         with pytest.raises(SparkUseError, match=f"keep at least one snapshot, not {keep}"):
             materialise.run(None, work, keep=keep)
     assert len(list(tmp_path.glob("*/*"))) == len(left)
+
+
+def test_a_log_that_is_compacted_before_its_tail_is_planned_gives_no_state(monkeypatch):
+    head, frame, spark = SimpleNamespace(compacted_below=0), MagicMock(), MagicMock()
+    latest = MagicMock()
+
+    def read_log(*_):
+        head.compacted_below = 500
+        return frame
+
+    frame.selectExpr().cache().agg().collect.return_value = [(3, 510)]
+    monkeypatch.setattr(lists, "head_of", lambda *_: head)
+    monkeypatch.setattr(command, "read_log", read_log)
+    monkeypatch.setattr(replay, "expr", MagicMock())
+    monkeypatch.setattr(replay, "_latest", latest)
+    with pytest.raises(
+        SparkUseError, match="compacted up to 500: what was removed since the snapshot's offset 100"
+    ):
+        replay.run(spark, cluster="sqlite:x", log="edits", table="t", snapshot="s", since=100)
+    latest.assert_not_called()
+    frame.selectExpr().cache().unpersist.assert_called_once()
 
 
 @pytest.mark.parametrize("span", [(-1, None), (None, -1), (0, -2)])

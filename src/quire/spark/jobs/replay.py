@@ -94,6 +94,7 @@ def run(
     tail = command.read_log(spark, cluster, log, start, at).selectExpr(*columns).cache()
     try:
         read, last = tail.agg(expr("count(*)"), expr("max(offset)")).collect()[0]
+        _check_kept(cluster, log, start, at)
         end = at if at is not None else last + 1 if last is not None else start or 0
         changes = tail if before is None else tail.unionByName(before.select("key", "value", "offset"))
         latest = _latest(changes, deleted_prefix).withColumn("as_of", lit(end).cast("bigint"))
