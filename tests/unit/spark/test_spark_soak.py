@@ -1,6 +1,9 @@
 """What a verifier says of records that are not as they were written."""
 
+from types import SimpleNamespace
+
 import pytest
+from pyspark.sql import Row
 
 from quire.core.ids import LedgerId
 from quire.log.records import Record
@@ -68,3 +71,66 @@ def test_a_plan_is_the_same_each_time_and_covers_every_record_thrice():
     assert len(names) == len(set(names))
     with pytest.raises(SparkUseError, match="at least one"):
         soak.plan("sqlite:x", writers=0)
+
+
+class Table:
+    """Rounds that are worked at here, and what is kept of them."""
+
+    def __init__(self, monkeypatch, work):
+        self.rows = []
+        self._work = work
+        for name in ("done", "run_round", "append", "results"):
+            monkeypatch.setattr(soak.units, name, getattr(self, name))
+
+    def done(self, *_):
+        return {row["unit"] for row in self.rows}
+
+    def run_round(self, _, units, *_more):
+        facts = [
+            dict.fromkeys((*soak.VERDICTS, "records", "bytes", "reopened", "slowest_ms", "error"))
+            for _ in units
+        ]
+        return self._frame(
+            [
+                {
+                    **row,
+                    "unit": unit.name,
+                    "step": unit.step,
+                    "writer": unit.writer.number,
+                    "round": unit.round,
+                }
+                | {"first_offset": unit.first, "seconds": 1.0, **self._work(unit)}
+                for unit, row in zip(units, facts, strict=True)
+            ]
+        )
+
+    def append(self, _spark, _table, rows, _schema):
+        self.rows += rows
+
+    def results(self, *_):
+        return self._frame(self.rows)
+
+    def _frame(self, rows):
+        return SimpleNamespace(collect=lambda: [Row(**row) for row in rows])
+
+
+def test_records_that_were_never_acknowledged_are_not_called_missing(monkeypatch):
+    failing, written = True, set()
+
+    def worked(unit):
+        if unit.step != soak.WRITE:
+            return {"missing": 0 if unit.stretch in written else 10}
+        if failing and unit.stretch == (1, 0):
+            return {"error": "no bookies"}
+        written.add(unit.stretch)
+        return {}
+
+    table = Table(monkeypatch, worked)
+    work = soak.plan("sqlite:x", writers=2, records=10, rounds=2)
+    report = soak.run(None, work, "t")
+    assert (report.missing, report.failed) == (0, ["no bookies"])
+    assert not report.ok
+    assert len(table.rows) == 12 - 3
+    failing = False
+    assert soak.run(None, work, "t").ok
+    assert len(table.rows) == 12
