@@ -24,7 +24,7 @@ from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.jobs import archive, lists, materialise
+from quire.spark.jobs import archive, lists, materialise, scrub
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.packing import EntrySpan
@@ -248,6 +248,9 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
         list(tasks.read(*read))
     assert cluster.read()[: len(EVERY)] == EVERY
     assert "skipped" not in caplog.text
+    # Nor is it a ledger to scrub, though others are named beside the log.
+    left = [item.ledger_id for item in cluster.run(describe, cluster.client).items[1:]]
+    assert scrub.plan(cluster.uri, logs=["orders"], ledgers=left[:1]).ledgers == len(left)
 
 
 def test_a_ledger_that_is_gone_is_lost(cluster, caplog):

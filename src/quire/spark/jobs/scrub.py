@@ -37,6 +37,7 @@ from quire.client.scrubbing import (
 )
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.log_list import Place
 from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units
@@ -361,17 +362,18 @@ def _decided(now: LedgerMetadata, record: LedgerMetadata) -> object:
 async def _records(
     client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...], streams: tuple[str, ...]
 ) -> list[LedgerMetadata]:
-    wanted = [*ledgers, *[int(await client.stream_store.find(name)) for name in streams]]
-    named = bool(wanted)
+    named = [*ledgers, *[int(await client.stream_store.find(name)) for name in streams]]
+    wanted = list(named)
     for name in logs:
-        wanted += [item.ledger_id for item in (await client.log(name).describe()).items]
+        items = (await client.log(name).describe()).items
+        wanted += [item.ledger_id for item in items if item.place is not Place.ARCHIVE]
     if not logs and not named:
         wanted = [ledger_id async for ledger_id in client.both_records.ids()]
     found: list[LedgerMetadata] = []
     for some in batched(dict.fromkeys(wanted), 64):
         answers = await asyncio.gather(*map(client.both_records.read, some), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, NoSuchLedgerError) and not named:
+        for ledger_id, answer in zip(some, answers, strict=True):
+            if isinstance(answer, NoSuchLedgerError) and ledger_id not in named:
                 continue  # deleted between the list and now
             if isinstance(answer, BaseException):
                 raise answer
