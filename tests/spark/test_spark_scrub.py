@@ -195,10 +195,28 @@ def test_a_copy_that_says_something_else_is_unlike_the_others(spark, own_cluster
         await ledger.close()
         return ledger.ledger_id, odd
 
+    def scrubbed(table, **more):
+        work = scrub.plan(own_cluster.uri, unit_bytes=1, timeout_ms=2000)
+        return scrub.run(spark, work, str(tmp_path / table), **more)
+
     ledger_id, odd = own_cluster.run(write_two_versions)
-    report = scrub.run(spark, scrub.plan(own_cluster.uri), str(tmp_path / "table"))
+    report = scrubbed("table")
     assert wrong(spark, str(tmp_path / "table")) == [("unlike", odd, ledger_id, range(4, 5))]
     assert (report.ok, report.found, report.copies) == (False, {"unlike": 1}, 30)
+    # What is new since is compared as well, and what was compared already counts.
+    another, other_odd = own_cluster.run(write_two_versions)
+    assert scrubbed("table").found == {"unlike": 2}
+    both = [("unlike", odd, ledger_id, range(4, 5)), ("unlike", other_odd, another, range(4, 5))]
+    assert sorted(wrong(spark, str(tmp_path / "table")), key=lambda row: row[2]) == both
+
+    def leave(done, of):
+        if done == of:
+            own_cluster.stop_bookie([b.bookie_id for b in own_cluster.bookies].index(odd))
+
+    # A bookie that is away when copies are compared does not make them alike.
+    report = scrubbed("away", progress=leave)
+    assert not report.ok
+    assert ("unlike", odd, ledger_id, range(10)) in wrong(spark, str(tmp_path / "away"))
 
 
 def test_entries_of_a_stream_are_looked_for_under_their_terms(spark, own_cluster, tmp_path):

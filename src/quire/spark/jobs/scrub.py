@@ -41,6 +41,7 @@ from quire.core.log_list import Place
 from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units
+from quire.spark.jobs.scrub_rows import SCHEMA, row_of, still_true
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.jobs.units import batched
 
@@ -51,10 +52,6 @@ UNIT_BYTES = 256 << 20
 TASKS_PER_BOOKIE = 2
 _WINDOWS_AT_ONCE = 4
 _SHOWN = 20
-SCHEMA = (
-    "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
-    "fingerprint bigint, verdict string, detail string"
-)
 _IS_MARKED = f"verdict IN ('missing', 'corrupt') OR detail = '{IN_LIMBO}'"
 BAD = (CopyVerdict.MISSING, CopyVerdict.CORRUPT, CopyVerdict.UNLIKE)
 
@@ -212,8 +209,7 @@ def run(
             progress(finished, len(work.units))
     names = [unit.name for unit in work.units]
     if work.units and not work.units[0].audit:
-        _compare(spark, work, table, before)
-        names += [f"compare {name}" for name in names]
+        names += _compare(spark, work, table, before)
     found: dict[str, int] = {}
     copies = size = marked = 0
     worst: list[Row] = []
@@ -269,7 +265,7 @@ async def _check_unit(client: QuireClient, unit: ScrubUnit) -> list[Fields]:
         check = ReplicaCheck(client.bookies, record, unit.timeout_ms)
         found = await (_audit(check, mine) if unit.audit else _scrub(check, record, mine))
         if any(row["verdict"] != CopyVerdict.OK for row in found):
-            found = await _still_true(client, record, found)
+            found = await still_true(client, record, found)
             if unit.mark:
                 await mark_findings(client, record.ledger_id, unit.bookie, _findings(found), "scrub")
         rows += [{"ledger": record.ledger_id, "bookie": unit.bookie, **row} for row in found]
@@ -292,7 +288,7 @@ async def _audit(check: ReplicaCheck, mine: list[BookieShare]) -> list[Fields]:
         "verdict": CopyVerdict.OK,
         "entries": 0,
     }
-    return [share, *(_row(each, mine) for each in found)]
+    return [share, *(row_of(each, mine) for each in found)]
 
 
 async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieShare]) -> list[Fields]:
@@ -306,7 +302,7 @@ async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieS
     rows: list[Fields] = []
     for window, result in zip(every, await asyncio.gather(*map(look, every)), strict=True):
         rows += _rows(result)
-        rows += [_row(each, [window]) for each in result.findings]
+        rows += [row_of(each, [window]) for each in result.findings]
     return rows
 
 
@@ -316,44 +312,6 @@ def _rows(result: WindowCheck) -> Iterator[Fields]:
     yield base | {"entries": result.entries, "bytes": result.payload_bytes}
     for entry_class, fingerprint in result.fingerprints.items():
         yield base | {"entries": 0, "bytes": 0, "class": entry_class, "fingerprint": fingerprint}
-
-
-def _row(found: Finding, mine: Sequence[BookieShare]) -> Fields:
-    count = sum(share.cut(found.first, found.last).count for share in mine)
-    if found.verdict is CopyVerdict.EXTRA:
-        count = found.last - found.first + 1
-    return {
-        "first_entry": found.first,
-        "last_entry": found.last,
-        "entries": count,
-        "bytes": 0,
-        "verdict": found.verdict,
-        "detail": found.detail or None,
-    }
-
-
-async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fields]) -> list[Fields]:
-    """Findings about a ledger that was deleted meanwhile are none; one that was changed cannot be judged by its old record."""
-    try:
-        now, _ = await client.both_records.read(record.ledger_id)
-    except NoSuchLedgerError:
-        return []
-    if _decided(now, record) == _decided(record, record):
-        return rows
-    return [
-        row | {"verdict": CopyVerdict.UNKNOWN, "detail": "the ledger's record was changed meanwhile"}
-        if row["verdict"] != CopyVerdict.OK
-        else row
-        for row in rows
-    ]
-
-
-def _decided(now: LedgerMetadata, record: LedgerMetadata) -> object:
-    """What a record says of the entries that were looked at, where another one said what is decided."""
-    if record.state is LedgerState.CLOSED:
-        return tuple(now.fragments), now.last_entry
-    count = len(record.fragments) - 1
-    return tuple(now.fragments[:count]), [each.first_entry for each in now.fragments[count : count + 1]]
 
 
 # --- on the driver ---------------------------------------------------------------------------------------------------
@@ -402,8 +360,12 @@ def _same_ledger(
     return audit and one[0].ledger_id == other[0].ledger_id
 
 
-def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> None:
-    """Where fingerprints of one window and class differ: which bookies' entries are unlike the others'."""
+def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> list[str]:
+    """Where fingerprints of one window and class differ: which bookies' entries are unlike the others'.
+
+    Returns:
+        The names of the rows that say so, those of earlier runs included.
+    """
     frame = units.results(spark, table, SCHEMA).where(col("fingerprint").isNotNull())
     differing: list[Row] = (
         frame.groupBy("ledger", "first_entry", "last_entry", "class")
@@ -411,42 +373,54 @@ def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str])
         .where("different > 1")
         .collect()
     )
-    if not differing:
-        return
-    name = f"compare {work.units[0].name}"
-    if name in before:
-        return
     records = {record.ledger_id: record for unit in work.units for record, _ in unit.pieces}
-    uri, timeout_ms = work.units[0].uri, work.units[0].timeout_ms
+    names: list[str] = []
     rows: list[Fields] = []
     for row in differing:
         record = records.get(row["ledger"])
-        if record is not None:
-            rows += cluster.call(
-                uri, _unlike, record, row["first_entry"], row["last_entry"], row["class"], timeout_ms
-            )
-    units.append(spark, table, [{"unit": name, **row} for row in rows], SCHEMA)
+        if record is None:
+            continue
+        first, last, entry_class = row["first_entry"], row["last_entry"], row["class"]
+        name = f"compare {record.ledger_id}:{first} to {last} class {entry_class}"
+        if name not in before:
+            unit = work.units[0]
+            found, whole = cluster.call(unit.uri, _unlike, record, first, last, entry_class, unit.timeout_ms)
+            name += "" if whole else ", cut off"  # a later run compares again
+            rows += [{"unit": name, **each} for each in found]
+        names.append(name)
+    if rows:
+        units.append(spark, table, rows, SCHEMA)
+    return names
 
 
 async def _unlike(
     client: QuireClient, record: LedgerMetadata, first: int, last: int, entry_class: int, timeout_ms: int
-) -> list[Fields]:
+) -> tuple[list[Fields], bool]:
+    """The entries of a window that are unlike others, and whether all copies could be read for it."""
     check = ReplicaCheck(client.bookies, record, timeout_ms)
     by_entry: dict[int, dict[Any, int]] = {}
+    short: list[str] = []
     for share in shares(record):
         if share.first <= first and share.last >= last and share.residues >> entry_class & 1:
-            for entry_id, content in (await check.contents(share.cut(first, last))).items():
+            window = share.cut(first, last)
+            contents = await check.contents(window)
+            if len(contents) < window.count:
+                short.append(share.bookie)
+            for entry_id, content in contents.items():
                 by_entry.setdefault(entry_id, {})[share.bookie] = content
-    return [
-        {
-            "ledger": record.ledger_id,
-            "bookie": bookie,
-            **_row(Finding(entry_id, entry_id, CopyVerdict.UNLIKE, f"of {len(contents)} copies"), ()),
-            "entries": 1,
-        }
+    found = [
+        (bookie, Finding(entry_id, entry_id, CopyVerdict.UNLIKE, f"of {len(contents)} copies"))
         for entry_id, contents in sorted(by_entry.items())
         for bookie in majority(contents)
     ]
+    if not found:
+        text = "its copies could not be read again to see which"
+        found = [(bookie, Finding(first, last, CopyVerdict.UNLIKE, text)) for bookie in short]
+    rows = [
+        {"ledger": record.ledger_id, "bookie": bookie, **row_of(finding, ()), "entries": 1}
+        for bookie, finding in found
+    ]
+    return await still_true(client, record, rows), not short
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
