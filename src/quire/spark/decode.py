@@ -26,6 +26,8 @@ from quire.wire.batch_format import BatchFlags, Codec
 _SMALL_BATCH: Final = 24
 """Below so many records an entry costs less as Python lists than as Arrow arrays of its own (measured)."""
 _STORED: Final = ("key", "value", "headers")
+STORED_TIME: Final = pa.timestamp("ms", tz="UTC")
+"""A time as a record has it; a column of this type shows every one, Spark's own only those of the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ class ArrowBuilder:
         self._range_ms = (from_ms, to_ms)
         self._by_time = from_ms is not None or to_ms is not None
         self._times_wanted = self._by_time or projection.wants("timestamp")
+        self._as_stored = (
+            projection.wants("timestamp") and projection.arrow.field("timestamp").type == STORED_TIME
+        )
         self.impossible_times = 0
         self.first_impossible: int | None = None
         self._clear()
@@ -245,14 +250,14 @@ class ArrowBuilder:
                 known = known and time is not None
                 pieces.append(np.full(count, 0 if time is None else time, np.int64))
         values = np.concatenate(pieces)
-        possible = possible_times(values)
+        possible = None if self._as_stored else possible_times(values)
         if known and possible is None:
-            return pa.array(values).cast(pa.timestamp("ms", tz="UTC"))
+            return pa.array(values).cast(STORED_TIME)
         nothing = np.repeat(np.array([time is None for time in self._times]), counts)
         if possible is not None:
             self._note_impossible(~possible & ~nothing, counts)
             nothing |= ~possible
-        return pa.array(values, mask=nothing).cast(pa.timestamp("ms", tz="UTC"))
+        return pa.array(values, mask=nothing).cast(STORED_TIME)
 
     def _note_impossible(self, places: Any, counts: Any) -> None:
         self.impossible_times += int(places.sum())

@@ -16,7 +16,8 @@ import quire
 from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError, ReadUnavailableError
-from quire.log.archive import ArchivePlace
+from quire.log import batching
+from quire.log.archive import ArchivePlace, open_archive
 from quire.log.config import LogConfig
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
@@ -24,13 +25,16 @@ from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.jobs import archive, lists, materialise, scrub
+from quire.spark.jobs import archive, compact, lists, materialise, scrub
+from quire.spark.jobs.compact import CompactUnit
+from quire.spark.jobs.newest import KeptOffsets
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Wanted
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
+from quire.spark.write_options import Compression
 from support.local_bookies import LocalBookies
 
 QUICK = ClientConfig(read_timeout_ms=300)
@@ -251,6 +255,31 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
     # Nor is it a ledger to scrub, though others are named beside the log.
     left = [item.ledger_id for item in cluster.run(describe, cluster.client).items[1:]]
     assert scrub.plan(cluster.uri, logs=["orders"], ledgers=left[:1]).ledgers == len(left)
+
+
+def test_times_that_spark_cannot_show_are_archived_and_compacted_as_they_are(cluster, tmp_path, monkeypatch):
+    times = [T0, 2**60, -(2**60)]
+
+    async def as_before(client):
+        async with await client.log("orders").open_writer() as writer:
+            await writer.append_many([b"1", b"2", b"3"], timestamps_ms=times)
+
+    monkeypatch.setattr(batching, "TIME_MS_MAX", 2**63 - 1)
+    monkeypatch.setattr(batching, "TIME_MS_MIN", -(2**63))
+    cluster.run(as_before, cluster.client)
+    cluster.run(more, cluster.client)
+    work = archive.plan(cluster.uri, "orders", (tmp_path / "files").as_uri(), now_ms=2**62)
+    unit = work.to_write[-1]
+    [row] = archive._step(unit)
+    place = ArchivePlace(unit.root, unit.log_id.hex(), 400, 403, bytes.fromhex(row["digest"]))
+    assert open_archive(place).read(0, ["timestamp"]).column(0).cast(pa.int64()).to_pylist() == times
+    kept = KeptOffsets({0: b"\xff" * 4096})
+    settings = lists.head_of(cluster.uri, "orders").settings
+    what = CompactUnit(
+        cluster.uri, unit.log_id, b"", settings, (unit.item,), "compact", kept, Compression.NONE
+    )
+    [row] = compact._compact(what)
+    assert (row["kept"], row["min_time_ms"], row["max_time_ms"]) == (3, times[2], times[1])
 
 
 def test_a_ledger_that_is_gone_is_lost(cluster, caplog):

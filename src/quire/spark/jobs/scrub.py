@@ -36,6 +36,7 @@ from quire.client.scrubbing import (
     windows,
 )
 from quire.core.errors import NoSuchLedgerError
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.log_list import Place
 from quire.core.shares import BookieShare, shares
@@ -399,7 +400,7 @@ async def _unlike(
     """The entries of a window that are unlike others, and whether all copies could be read for it."""
     check = ReplicaCheck(client.bookies, record, timeout_ms)
     by_entry: dict[int, dict[Any, int]] = {}
-    short: list[str] = []
+    short: list[BookieId] = []
     for share in shares(record):
         if share.first <= first and share.last >= last and share.residues >> entry_class & 1:
             window = share.cut(first, last)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
 _ROWS = 10_000
-_SPARKS = {"timestamp": pa.timestamp("us", tz="UTC")}
 
 
 def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBatch]:
@@ -41,8 +40,7 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
         PeerError: its batches do not follow one another.
     """
     origin = Origin("", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED))
-    columns = pa.schema([field.with_type(_SPARKS.get(field.name, field.type)) for field in SCHEMA])
-    builder = ArrowBuilder(Projection(tuple(columns.names), columns), _ROWS)
+    builder = ArrowBuilder(Projection(tuple(SCHEMA.names), SCHEMA), _ROWS)
     record = cluster.call(uri, _record, password, item)
     expected: int | None = 0
     if record.last_entry >= 0:
@@ -51,8 +49,8 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
                 expected = check_follows(origin, entry_id, view, expected)
                 builder.add_batch(origin, entry_id, view, 0, view.header.count)
                 if builder.full:
-                    yield from (batch.cast(SCHEMA) for batch in builder.take())
-    yield from (batch.cast(SCHEMA) for batch in builder.take())
+                    yield from builder.take()
+    yield from builder.take()
 
 
 async def _record(client: QuireClient, password: bytes, item: LogItem) -> LedgerMetadata:
