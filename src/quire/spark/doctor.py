@@ -154,7 +154,7 @@ def _java() -> DoctorCheck:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.SubprocessError) as error:
         return DoctorCheck("java", Health.BAD, f"{java}: {error}", remedy)
-    first = (said.stderr or said.stdout).splitlines()[0]
+    first = _lines(said.stderr or said.stdout, f"{java} says nothing of its version")[0]
     number = first.partition('"')[2].partition(".")[0].strip('"')
     if number.isdigit() and int(number) in JAVA_VERSIONS:
         return DoctorCheck("java", Health.GOOD, first)
@@ -168,12 +168,16 @@ def _workers_python() -> DoctorCheck:
     try:
         subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the Python that Spark would start
     except subprocess.CalledProcessError as error:
-        return DoctorCheck(
-            "Python of the workers", Health.BAD, f"{name}: {error.stderr.strip().splitlines()[-1]}", remedy
-        )
+        last = _lines(error.stderr, str(error))[-1]
+        return DoctorCheck("Python of the workers", Health.BAD, f"{name}: {last}", remedy)
     except (OSError, subprocess.SubprocessError) as error:
         return DoctorCheck("Python of the workers", Health.BAD, f"{name}: {error}", remedy)
     return DoctorCheck("Python of the workers", Health.GOOD, f"{name} imports pyarrow, pyspark and quire")
+
+
+def _lines(said: str, otherwise: str) -> list[str]:
+    """What a program said, or what to say where it said nothing."""
+    return said.strip().splitlines() or [otherwise]
 
 
 def _discovery() -> DoctorCheck:

@@ -44,6 +44,24 @@ def test_the_doctor_names_a_cluster_that_is_not_there_and_what_to_do(tmp_path, m
     assert checks["format quire is found"]["health"] == "good"
 
 
+def test_programs_that_end_without_a_word_are_named(tmp_path, monkeypatch):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", "false")
+    checks = {check.what: check for check in doctor.examine()}
+    assert (checks["java"].health, checks["java"].found) == (
+        Health.ODD,
+        f"{java} says nothing of its version",
+    )
+    python = checks["Python of the workers"]
+    assert python.health is Health.BAD
+    assert python.found.startswith("false: ")
+    assert "returned non-zero exit status 1" in python.found
+
+
 def test_a_module_that_hides_every_format_is_found(tmp_path, monkeypatch):
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
