@@ -1,5 +1,6 @@
-"""Which snapshots of a state stay, what they are not made of, and what a job does not take for an offset."""
+"""Which snapshots of a state stay, what they are not made of, and what a job takes for no offset and no place."""
 
+from argparse import Namespace
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -7,6 +8,7 @@ import pytest
 
 from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, lists, materialise, replay
+from quire.spark.jobs.archive_files import ArchiveFiles
 
 
 @pytest.mark.parametrize(("end", "left"), [(500, [500]), (100, [100, 500])])
@@ -49,3 +51,23 @@ def test_a_log_that_is_compacted_before_its_tail_is_planned_gives_no_state(monke
 def test_a_number_below_zero_is_no_offset(span):
     with pytest.raises(SparkUseError, match=r"log 'edits': an offset is a number from 0, not -"):
         command.read_log(None, "sqlite:x", "edits", *span)
+
+
+@pytest.mark.parametrize("root", ["backup", "s4://bucket/backup", "file://backup/files"])
+def test_a_root_that_is_no_place_is_refused_in_a_sentence(root):
+    with pytest.raises(SparkUseError, match=f"'{root}' is no place for files: .* like file:///backup"):
+        ArchiveFiles(root)
+
+
+def test_files_that_cannot_be_reached_are_a_line_of_the_job(tmp_path):
+    (tmp_path / "file").touch()
+    lines = []
+    given = Namespace(job="archive", show=lines.append)
+
+    def step(*_):
+        ArchiveFiles(str(tmp_path)).open("file/other")
+
+    assert command.run_step(None, given, step, 0.0) == 1
+    [line] = lines
+    assert line["job"] == "archive"
+    assert str(tmp_path / "file" / "other") in line["error"]

@@ -7,16 +7,36 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from quire.spark.given import use_error
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """The file system of an absolute path or a URI, and the path in it.
+
+    Raises:
+        SparkUseError: it is neither, or of a store that pyarrow does not know.
+    """
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(place)
+    except (ValueError, NotImplementedError) as error:
+        raise use_error(
+            f"'{place}' is no place for files: {error}. Write an absolute path, or a URI like file:///backup."
+        ) from error
+    return found
+
 
 class ArchiveFiles:
     """The files below an archive's root, as far as a writer is concerned.
 
     Args:
         root: a URI that pyarrow knows (`file:///…`, `s3://…`), or an absolute path.
+
+    Raises:
+        SparkUseError: it is none.
     """
 
     def __init__(self, root: str) -> None:
-        self._system, self._base = fs.FileSystem.from_uri(root)
+        self._system, self._base = file_system(root)
 
     def list(self, log_id: str) -> dict[str, tuple[int, float]]:
         """All files of a log, unfinished ones included: size in bytes and time of the last change, by name."""

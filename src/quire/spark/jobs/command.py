@@ -149,7 +149,7 @@ def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session
     try:
         line = {"job": given.job, **step(spark, given), "session_seconds": session_seconds}
         status = 0 if line.get("ok", True) else 1
-    except (QuireError, PySparkException) as error:
+    except (QuireError, PySparkException, OSError) as error:
         line, status = {"job": given.job, "error": last_line(error)}, 1
     given.show(line)
     return status

@@ -26,6 +26,7 @@ from quire.spark import cluster
 from quire.spark.extents import check_end_is_known, extent_of_log
 from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.jobs import command, lists, replay, table_formats
+from quire.spark.jobs.archive_files import file_system
 from quire.spark.jobs.table_formats import Content, TableFile
 from quire.spark.options import READ_OPTIONS, ReadOptions, parse
 from quire.spark.planning import offset_since
@@ -198,7 +199,7 @@ def _snapshots(root: str, log_id: str) -> list[int]:
 
 
 def _system(root: str) -> tuple[Any, str]:
-    system, base = fs.FileSystem.from_uri(root) if "://" in root else (fs.LocalFileSystem(), root)
+    system, base = file_system(root) if "://" in root else (fs.LocalFileSystem(), root)
     return system, base.rstrip("/")
 
 
