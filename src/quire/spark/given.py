@@ -25,6 +25,7 @@ Options = TypeVar("Options")
 _SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
 """What Spark adds by itself."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DIGITS: Final = "[0-9]{1,19}"
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
 
 
@@ -112,8 +113,14 @@ def choice(kind: type[Enum]) -> Callable[[Given, str], Any]:
 
 def size_of(text: str) -> int | None:
     """Bytes from a text like 128m, 512k or 1g; None for one that is no such size, or none at all."""
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(rf"({_DIGITS})\s*([kmg]?)(?:i?b)?", text.strip().lower())
     return int(match[1]) << _UNITS[match[2]] or None if match else None
+
+
+def number_of(text: str) -> int | None:
+    """A whole number from 0 to 2**63 - 1; None for a text that is none."""
+    number = int(text) if re.fullmatch(_DIGITS, text.strip()) else -1
+    return number if 0 <= number < 1 << 63 else None
 
 
 class Given:
@@ -211,7 +218,7 @@ class Given:
         text = self.text(name)
         if text is None:
             return None
-        if re.fullmatch(r"-?\d+", text.strip()):
+        if re.fullmatch(f"-?{_DIGITS}", text.strip()):
             ms = int(text)
         else:
             try:
@@ -242,9 +249,10 @@ class Given:
         text = self.text_or_default(name)
         if text is None:
             return None
-        if not text.strip().isdigit() or int(text) == 0:
+        number = number_of(text)
+        if not number:
             raise use_error(f"{name} is a whole number from 1: got '{text}'.")
-        return int(text)
+        return number
 
     def flag(self, name: str) -> bool:
         """True or false."""

@@ -24,6 +24,7 @@ from quire.spark.given import (
     Use,
     choice,
     moment,
+    number_of,
     option,
     options,
     rows_of,
@@ -135,10 +136,10 @@ def _sources(given: Given, log: str = LOG.name) -> tuple[Source, ...]:
         if not name:
             continue
         if name.startswith("ledger:"):
-            number = name.removeprefix("ledger:")
-            if not number.isdigit():
+            number = number_of(name.removeprefix("ledger:"))
+            if number is None:
                 raise use_error(f"'{name}' names no ledger: write its number, like ledger:17.")
-            sources.append(Source(name, ledger_id=int(number)))
+            sources.append(Source(name, ledger_id=number))
         else:
             sources.append(Source(name, pattern=any(sign in name for sign in "*?[")))
     if not sources and given.text("describe") is not None:

@@ -71,7 +71,7 @@ def from_json(value: Any) -> dict[str, Position]:
                 str(name): Position(str(each["id"]), int(each["offset"]))
                 for name, each in value["logs"].items()
             }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise use_error(
             f"the checkpoint's offsets are not of this source: {value!r}. Use a new checkpoint."
         ) from error

@@ -15,7 +15,18 @@ from quire.core.errors import QuireError
 from quire.core.log_commit import OnReset
 from quire.core.quorum import check_quorums
 from quire.log.refusing import NAMED, PART
-from quire.spark.given import Given, Option, SparkUseError, Use, choice, option, options, rows_of, use_error
+from quire.spark.given import (
+    Given,
+    Option,
+    SparkUseError,
+    Use,
+    choice,
+    number_of,
+    option,
+    options,
+    rows_of,
+    use_error,
+)
 from quire.spark.options import CLUSTER, PASSWORD_ENV, PASSWORD_FILE, READ_OPTIONS, read_password
 
 ENSEMBLE: Final = Option("ensemble", Use.WRITE, otherwise="of the log")
@@ -94,9 +105,10 @@ def _version(given: Given, name: str) -> int | None:
     text = given.text(name)
     if text is None:
         return None
-    if not text.strip().isdigit():
+    number = number_of(text)
+    if number is None:
         raise use_error(f"txnVersion is a whole number from 0: got '{text}'.")
-    return int(text)
+    return number
 
 
 def _inline_bytes(given: Given, name: str) -> int | None:

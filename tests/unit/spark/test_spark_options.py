@@ -67,6 +67,15 @@ def test_a_list_of_paths_comes_as_json():
     assert [source.name for source in options.sources] == ["a", "b"]
 
 
+def test_digits_that_are_no_number_of_64_bits_are_refused():
+    assert read(path=f"ledger:{2**63 - 1}").sources[0].ledger_id == 2**63 - 1
+    for digits in ("²", str(2**63), "9" * 5000):
+        assert "is a whole number from 1" in refused(rowsPerBatch=digits)
+        assert "names no ledger" in refused(path=f"ledger:{digits}")
+        assert "startingTimestamp" in refused(startingTimestamp=digits)
+    assert "asOf is what quire.spark.read_options gives" in refused(asOf=AS_OF.replace("23", "1e400"))
+
+
 def test_offsets_for_each_log_and_for_the_rest():
     options = read(path="a,b,c", startingOffsets='{"a": 23, "b": "latest"}', endingOffsets="latest")
     assert [options.starting.of(log) for log in "abc"] == [23, LATEST, EARLIEST]

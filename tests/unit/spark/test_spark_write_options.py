@@ -73,6 +73,7 @@ def test_options_have_their_values():
         ({"ensemble": "2", "writeQuorum": "3", "ackQuorum": "2"}, "quire: "),
         ({"txnAppId": "etl"}, "txnAppId and txnVersion go together"),
         ({"txnAppId": "etl", "txnVersion": "x"}, "txnVersion is a whole number from 0: got 'x'"),
+        ({"txnAppId": "etl", "txnVersion": "9" * 20}, "txnVersion is a whole number from 0: got '999"),
         ({"txnPart": "left"}, "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion"),
         ({"txnOnReset": "skip"}, "txnPart and txnOnReset belong to a named write"),
         ({"txnAppId": "a", "txnVersion": "1", "txnPart": " "}, "txnPart is empty: name the part"),
