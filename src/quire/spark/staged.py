@@ -317,17 +317,22 @@ def _items(
             made.append((where, item))
             items.append(item)
 
-    for share in shares:
-        if share.item is not None:
-            close()
-            staging = None
-            items.append(share.item)
-            continue
-        if staging is None:
-            staging = Staging(options, share.log, where, by, seams.at, inline_bytes=0)
-        for rows in unpacked(share.rows):
-            staging.add(rows)
-    close()
+    try:
+        for share in shares:
+            if share.item is not None:
+                close()
+                staging = None
+                items.append(share.item)
+                continue
+            if staging is None:
+                staging = Staging(options, share.log, where, by, seams.at, inline_bytes=0)
+            for rows in unpacked(share.rows):
+                staging.add(rows)
+        close()
+    except BaseException:
+        if staging is not None:
+            staging.discard()
+        raise
     return items
 
 

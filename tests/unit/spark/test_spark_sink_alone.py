@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from quire.core.errors import StagedLedgerGoneError
 from quire.spark import cluster as cluster_of_process
-from quire.spark.given import Given
+from quire.spark.given import Given, SparkUseError
 from quire.spark.options import READ_OPTIONS
 from quire.spark.sink import BatchSink, batch_sink
 from quire.spark.write_options import WRITE_OPTIONS
@@ -83,3 +83,15 @@ def test_shares_stand_in_order_and_the_rest_is_gone(cluster, inline):
     if inline == "0":
         with pytest.raises(StagedLedgerGoneError):
             writer.commit([unused])
+
+
+def test_a_commit_that_cannot_write_its_rows_leaves_no_ledger(cluster):
+    async def ledgers(client):
+        return [ledger async for ledger in client.ledgers()]
+
+    writer = sink(cluster, log="large", inlineBytes="1g")
+    before = cluster.run(ledgers)
+    told = [writer.write(iter([rows("fits")])), writer.write(iter([rows("x" * (9 << 20))]))]
+    with pytest.raises(SparkUseError, match="is larger than an entry"):
+        writer.commit(told)
+    assert cluster.run(ledgers) == before
