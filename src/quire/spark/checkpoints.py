@@ -14,6 +14,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -25,8 +26,10 @@ from quire.spark.given import use_error
 
 HEAD_LINES: Final = 2
 """Version, and what Spark notes besides: times, settings."""
-_unreachable: set[str] = set()
-"""Places away from this machine that could not be read from this process: to ask again would hold up every batch."""
+_ASK_AGAIN_SECONDS: Final = 600
+_unreachable: dict[str, float] = {}
+"""Places away from this machine that could not be read from this process, and when: to ask again would hold up every
+batch."""
 _FILE_COUNT: Final = re.compile(r'\{"logOffset":(\d+)\}')
 
 
@@ -43,11 +46,11 @@ class Checkpoint:
         self._location = location
         self._files: fs.FileSystem | None = None
         self._path = ""
-        if location is not None and location not in _unreachable:
+        if location is not None and _may_be_asked(location):
             try:
                 self._files, self._path = _opened(location)
             except (OSError, ValueError):
-                _unreachable.add(location)
+                _unreachable[location] = monotonic()
 
     def fingerprint(self, batch_id: int) -> Fingerprint | None:
         """The fingerprint of a batch of the query; None when its file is gone, cannot be read, or is another query's."""
@@ -60,7 +63,7 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             far = not isinstance(self._files, fs.LocalFileSystem) and isinstance(error, OSError)
             if far and not isinstance(error, FileNotFoundError):
-                _unreachable.add(str(self._location))
+                _unreachable[str(self._location)] = monotonic()
             return None
         return fingerprints.of_input(batch_id, lines, self._files_of(lines)) if lines else None
 
@@ -89,6 +92,11 @@ class Checkpoint:
         assert self._files is not None
         with self._files.open_input_stream(f"{self._path}/{name}") as file:
             return bytes(file.read()).decode()
+
+
+def _may_be_asked(location: str) -> bool:
+    """Whether a place could be read, as far as is known, or could not so long ago that it may answer by now."""
+    return monotonic() - _unreachable.get(location, -_ASK_AGAIN_SECONDS) >= _ASK_AGAIN_SECONDS
 
 
 def query_of(checkpoint: str | None) -> str:

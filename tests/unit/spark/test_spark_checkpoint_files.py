@@ -7,6 +7,7 @@ import json
 import pytest
 
 from quire.core.fingerprints import is_same_batch, of_input
+from quire.spark import checkpoints
 from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.given import SparkUseError
 
@@ -98,3 +99,31 @@ def test_a_checkpoint_that_cannot_be_reached_says_nothing(location):
     assert Checkpoint(location, QUERY).fingerprint(0) is None
     with pytest.raises(SparkUseError, match=r"^quire: "):
         query_of(location)
+
+
+def test_a_store_that_did_not_answer_once_is_asked_again_later(tmp_path, monkeypatch):
+    checkpoint = checkpoint_of(tmp_path)
+    note(checkpoint, 3, "7")
+    now, away, asked = [5.0], [True], []
+
+    class Far:
+        def open_input_stream(self, path):
+            asked.append(path)
+            if away[0]:
+                raise OSError("timed out")
+            return open(path, "rb")
+
+    monkeypatch.setattr(checkpoints, "_unreachable", {})
+    monkeypatch.setattr(checkpoints, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checkpoints, "_opened", lambda _: (Far(), str(checkpoint)))
+
+    def found():
+        return Checkpoint("s3a://bucket/ck", QUERY).fingerprint(3)
+
+    assert found() is None
+    away[0] = False
+    now[0] += 599
+    assert found() is None
+    assert len(asked) == 1, "every batch would wait for it"
+    now[0] += 1
+    assert found() == of_input(3, ["7"])
