@@ -252,6 +252,8 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
         list(tasks.read(*read))
     assert cluster.read()[: len(EVERY)] == EVERY
     assert "skipped" not in caplog.text
+    with pytest.raises(SparkUseError, match=f"has its archive at {root}, not at file:///other"):
+        archive.plan(cluster.uri, "orders", "file:///other")
     # Nor is it a ledger to scrub, though others are named beside the log.
     left = [item.ledger_id for item in cluster.run(describe, cluster.client).items[1:]]
     assert scrub.plan(cluster.uri, logs=["orders"], ledgers=left[:1]).ledgers == len(left)

@@ -38,6 +38,7 @@ from quire.log.archive import (
 from quire.log.ledgers import LogLedgers
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
+from quire.spark.given import use_error
 from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import ArchiveFiles
 from quire.spark.jobs.copied import may_be_copied
@@ -147,9 +148,15 @@ def plan(
 
     Raises:
         NoSuchLogError: there is no such log.
+        SparkUseError: it has its archive elsewhere.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    log_id = lists.head_of(uri, log).log_id
+    head = lists.head_of(uri, log)
+    log_id = head.log_id
+    if head.archive not in {"", root}:
+        raise use_error(
+            f"log '{log}' has its archive at {head.archive}, not at {root}. A log has one.", log=log
+        )
     every, items = cluster.call(uri, _items, log_id, password)
     there = ArchiveFiles(root).list(log_id.hex())
 
