@@ -304,8 +304,7 @@ class WriterDriver(ABC):
         self._perform()
 
     def _has_spare(self, ensemble: Sequence[BookieId]) -> bool:
-        out = {*ensemble, *self._quarantine.bookies(self._clock.now_ms())}
-        return any(each not in out for each in self._writable())
+        return not {*ensemble, *self._quarantine.bookies(self._clock.now_ms())}.issuperset(self._writable())
 
     def _writable(self) -> list[BookieId]:
         """The bookies that may get the ledger's entries."""
@@ -327,8 +326,8 @@ class WriterDriver(ABC):
         left = [item for item in enumerate(effect.ensemble) if spare and not bookies.is_writable(item[1])]
         away = [bookie for _, bookie in left if not bookies.is_registered(bookie)]
         replies = await bookies.probe(away, timeout_ms=self._config.probe_timeout_ms)
-        silent = {Answer.UNREACHABLE, Answer.TIMED_OUT}
-        answered = [item for item in left if replies.get(item[1], Answer.UNREACHABLE) not in silent]
+        silent = (None, Answer.UNREACHABLE, Answer.TIMED_OUT)
+        answered = [item for item in left if replies.get(item[1]) not in silent]
         leaving = [item for item in left if item not in answered]
         self._machine.left_bookies_asked(leaving, self._clock.now_ms(), spare=spare, answered=answered)
         self._perform()
