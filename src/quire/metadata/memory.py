@@ -255,14 +255,19 @@ class MemoryStore(MetadataStore):
         self._check_open()
         with self._space.lock:
             row = self._space.rows.get(registration.key)
-            if row is None or row.session != self._session or registration.lost.is_set():
+            if row is None or row.session != self._session or not self._holds(registration):
                 msg = f"the registration {registration.key} was lost; register again"
                 raise KeyMissingError(msg, key=registration.key)
             self._space.apply((Put(registration.key, value, row.version),))
         registration.value = value
 
+    def _holds(self, registration: Registration) -> bool:
+        return self._registrations.get(registration.key) is registration
+
     async def _take_back(self, registration: Registration) -> None:
-        self._registrations.pop(registration.key, None)
+        if not self._holds(registration):
+            return
+        del self._registrations[registration.key]
         with self._space.lock:
             row = self._space.rows.get(registration.key)
             if not self._closed and row is not None and row.session == self._session:

@@ -76,7 +76,7 @@ class SqliteRegistrations:
         self._restore()
         held = self._held.get(registration.key)
         row = self._file.get(registration.key)
-        if held is None or row is None:
+        if held is None or held.registration is not registration or row is None:
             raise KeyMissingError(
                 f"the registration {registration.key} was lost; register again", key=registration.key
             )
@@ -85,8 +85,10 @@ class SqliteRegistrations:
 
     def take_back(self, registration: Registration) -> None:
         """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `doubt`."""
-        if self._held.pop(registration.key, None) is None:
+        held = self._held.get(registration.key)
+        if held is None or held.registration is not registration:
             return
+        del self._held[registration.key]
         row = self._file.get(registration.key)
         if row is not None and row.session == self._number:
             self._file.end_key(row.key)
