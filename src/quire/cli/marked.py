@@ -44,6 +44,8 @@ async def marked_ledgers(
     waiting = "its turn" if workers else "a worker: start `quire autorecovery`"
     if not enabled:
         waiting = "auto-recovery is switched off: `quire cluster autorecovery on`"
+    # Nobody attempts anything while auto-recovery is off or has no worker, whatever a ledger waited for before.
+    waits = WAITS if enabled and workers else {**WAITS, WaitsFor.ATTEMPT: waiting}
     rows: list[dict[str, Any]] = []
     left, left_bytes = 0, 0
     ids = sorted({*missing, *own})
@@ -52,7 +54,7 @@ async def marked_ledgers(
         found = await asyncio.gather(*(_record(records, ledger_id) for ledger_id in some))
         for ledger_id, record in zip(some, found, strict=True):
             row, by_worker = _row(
-                ledger_id, record, missing.get(ledger_id), own.get(ledger_id), locks, waiting
+                ledger_id, record, missing.get(ledger_id), own.get(ledger_id), locks, waiting, waits
             )
             rows.append(row)
             left, left_bytes = left + by_worker, left_bytes + by_worker * row["bytes"]
@@ -85,6 +87,7 @@ def _row(
     own: Stored[LedgerRepairs] | None,
     locks: dict[Any, str],
     waiting: str,
+    waits: dict[WaitsFor, str],
 ) -> tuple[dict[str, Any], bool]:
     """A ledger's line, and whether a worker goes on with it by itself."""
     reasons, bookies, times = dict[str, None](), dict[Any, None](), list[int]()
@@ -111,7 +114,7 @@ def _row(
     elif record is None and attempts is None:
         why = "its record is not there, or cannot be read"
     elif attempts is not None:
-        waiting = WAITS[attempts.waits]
+        waiting = waits[attempts.waits]
     row = {
         "ledger_id": ledger_id,
         "reasons": list(reasons),
