@@ -254,6 +254,14 @@ class UnboundedLedger:
         *,
         to_close: bool = False,
     ) -> LedgerWriter:
+        try:
+            return await self._until_taken(election, ignored, to_close=to_close)
+        finally:
+            self._lacks = {}
+
+    async def _until_taken(
+        self, election: StreamElection | None, ignored: Collection[BookieId], *, to_close: bool
+    ) -> LedgerWriter:
         context = self._context
         attempts, pause_ms, deadline_ms = 0, context.config.change_retry_ms_min, 0
         while True:

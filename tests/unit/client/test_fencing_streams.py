@@ -137,3 +137,31 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
         assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
         report = await theirs.verify()
         assert (report.complete, report.different) == (True, [])
+
+
+@run
+async def test_a_take_over_that_is_cancelled_waits_for_nobody(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        left = writer.metadata.last_fragment.ensemble[0]
+        others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
+        names = [await cluster.stop_bookie(bookie) for bookie in others]
+        old = writer.append_nowait(b"1")
+        await until_async(lambda: holds(mine, left, 1), "the entry to be on one bookie")
+        await writer.abandon()
+        with pytest.raises(OutcomeUnknownError):
+            await old
+        await cluster.start_bookie(names[0])
+        taking = asyncio.create_task(theirs.open_writer())
+        await until_async(lambda: theirs._lacks and theirs._under_way is None, "a pause of the take-over")
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        await cluster.start_bookie(names[1])
+        await until_async(
+            lambda: others[1] in theirs._context.bookies.writable(), "the bookie to be seen again"
+        )
+        assert await theirs.waits_for() == {}
+        other = await mine.open_writer()
+        assert await payloads(mine, other.last_add_confirmed) == [b"1"]
