@@ -110,6 +110,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
         self._unanswered: dict[object, None] = {}
+        self._refused: list[object] = []
         self.stragglers: tuple[Hole, ...] = ()
         self._all_answered = asyncio.Event()
         self._lost_swaps = 0
@@ -137,9 +138,10 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             self._begin()
             self._perform()
             result = await self._result
-            if self._unanswered and isinstance(result, RecoveryClosed | TakenOver):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
+            if (self._unanswered or self._refused) and isinstance(result, RecoveryClosed | TakenOver):
+                if self._unanswered:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
                 last = result.last_entry if isinstance(result, TakenOver) else result.record.last_entry
                 self.stragglers = self._left_behind(result.record, last)
             return result
@@ -208,8 +210,9 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         task.add_done_callback(over)
 
     def _left_behind(self, record: LedgerMetadata, last_entry: int) -> tuple[Hole, ...]:
-        """What bookies of the record were sent up to its last entry and have not acknowledged."""
-        runs = [tag for tag in self._unanswered if isinstance(tag, tuple)]
+        """What bookies of the record should have been sent up to its last entry and have not acknowledged."""
+        runs = [tag for tag in (*self._unanswered, *self._refused) if isinstance(tag, tuple)]
+        runs += self._recovery.back.change.holes_through(last_entry)
         return joined(
             Hole(slot, bookie, first, min(last, last_entry))
             for slot, bookie, first, last in runs
@@ -324,6 +327,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's response to a run that was written back."""
         self._unanswered.pop(tag, None)
+        if answer is not Answer.OK:
+            self._refused.append(tag)
         if not self._unanswered:
             self._all_answered.set()
         assert isinstance(tag, tuple)

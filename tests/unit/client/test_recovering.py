@@ -101,20 +101,25 @@ async def test_a_thousand_unconfirmed_entries_take_a_few_round_trips(tmp_path, m
         assert verified.complete, "also on the bookie that had nothing"
 
 
+@pytest.mark.parametrize("answer", [None, Answer.TIMED_OUT, Answer.READ_ONLY])
 @run
 async def test_a_recovery_says_which_bookies_had_not_acknowledged_when_it_closed(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, answer
 ) -> None:
     async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(PATIENT)
+        client = await cluster.client(ClientConfig(recovery_read_bytes_max=100))
         record = await unfinished(client, cluster)
         *two, slow = record.fragments[0].ensemble
         for bookie in two:
             await put(client, bookie, record, 0, texts(9))
         add_run = BookieClient.add_run
 
-        def unanswered(self, bookie, *args, **options):
-            return True if bookie == slow else add_run(self, bookie, *args, **options)
+        def unanswered(self, bookie, run, sink, tag, *args):
+            if bookie != slow:
+                return add_run(self, bookie, run, sink, tag, *args)
+            if answer is not None:
+                asyncio.get_running_loop().call_soon(sink.add_answered, tag, answer)
+            return True
 
         monkeypatch.setattr(BookieClient, "add_run", unanswered)
         report = await client.recover_ledger(record.ledger_id)
