@@ -17,6 +17,7 @@ from quire.blocking import loop as loops
 from quire.blocking import prefetch as prefetching
 from quire.blocking.handles import Appending, BlockingHandle, appended, awaited, iterated
 from quire.blocking.ledgers import BlockingLedgerWriter
+from quire.blocking.logs import BlockingLogWriter
 from quire.core.errors import LedgerFencedError, MisuseError, NotWritingError, WindowFullError
 
 
@@ -84,6 +85,20 @@ def test_calls_keep_signature_documentation_result_and_errors(counter: BlockingC
     with pytest.raises(LedgerFencedError, match="ledger 7") as caught:
         counter.fail()
     assert caught.value.ids == {"ledger_id": 7}
+
+
+def test_whom_a_writer_waits_for_is_looked_up_where_that_changes() -> None:
+    class Ledger:
+        @property
+        def waits_for(self) -> tuple[str, ...]:
+            return (threading.current_thread().name,)
+
+    of_ledger: Any = SimpleNamespace(_machine=Ledger())
+    of_log: Any = SimpleNamespace(_targets={1: SimpleNamespace(ledger=Ledger())})
+    for inner in (of_ledger, of_log):
+        inner.append_nowait = inner.drain = None
+    assert BlockingLedgerWriter(of_ledger, loops.current()).waits_for == ("quire.blocking",)
+    assert BlockingLogWriter(of_log, loops.current()).waits_for == ("quire.blocking",)
 
 
 def test_one_thread_serves_all_callers(counter: BlockingCounter) -> None:

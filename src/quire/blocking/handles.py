@@ -95,6 +95,20 @@ def shown(original: Callable[[Any], R]) -> R:
     return cast("R", property(get, doc=read.__doc__))
 
 
+def asked(original: Callable[[Any], R]) -> R:
+    """The property of the same name, which is put together on the loop, where what it looks at changes."""
+    read = cast("property", original).fget
+    assert read is not None
+
+    def get(self: BlockingHandle[Any]) -> R:
+        async def look() -> R:
+            return cast("R", read(self._inner))
+
+        return self._background.run(look)
+
+    return cast("R", property(get, doc=read.__doc__))
+
+
 def appended(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
 ) -> Callable[Concatenate[Appending[Any], P], R]:

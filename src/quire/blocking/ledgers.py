@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from quire.blocking.handles import Appending, ClosingHandle, appended, awaited, iterated, shown
+from quire.blocking.handles import Appending, ClosingHandle, appended, asked, awaited, iterated, shown
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 
@@ -20,7 +20,7 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     length = shown(AsyncLedgerWriter.length)
     metadata = shown(AsyncLedgerWriter.metadata)
     term = shown(AsyncLedgerWriter.term)
-    waits_for = shown(AsyncLedgerWriter.waits_for)
+    waits_for = asked(AsyncLedgerWriter.waits_for)
 
     def release(self) -> None:
         """Confirm what was appended and leave the ledger open; a stream is left to its next writer."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from quire.blocking.handles import Appending, BlockingHandle, appended, awaited, handed_out, iterated, shown
+from quire.blocking.handles import (
+    Appending,
+    BlockingHandle,
+    appended,
+    asked,
+    awaited,
+    handed_out,
+    iterated,
+    shown,
+)
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
 
@@ -21,7 +30,7 @@ class BlockingLogWriter(Appending[AsyncLogWriter]):
     epoch = shown(AsyncLogWriter.epoch)
     end_offset = shown(AsyncLogWriter.end_offset)
     ledger_id = shown(AsyncLogWriter.ledger_id)
-    waits_for = shown(AsyncLogWriter.waits_for)
+    waits_for = asked(AsyncLogWriter.waits_for)
 
     def append_nowait(
         self,
