@@ -243,8 +243,9 @@ class Writer:
             future.set_result(first + number)
         self.futures.clear()
 
-    async def close(self) -> None:
-        await self.drain()
+    async def close(self, *, at: str = "write_quorum") -> None:
+        if at == "write_quorum":
+            await self.drain()
         self.closed = True
 
     async def abandon(self) -> None:
@@ -318,6 +319,17 @@ def test_an_append_goes_behind_what_was_submitted_before_it(monkeypatch: pytest.
         assert appending.result(10) == 2
     assert futures[0].result(10) == 0
     assert inner.taken == [b"0", b"1", b"2"]
+
+
+def test_a_close_at_the_ack_quorum_waits_for_no_room() -> None:
+    inner = SlowWriter()
+    writer = BlockingWriter(inner, loops.current())
+    futures = [writer.append_nowait(b"%d" % number) for number in range(2)]
+    writer.close(at="ack_quorum")
+    assert inner.closed
+    loops.current().loop.call_soon_threadsafe(inner.gate.set)
+    with pytest.raises(NotWritingError):
+        futures[1].result(10)
 
 
 def test_a_buffer_may_be_filled_anew_once_its_bytes_were_submitted() -> None:

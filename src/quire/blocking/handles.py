@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from quire.blocking.loop import Background
 from quire.blocking.prefetch import Prefetch
 from quire.blocking.submissions import Submissions
+from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,9 +138,16 @@ class Appending(ClosingHandle[H]):
         """
         self._background.run(self._after_submissions, "drain")
 
-    def close(self) -> None:
-        """Confirm what was appended and close."""
-        self._background.run(self._after_submissions, "close")
+    def close(self, *, at: str = WRITE_QUORUM) -> None:
+        """Confirm what was appended and close.
+
+        Args:
+            at: "ack_quorum" closes at once what waits for a write quorum that is guaranteed; what found no room fails.
+        """
+        if at == ACK_QUORUM:
+            self._background.run(cast("Any", self._inner).close, at=at)
+        else:
+            self._background.run(self._after_submissions, "close", at=at)
 
     def abandon(self) -> None:
         """End without closing, as if this process had died: what is open is left to a recovery."""
