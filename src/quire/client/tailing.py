@@ -143,17 +143,18 @@ class TailingReader(ABC):
                 await following
 
     async def _follow_record(self, record: RecordChanges) -> None:
-        """Keep the record up to date until it says CLOSED."""
+        """Keep the record up to date until it says CLOSED; where the client is closed before, this fails."""
         told = self._version
         try:
-            async with self._records.watch(self.ledger_id) as changes:
-                async for _ in changes:
-                    await self._reread_record()
-                    if self._version != told:  # whoever has read it
-                        told = self._version
-                        record.tell()
-                    if self.closed:
-                        return
+            while not self.closed:
+                async with self._records.watch(self.ledger_id) as changes:
+                    async for _ in changes:
+                        await self._reread_record()
+                        if self._version != told:  # whoever has read it
+                            told = self._version
+                            record.tell()
+                        if self.closed:
+                            break
         finally:
             record.tell()
 

@@ -338,6 +338,26 @@ async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(
 
 
 @run
+async def test_a_tail_ends_with_an_error_when_its_client_is_closed(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        writer = await client.create_ledger()
+        left = await cluster.client()
+        tail = (await left.open_ledger(writer.ledger_id, recover=False)).tail()
+        await writer.append(b"entry")
+        assert (await anext(tail)).entry_id == 0
+        following = asyncio.ensure_future(anext(tail))
+        held = [server.ledgers.followers.polls for server in cluster.servers.values()]
+        while not all(writer.ledger_id in polls for polls in held):
+            await asyncio.sleep(0)
+        cluster.clients.remove(left)
+        await left.close()
+        with pytest.raises(MisuseError, match="closed"):
+            await following
+        await writer.abandon()
+
+
+@run
 async def test_a_response_of_the_store_that_comes_late_takes_no_reader_back(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
