@@ -21,7 +21,15 @@ from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.recovery import RecoveryPerformer, TakeOverResult
 from quire.core.answers import Answer
-from quire.core.effects import AwaitBookies, SendRecoveryRead, SendTruncation, TakeOverEffect
+from quire.core.effects import (
+    AwaitBookies,
+    RecoveryClosed,
+    RecoveryFailed,
+    SendRecoveryRead,
+    SendTruncation,
+    TakeOverEffect,
+)
+from quire.core.errors import MetadataUnknownError, NoSuchStreamError
 from quire.core.ids import BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
@@ -40,6 +48,8 @@ SLOW_BYTES_PER_MS = 2048
 """What it may take longer for each byte that is written back: a bookie that takes 2 MiB a second is slow, not silent."""
 AWAITED_PAUSE_MS = 100
 """Before bookies without which a take-over cannot end are asked again."""
+RECORD_PAUSE_MS = 1_000
+"""How often the record is read meanwhile."""
 AWAITED_TIMEOUT_MS = 500
 """How long one of them may take then: meanwhile another may have come that can take its place."""
 
@@ -52,11 +62,13 @@ class _Fencing:
         found: the entries that are not recovered yet, by id and origin term: bookies may have several of one id.
         said: what each bookie answered to the truncation last.
         waiting: it has waited for bookies.
+        look_at_ms: when to see whether they matter any more.
     """
 
     found: dict[int, dict[int, Entry]] = field(default_factory=dict)
     said: dict[BookieId, Answer] = field(default_factory=dict)
     waiting: bool = False
+    look_at_ms: int = 0
 
 
 class _NoOpSent(AddSink):
@@ -224,4 +236,20 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             )
         self._fencing.waiting = True
         await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
-        return self._machine.waited_for_bookies
+        over = await self._over()
+        return self._machine.waited_for_bookies if over is None else partial(self._perform_one, over)
+
+    async def _over(self) -> RecoveryClosed | RecoveryFailed | None:
+        """What ends the wait for bookies, looked for now and then: the stream was deleted, or closed for good."""
+        fencing, now_ms = self._fencing, self._context.clock.now_ms()
+        if now_ms < fencing.look_at_ms:
+            return None
+        fencing.look_at_ms = now_ms + RECORD_PAUSE_MS
+        try:
+            record, version = await self._context.records.read(self._record.ledger_id)
+        except NoSuchStreamError:
+            return RecoveryFailed(Answer.NO_LEDGER, ())
+        except MetadataUnknownError:
+            return None
+        is_closed = record.state is LedgerState.CLOSED
+        return RecoveryClosed(record, version, accepted=True) if is_closed else None

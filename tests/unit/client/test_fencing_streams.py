@@ -8,7 +8,7 @@ import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.unbounded import UnboundedLedger
-from quire.core.errors import OutcomeUnknownError
+from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError
 from quire.core.ids import BookieId
 from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
@@ -137,6 +137,31 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
         assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
         report = await theirs.verify()
         assert (report.complete, report.different) == (True, [])
+
+
+@pytest.mark.parametrize("ends", ["the stream", "the client"])
+@run
+async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(tmp_path, ends) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        await writer.release()
+        await cluster.stop_bookie(writer.metadata.last_fragment.ensemble[1], clean=False)
+        taking = asyncio.create_task(theirs.open_writer())
+        await until_async(
+            lambda: theirs._under_way is not None and theirs._under_way._fencing.waiting, "the wait"
+        )
+        if ends == "the stream":
+            await mine.delete(fence=False)
+            with pytest.raises(NoSuchStreamError, match="deleted"):
+                await taking
+            return
+        (client,) = (each for each in cluster.clients if each.bookies is theirs._context.bookies)
+        cluster.clients.remove(client)
+        await client.close()
+        with pytest.raises(MisuseError, match="closed"):
+            await taking
 
 
 @run
