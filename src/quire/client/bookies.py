@@ -126,8 +126,10 @@ class BookieClient(Inquiries):
 
     async def bookies(self) -> dict[BookieId, BookieInfo]:
         """Every registered bookie, writable or read-only, read now."""
+        before = self._known
         found = await self._registry.available()
-        self._take(self._known | found)
+        # What the watch has brought meanwhile may be newer.
+        self._take(before | found if self._known is before else found | self._known)
         return found
 
     async def start(self) -> None:

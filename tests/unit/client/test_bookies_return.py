@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -57,6 +59,38 @@ def test_who_registers_an_address_that_is_none_is_unreachable_until_it_registers
         await client.close()
         await asking
         server.close()
+        await registration.close()
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_a_list_that_comes_late_brings_no_address_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        old = BookieInfo(BookieId("b1.aaaaa"), "127.0.0.1", 1)
+        registration = await registry.register(old)
+        client = BookieClient(registry, store.instance_id)
+        await client.start()
+        asked, may_come = asyncio.Event(), asyncio.Event()
+
+        async def late() -> dict[BookieId, BookieInfo]:
+            found = await BookieRegistry(store).available()
+            asked.set()
+            await may_come.wait()
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(registry, "available", late)
+            asking = asyncio.ensure_future(client.bookies())
+            await asked.wait()
+        await registration.update(replace(old, port=2))
+        await until_async(lambda: client._known[old.bookie_id].port == 2, "the new address to be seen")
+        may_come.set()
+        assert (await asking)[old.bookie_id].port == 1
+        assert client._known[old.bookie_id].port == 2
+        await client.close()
         await registration.close()
         await store.close()
 
