@@ -146,7 +146,7 @@ class TailingReader(ABC):
         """Keep the record up to date until it says CLOSED; where the client is closed before, this fails."""
         told = self._version
         try:
-            while not self.closed:
+            while True:
                 async with self._records.watch(self.ledger_id) as changes:
                     async for _ in changes:
                         await self._reread_record()
@@ -154,7 +154,7 @@ class TailingReader(ABC):
                             told = self._version
                             record.tell()
                         if self.closed:
-                            break
+                            return
         finally:
             record.tell()
 
