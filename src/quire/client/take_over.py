@@ -242,6 +242,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     async def _over(self) -> RecoveryClosed | RecoveryFailed | None:
         """What ends the wait for bookies, looked for now and then: the stream was deleted, or closed for good."""
         fencing, now_ms = self._fencing, self._context.clock.now_ms()
+        fencing.look_at_ms = fencing.look_at_ms or now_ms + RECORD_PAUSE_MS
         if now_ms < fencing.look_at_ms:
             return None
         fencing.look_at_ms = now_ms + RECORD_PAUSE_MS

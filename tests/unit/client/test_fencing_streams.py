@@ -141,7 +141,10 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
 
 @pytest.mark.parametrize("ends", ["the stream", "the client"])
 @run
-async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(tmp_path, ends) -> None:
+async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
+    tmp_path, monkeypatch, ends
+) -> None:
+    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()
