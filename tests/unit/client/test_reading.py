@@ -141,6 +141,10 @@ async def test_what_is_refused_before_any_bookie_is_asked(tmp_path) -> None:
             await client.open_ledger(writer.ledger_id, "right")
         with pytest.raises(NoSuchLedgerError):
             await client.open_ledger(4711)
+        reader = await client.open_ledger(writer.ledger_id, b"right")
+        for entries in (reader.read(-1), reader.tail(-1)):
+            with pytest.raises(MisuseError, match="entry ids start at 0, got -1"):
+                await anext(entries)
         with pytest.raises(InvalidQuorumError, match="ensemble size"):
             await client.create_ledger(ensemble_size=2, write_quorum=3)
         with pytest.raises(NotEnoughBookiesError, match="1 are writable"):
