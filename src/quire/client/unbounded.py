@@ -366,7 +366,7 @@ class UnboundedLedger:
         writer.bookies_changed()  # those that left before it was there are replaced, also if it never appends
         return writer
 
-    async def resolve(self, error: QuireError) -> bool | None:
+    async def resolve(self, error: Exception) -> bool | None:
         """Whether an entry whose append ended with an unknown outcome is in the stream: its ranges tell.
 
         Args:
@@ -381,9 +381,10 @@ class UnboundedLedger:
             MisuseError: the error is not that of an append to this stream.
         """
         record = await self.show()
-        entry_id, term = error.ids.get("entry_id"), error.ids.get("term")
+        ids = error.ids if isinstance(error, QuireError) else {}
+        entry_id, term = ids.get("entry_id"), ids.get("term")
         if (
-            error.ids.get("ledger_id") != record.ledger_id
+            ids.get("ledger_id") != record.ledger_id
             or not isinstance(entry_id, int)
             or not isinstance(term, int)
         ):
