@@ -139,6 +139,8 @@ class RangeCopier(AddSink):
 
     async def _read(self, source: BookieId, first: int, last: int, origin_term: int) -> ReadReply | None:
         """A source's response; None if it gives nothing, which says nothing of its copies."""
+        if source in self._silent:
+            return None
         for _ in range(BUSY_TRIES):
             reply = await self._bookies.read(
                 source,

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.client.access import LedgerAccess
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.copying import copies
+from quire.client.ledger_repair import unlimited
+from quire.client.range_copy import RangeCopier
 from quire.client.range_read import open_runs
-from quire.core.ids import EntryId, LedgerId, Term
+from quire.core.answers import Answer
+from quire.core.ids import BookieId, EntryId, LedgerId, Term
 from quire.core.ledger_metadata import DigestType
+from quire.core.ledger_notes import EntryRange
+from quire.core.repair_effects import CopyRange
 from quire.core.terms import TermRange
 from quire.wire.entry import Entry, EntryDigest
 from quire.wire.native_bodies import BY_ID
+from quire.wire.requests import AddRun
+from quire.wire.responses import ReadReply
 from quire.wire.run import RunView, checksum
 
 ACCESS = LedgerAccess(LedgerId(5), b"k" * 20, 1, EntryDigest(DigestType.CRC32C, b""))
@@ -76,3 +87,45 @@ def test_by_id_what_a_newer_term_has_put_anew_is_left_over() -> None:
     found = [open_runs(runs, ACCESS, 0, 9, BY_ID, ranges=ranges)[0].entry_ids for runs in (old, old + new)]
     assert [list(ids) for ids in found] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]]
     assert list(open_runs(old, ACCESS, 0, 9, BY_ID)[0].entry_ids) == list(range(10))
+
+
+class Sources:
+    """b1 has none of the entries that it is asked for; b2 hangs."""
+
+    def __init__(self) -> None:
+        self.asked: list[BookieId] = []
+
+    async def read(
+        self, source: BookieId, access: LedgerAccess, first: int, last: int, *_: Any, **__: Any
+    ) -> ReadReply:
+        self.asked.append(source)
+        if source == "b2":
+            return ReadReply(Answer.TIMED_OUT)
+        found = [
+            RunView.parse(run.body)
+            for run in copies([entry(e) for e in range(first, last + 1) if e % 100], access, 1 << 20)
+        ]
+        return ReadReply(Answer.OK, found, last)
+
+    def add_run(self, bookie: BookieId, run: AddRun, sink: AddSink, tag: object, timeout_ms: int) -> bool:
+        asyncio.get_running_loop().call_soon(sink.add_answered, tag, Answer.OK)
+        return True
+
+
+def test_a_source_that_hangs_is_waited_for_once() -> None:
+    async def work() -> None:
+        sources = Sources()
+        copier = RangeCopier(
+            cast("BookieClient", sources),
+            ACCESS,
+            run_bytes_max=1 << 20,
+            timeout_ms=1,
+            may_send=unlimited,
+            lists={},
+        )
+        piece = CopyRange(BookieId("b3"), EntryRange(0, 999), (BookieId("b2"), BookieId("b1")))
+        outcome = await copier.copy(piece)
+        assert (outcome.answer, outcome.count) == (Answer.OK, 990)
+        assert sources.asked == ["b1", "b2"]
+
+    asyncio.run(work())
