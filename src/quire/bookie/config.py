@@ -23,6 +23,19 @@ def is_wildcard(host: str) -> bool:
     return (not host.strip("[]").strip("0.:") and host != ".") or host == "*"
 
 
+def _check_host(host: str) -> None:
+    """Refuse what no system can look up: clients would try to for ever.
+
+    Raises:
+        MisuseError: it is no name and no address.
+    """
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        msg = f"{host!r} is no host name: its parts have 1 to 63 characters each; give another with --listen or --advertise"
+        raise MisuseError(msg, host=host) from error
+
+
 @dataclass(frozen=True, slots=True)
 class BookieConfig:
     """Where a bookie lives and what it may use.
@@ -98,6 +111,8 @@ class BookieConfig:
                 "that they are to use with --advertise HOST:PORT (BookieConfig.advertise, QUIRE_ADVERTISE)"
             )
             raise MisuseError(msg, host=host)
+        for name in {self.host, host}:
+            _check_host(name)
         if self.id_from_address and self.stable_name.endswith(":0"):
             msg = (
                 "an id from the address needs a port that stays: give it with --listen or --advertise HOST:PORT "

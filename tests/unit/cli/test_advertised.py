@@ -39,6 +39,17 @@ def test_what_is_advertised_must_be_an_address(tmp_path: Path) -> None:
     assert [is_wildcard(host) for host in ("10.0.0.1", "::1", "host", "100.0.0.0")] == [False] * 4
 
 
+@pytest.mark.parametrize("host", ["b1..example", "b" * 64 + ".example", "."])
+def test_what_no_system_can_look_up_is_neither_listened_on_nor_advertised(tmp_path: Path, host: str) -> None:
+    words = ["bookie", "--dir", str(tmp_path / "b"), "--cluster", f"sqlite:{tmp_path / 'm.db'}", "--create"]
+    done = CliRunner().invoke(app, [*words, "--listen", f"{host}:3181", "--advertise", "b1:3181"])
+    assert done.exit_code == 2
+    assert f"'{host}' is no host name" in done.stderr
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(MisuseError, match="is no host name"):
+        BookieConfig(tmp_path, advertise=(host, 3181))
+
+
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_clients_are_told_what_is_advertised(tmp_path: Path, how: str) -> None:
     uri = f"sqlite:{tmp_path / 'm.db'}"
