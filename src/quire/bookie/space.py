@@ -56,12 +56,21 @@ class SpaceReport:
         self._collector = collector
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[SpaceTask, list[Callable[[dict[str, Any]], None]]] = {}
         self._one_by_one = asyncio.Lock()
         self.last: dict[str, Any] | None = None
 
     def ask(self, task: SpaceTask, then: Callable[[dict[str, Any]], None]) -> None:
-        """Do a task, and hand over what there is to say of it; an error is told as `failure`."""
-        work = asyncio.get_running_loop().create_task(self._serve(task, then))
+        """Do a task, and hand over what there is to say of it; an error is told as `failure`.
+
+        Who asks while the same one waits for another to end shares it: a pass may last longer than a client waits.
+        """
+        waiting = self._waiting.get(task)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waiting[task] = [then]
+        work = asyncio.get_running_loop().create_task(self._serve(task))
         self._tasks.add(work)
         work.add_done_callback(self._tasks.discard)
 
@@ -70,14 +79,16 @@ class SpaceReport:
         for work in self._tasks:
             work.cancel()
 
-    async def _serve(self, task: SpaceTask, then: Callable[[dict[str, Any]], None]) -> None:
-        try:
-            async with self._one_by_one:
+    async def _serve(self, task: SpaceTask) -> None:
+        async with self._one_by_one:
+            asked = self._waiting.pop(task)
+            try:
                 info = await self._work(task)
-        except Exception as error:
-            log.exception("measuring the space of %s failed", self._config.directory)
-            info = {"space": self.last, "came_back": {}, "failure": str(error) or repr(error)}
-        then(info)
+            except Exception as error:
+                log.exception("measuring the space of %s failed", self._config.directory)
+                info = {"space": self.last, "came_back": {}, "failure": str(error) or repr(error)}
+        for then in asked:
+            then(info)
 
     async def _work(self, task: SpaceTask) -> dict[str, Any]:
         told = self._collector.told

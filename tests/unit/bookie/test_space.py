@@ -14,6 +14,7 @@ from quire.metadata.accepting import accept_store
 from quire.storage.config import KIB, StorageConfig
 from quire.wire.native_info import InfoQuestion, SpaceTask, decode_info_question, encode_info_question
 from support.one_collector import At, with_bookie
+from support.waiting import until_async
 
 SMALL = StorageConfig(segment_bytes=256 * KIB, recent_bytes_max=0)
 
@@ -138,6 +139,40 @@ def test_two_passes_do_not_meet(tmp_path: Path) -> None:
         both = await asyncio.gather(asked(at, SpaceTask.COLLECT), asked(at, SpaceTask.COMPACT))
         assert at.server.collector.told.passes == 2
         assert sorted(one["came_back"]["dropped"] for one in both) == [0, 1]
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_who_asks_again_before_a_pass_has_ended_makes_one_more_and_not_as_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass took longer than its asker waited: each new attempt made another one, also when nobody waited any more."""
+
+    async def scenario(at: At) -> None:
+        goes_on, passes = asyncio.Event(), 0
+        questions: list[SpaceTask] = []
+        collect, ask = at.server.collector.collect, at.server.space.ask
+
+        def noted(task: SpaceTask, then: Any) -> None:
+            questions.append(task)
+            ask(task, then)
+
+        async def slow(*, compact: bool = False) -> None:
+            nonlocal passes
+            passes += 1
+            await goes_on.wait()
+            await collect(compact=compact)
+
+        monkeypatch.setattr(at.server.collector, "collect", slow)
+        monkeypatch.setattr(at.server.space, "ask", noted)
+        first = asyncio.ensure_future(asked(at, SpaceTask.COLLECT))
+        await until_async(lambda: passes == 1)
+        others = [asyncio.ensure_future(asked(at, SpaceTask.COLLECT)) for _ in range(20)]
+        await until_async(lambda: len(questions) == 21)
+        goes_on.set()
+        says = await asyncio.gather(first, *others)
+        assert {each["failure"] for each in says} == {None}
+        assert passes == 2, "the second one began after all the others had asked"
 
     with_bookie(tmp_path, scenario)
 
