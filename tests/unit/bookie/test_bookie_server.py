@@ -252,6 +252,21 @@ def test_a_long_poll_waits_for_a_ledger_that_has_no_entry_yet(tmp_path: Path) ->
     in_world(tmp_path, work)
 
 
+def test_a_refused_add_hides_no_entry_before_it(tmp_path: Path) -> None:
+    """The disk had no room for it: where all bookies are full, readers beside the writer saw an empty ledger."""
+
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        assert await at.add(who, [1], lac=0) is Answer.OK
+        too_long = bytes(2 * SMALL.segment_bytes)
+        assert await at.add(who, [2], lac=1, text=too_long) is Answer.ERROR
+        lac = await at.client.read_lac(at.bookie, who)
+        assert who.digest.open(lac.evidence, 1, 1).last_add_confirmed == 0
+
+    in_world(tmp_path, work)
+
+
 def test_an_explicit_lac_survives_a_clean_stop(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         who = access()
