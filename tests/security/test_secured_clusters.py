@@ -6,6 +6,7 @@ import ssl
 import pytest
 import uvloop
 
+from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.net.security import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
 from quire.net.tls import BookieTls
@@ -118,6 +119,33 @@ def test_old_versions_of_tls_are_not_spoken(tmp_path, keys):
             assert server.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
             client = await cluster.client(ClientConfig(security=keys.of_client()))
             assert client.bookies._channels._context.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+    run("uvloop", work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_while_a_bookie_holds_new_clients_come_in_and_read_what_is_there(
+    tmp_path, keys, protocol, monkeypatch
+):
+    """It waits for the metadata store; a client that cannot show who it is meanwhile would call its password wrong."""
+
+    async def work():
+        users = BookieSasl(jaas(tmp_path, users={"writer": "right"}))
+        security = keys.of_client(ClientSasl(username="writer", password="right"))
+        async with small_cluster(tmp_path, bookies=1, security=keys.of_bookie(users)) as cluster:
+            writer = await cluster.client(ClientConfig(security=security))
+            async with await writer.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
+                await ledger.append(b"entry")
+            access = LedgerAccess.of(await writer.ledger_metadata(ledger.ledger_id))
+            [server] = cluster.servers.values()
+            store_answers = asyncio.Event()
+            monkeypatch.setattr(server.vigil, "_settle", store_answers.wait)
+            server.vigil.registration_gone()
+            client = await cluster.client(ClientConfig(protocol=protocol, security=security))
+            reply = await client.bookies.read(server.bookie_id, access, 0, 0, 1000, timeout_ms=15_000)
+            assert server.vigil.holding
+            assert [run.count for run in reply.runs] == [1], (reply.answer, client.bookies.troubles())
+            store_answers.set()
 
     run("uvloop", work())
 

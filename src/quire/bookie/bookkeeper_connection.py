@@ -174,7 +174,18 @@ class BookKeeperConnection(ClientConnection):
         return len(starts)
 
     def _shows(self, data: Buffer, at: int) -> bool:
-        if self._is_v2:
+        if not self._is_v2:
+            if v3.take_add(data, at) is not None:
+                return False
+            try:
+                request = v3.decode_request(_frame(data, at))
+            except MalformedFrameError:
+                self._is_v2 = data[at + 4] != v3.FIRST_BYTE
+                return self._is_v2 and self._shows(data, at)
+            if not v3.is_plain_read(request):
+                return False
+            ledger_id, entry_id = request.readRequest.ledgerId, request.readRequest.entryId
+        else:
             _, opcode, flags = v2.split_packet_header(v2.HEAD.unpack_from(data, at)[1])
             if opcode != v2.Op.READ or flags & v2.V2Flag.DO_FENCING:
                 return False
@@ -182,16 +193,6 @@ class BookKeeperConnection(ClientConnection):
             if not isinstance(asked, v2.ReadRequest):
                 return False
             ledger_id, entry_id = asked.ledger_id, asked[3]
-        else:
-            if v3.take_add(data, at) is not None:
-                return False
-            try:
-                request = v3.decode_request(_frame(data, at))
-            except MalformedFrameError:
-                return False
-            if not v3.is_plain_read(request):
-                return False
-            ledger_id, entry_id = request.readRequest.ledgerId, request.readRequest.entryId
         if ledger_id < 0 or entry_id < bookkeeper.LAST_ENTRY:
             return True
         self._lookup.clear()
@@ -323,7 +324,7 @@ class BookKeeperConnection(ClientConnection):
         """Buffers of responses, to be written with the others of this turn."""
         if self.transport is None:
             return
-        if self._server.vigil.holding and not self._showing:
+        if self._server.vigil.holding and not self._showing and self._door is None:
             self._kept += parts
             return
         if not self._out:

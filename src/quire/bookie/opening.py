@@ -109,9 +109,6 @@ class Waiting(Protocol):
     def let_in(self) -> None:
         """The client has done all that is asked."""
 
-    def serve(self, data: Buffer, starts: Sequence[int]) -> int:
-        """Serve frames; how many were served."""
-
     def answer(self, buffers: list[Buffer]) -> None:
         """Send a response."""
 
@@ -132,7 +129,7 @@ class BookKeeperDoor(_Door):
         self._late: list[Buffer] = []
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
-        """Frames of a client that is not through yet; how many were served."""
+        """Frames of a client that is not through yet; how many were served. The first request opens it, and is not."""
         if self._client.upgrading and not self._client.secure:
             msg = "the client sent an unencrypted request after START_TLS"
             raise MalformedFrameError(msg)
@@ -149,7 +146,7 @@ class BookKeeperDoor(_Door):
             why_not = self.why_not()
             if not why_not:
                 self._connection.let_in()
-                return served + self._connection.serve(data, starts[served:])
+                return served
             if not self._told:
                 self._told = True
                 self._client.refused(why_not)
