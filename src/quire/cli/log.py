@@ -13,6 +13,7 @@ from quire.cli.log_show import quorums_of, records_in, shown_facts
 from quire.cli.log_writers import EndsWriterOption, agree, check_agreed, standing_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
+from quire.core.errors import QuireError
 
 app = typer.Typer(
     help="Logs: create, append, read, tail, list, show, alter, copy, export, import, roll, truncate, delete, cursors, "
@@ -141,10 +142,16 @@ def delete(
 
     async def look() -> str:
         import quire
+        from quire.log.heads import LogHeads
 
         async with quire.connect(uri) as client:
-            about = await client.log(name, password.encode()).describe()
-            standing = await standing_of(client, name)
+            try:
+                about = await client.log(name, password.encode()).describe()
+                standing = await standing_of(client, name)
+            except QuireError:
+                if await LogHeads(client.store).find(name) is None:
+                    raise
+                return f"Delete log {name} for ever, or what is left of it?"  # it cannot be read, or is half deleted
         size = human_bytes(sum(item.bytes or 0 for item in about.items))
         writer = f", and end the writer at {standing.living}" if standing.candidate else ""
         return f"Delete log {name} for ever, {records_in(about):,} records, {size}{writer}?"

@@ -25,6 +25,7 @@ from quire.cli.records import GivenRecord
 from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
 from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
 from quire.log.records import Record
 from quire.log.seeking import offset_since
 
@@ -341,6 +342,24 @@ def test_foreign_parquet_is_taken_or_named(quire: Quire, tmp_path: Path) -> None
         said = quire("import", "foreign", str(tmp_path / f"{name}.parquet"), code=1).stderr
         assert why in said
     assert "does not exist" in quire("import", "nowhere", str(tmp_path / "some.parquet"), code=1).stderr
+
+
+def test_a_deletion_that_was_cut_off_is_ended_after_the_question(
+    quire: Quire, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begin() -> None:
+        async with api.connect(cluster.uri) as client:
+            heads = LogHeads(client.store)
+            found = await heads.read((await client.log("half").identify()).log_id)
+            assert found is not None
+            await heads.write(found[0].with_deletion(0), found[1])
+
+    quire("create", "half")
+    asyncio.run(begin())
+    monkeypatch.setattr("quire.cli.asking.can_ask", lambda: True)
+    assert "Log half is deleted" in quire("delete", "half", given=b"y\n").stdout
+    assert "does not exist" in quire("delete", "half", code=1).stderr
+    quire("create", "half")
 
 
 def test_settings_are_altered_for_the_next_ledgers(quire: Quire, cluster: LocalCluster) -> None:
