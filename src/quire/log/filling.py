@@ -1,6 +1,7 @@
 """Fills the holes of ledgers that a log's leader has closed, while it leads: slowly, and once the bookies are there.
 
-What is not filled when the leader ends stands in the ledger's record, and `quire cluster repair` fills it.
+What is not filled when the leader ends, or is more than wait for their bookies at one time, stands in the ledger's record,
+and `quire cluster repair` fills it.
 
 Source: docs/protocol/repair.md, "The writer's own holes"; docs/decisions/004-absent-slots.md.
 """
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 1_000
 """How often it is looked whether the bookies that lack entries are there again."""
+FILLS_MAX: Final = 64
+"""So many ledgers of one leader wait for their bookies at most, the oldest ones."""
 ATTEMPTS_MAX: Final = 5
 """So often a repair may end with something left."""
 

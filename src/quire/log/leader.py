@@ -34,7 +34,7 @@ from quire.core.log_handle import LogStatus
 from quire.core.log_list import LedgerSummary, LogHead, PageLayout
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
-from quire.log.filling import fill_holes
+from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
@@ -119,6 +119,7 @@ class LogLeader:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
         self._adopts_later = False
+        self._fills = 0
         self._guarantee: GuaranteeWait | None = None
         self._patience = Patience(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
@@ -434,9 +435,14 @@ class LogLeader:
             return
         writer = self._writers.pop(ledger_id, None)
         self._machine.ledger_closed(ledger_id, summary)
-        if writer is not None and self.serving and self._config.fill_bytes_per_s:
-            rate = self._config.fill_bytes_per_s
-            self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving))
+        rate = self._config.fill_bytes_per_s
+        if writer is not None and self.serving and rate and self._fills < FILLS_MAX:
+            self._fills += 1
+            self._start(self._fill(writer, rate))
+
+    async def _fill(self, writer: LedgerWriter, bytes_per_s: int) -> None:
+        await fill_holes(self._ledgers, writer, bytes_per_s, lambda: self.serving)
+        self._fills -= 1
 
     def _sender_of(self) -> LogSender:
         assert self._sender is not None

@@ -10,8 +10,8 @@ import pytest
 
 from quire.bookie.server import BookieServer
 from quire.core.ledger_notes import NO_NOTES
-from quire.log import filling
-from support.log_cluster import FAST, world
+from quire.log import filling, leader
+from support.log_cluster import FAST, World, in_world, world
 from support.waiting import until_async
 
 COUNT = 20
@@ -44,3 +44,23 @@ def test_a_leader_fills_the_holes_of_a_ledger_that_it_closed(
 ) -> None:
     monkeypatch.setattr(filling, "LOOK_MS", 10)
     asyncio.run(asyncio.wait_for(_filled(tmp_path), 60))
+
+
+def test_not_every_ledger_of_a_leader_waits_for_a_bookie_that_is_gone_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "FILLS_MAX", 2)
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        await at.bookies[0].stop()
+        async with await log.open_writer() as writer:
+            for number in range(4):
+                await writer.append(b"%d" % number)
+                await writer.roll()
+            tasks = writer._leader._tasks
+            await until_async(
+                lambda: len(tasks) == 1 + 2, "two to wait, and who watches the list", seconds=10
+            )
+
+    in_world(tmp_path, work)
