@@ -25,6 +25,7 @@ from quire.core.log_list import LogHead
 from quire.core.log_marks import is_replay
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
+from quire.log.cursors import LogCursors
 from quire.log.heads import HEADS, PAGES, LogHeads
 from quire.log.ledgers import LOG_KEY, LogLedgers
 from quire.log.listing import Listing, delete_unlisted, delete_unlisted_page, read_listing
@@ -147,8 +148,9 @@ class LogCollector:
     async def _is_carried_out(self, heads: LogHeads, head: LogHead) -> bool:
         """Carry a truncation or deletion out; False where a damaged record stops it, which stops no other log's."""
         machine = TrimMachine(None if head.is_being_deleted else -1)
+        cursors = LogCursors(self._client.store, self._client.clock.wall_ms)
         try:
-            await LogTrimmer(head, heads, self._ledgers, LogConfig()).run(machine)
+            await LogTrimmer(head, heads, self._ledgers, LogConfig(), cursors).run(machine)
         except NoSuchLogError:
             pass
         except CorruptMetadataError as error:

@@ -10,6 +10,7 @@ Source: docs/formats/log-list.md, "Cursors"; docs/spark.md, "Streams".
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -148,9 +149,10 @@ class LogCursors:
         return True
 
     async def remove_all(self, owner: str) -> None:
-        """Delete all cursors of a log that is no more."""
-        for cursor in await self.of(owner):
-            await self.remove(owner, cursor.name)
+        """Delete all cursors of a log that is no more, damaged ones too."""
+        async for key, _ in every_key(self._store, f"{CURSORS}{owner}/"):
+            with contextlib.suppress(KeyMissingError):
+                await self._store.multi((Delete(key),))
 
     async def check_truncation(self, head: LogHead, before: int) -> None:
         """Refuse a truncation that a cursor waits for.

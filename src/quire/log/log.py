@@ -148,8 +148,7 @@ class Log:
 
     async def _delete(self, head: LogHead) -> None:
         machine = self._trim(None, now_ms=self._client.clock.wall_ms())
-        await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
-        await self._cursors.remove_all(head.log_id.hex())
+        await LogTrimmer(head, self._heads, self._ledgers, self._config, self._cursors).run(machine)
 
     async def _find(self) -> LogHead | None:
         log_id = await self._heads.find(self.name)

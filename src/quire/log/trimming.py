@@ -11,6 +11,7 @@ from quire.core.errors import MisuseError, NoSuchLogError, PastEndError
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimMachine, TrimOutcome
 from quire.log.config import LogConfig
+from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.patience import Patience
@@ -27,10 +28,18 @@ class LogTrimmer:
         heads: the metadata.
         ledgers: its ledgers.
         config: settings.
+        cursors: go with a log that is deleted.
     """
 
-    def __init__(self, head: LogHead, heads: LogHeads, ledgers: LogLedgers, config: LogConfig) -> None:
-        self._first_head = head
+    def __init__(
+        self,
+        head: LogHead,
+        heads: LogHeads,
+        ledgers: LogLedgers,
+        config: LogConfig,
+        cursors: LogCursors | None = None,
+    ) -> None:
+        self._first_head, self._cursors = head, cursors
         self._heads, self._ledgers, self._config = heads, ledgers, config
         self._name, self._log_id = head.name, head.log_id
         self._at_once = asyncio.Semaphore(config.deletes_at_once)
@@ -82,6 +91,8 @@ class LogTrimmer:
                     await self._patience().ask(self._ledgers.delete_item, item)
                 machine.ledger_deleted(item.ledger_id)
             case t.TrimDeleteLog():
+                if self._cursors is not None:
+                    await self._patience().ask(self._cursors.remove_all, self._log_id.hex())
                 await self._patience().ask(self._heads.remove, self._first_head)
                 machine.log_deleted()
 

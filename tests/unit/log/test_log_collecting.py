@@ -14,6 +14,7 @@ from quire.core.log_list import LogItem, LogPage, LogSettings
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
 from quire.log.committing import LogCommitter
+from quire.log.cursors import CursorUse, LogCursors
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LOG_KEY, LogLedgers
 from quire.log.staging import STAGED_KEY, StagedBy, stage
@@ -154,6 +155,9 @@ def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Pat
         await begin_to_cut(at, "gone", deleted=True)
         kept = [item.ledger_id for item in (await at.log("cut").describe()).items]
         assert len(await at.ledgers()) > len(kept)
+        cursors = LogCursors(at.store, clock.wall_ms)
+        for log_id in await LogHeads(at.store).log_ids():
+            await cursors.begin(log_id.hex(), CursorUse("copy", "a reader"), 20)
         collector = LogCollector(at.client, grace_ms=3_600_000)
         assert (await collector.collect()).suspected == 2
         clock.later_ms = 3_600_000
@@ -162,6 +166,8 @@ def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Pat
         assert await at.ledgers() == kept
         assert await values(at.log("cut")) == numbers(17, 30)
         assert await at.client.logs() == ["cut"]
+        left = await at.store.list("log-cursors/")
+        assert [key.split("/")[1] for key, _ in left] == [(await at.log("cut").describe()).log_id]
         assert (await collector.collect()).suspected == 0
 
     in_world(tmp_path, work)

@@ -45,8 +45,9 @@ def test_a_cursor_holds_where_it_began_and_moves(tmp_path: Path) -> None:
         assert await log.cursors() == await cursors.of(log_id)
         assert await log.remove_cursor("audit")
         assert not await cursors.remove(log_id, "audit")
+        await at.store.create(f"log-cursors/{log_id}/damaged", b"\xff")
         await log.delete()
-        assert await cursors.of(log_id) == []
+        assert await at.store.list("log-cursors/") == []
 
     in_world(tmp_path, work)
 
