@@ -391,6 +391,8 @@ class LogLeader:
             try:
                 async with self._heads.watch(self._log_id) as changes:
                     async for _ in changes:
+                        if not self.serving:
+                            return
                         found = await self._heads.read(self._log_id)
                         if found is not None:
                             self._machine.head_seen(*found)
