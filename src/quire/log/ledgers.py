@@ -90,14 +90,10 @@ class LogLedgers:
                 f'{item.ledger_id}: read them with Spark, spark.read.format("quire")'
             )
             raise ArchivedError(msg, ledger_id=item.ledger_id)
+        if recover:
+            _check_token(item, await self._client.ledger_metadata(item.ledger_id))
         reader = await self._client.open_ledger(item.ledger_id, self.password, recover=recover)
-        if item.token and reader.metadata.token != item.token:
-            msg = (
-                f"ledger {item.ledger_id} is not the ledger in the log's list: its token is "
-                f"{reader.metadata.token:#x}, not {item.token:#x}; was the metadata store restored "
-                "from a backup?"
-            )
-            raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
+        _check_token(item, reader.metadata)
         return reader
 
     async def recover(self, item: LogItem, *, at: str = WRITE_QUORUM) -> LedgerSummary:
@@ -145,6 +141,16 @@ class LogLedgers:
             with contextlib.suppress(QuireError):
                 await self._client.open_ledger(item.ledger_id, self.password)
         await self.delete(item.ledger_id)
+
+
+def _check_token(item: LogItem, record: LedgerMetadata) -> None:
+    """Refuse a ledger that has the id of an item's, and is another one."""
+    if item.token and record.token != item.token:
+        msg = (
+            f"ledger {item.ledger_id} is not the ledger in the log's list: its token is "
+            f"{record.token:#x}, not {item.token:#x}; was the metadata store restored from a backup?"
+        )
+        raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
 
 
 def is_batched(record: LedgerMetadata) -> bool:

@@ -21,7 +21,7 @@ from quire.core.errors import (
     NotWritingError,
     QuireError,
 )
-from quire.core.log_list import ItemState, LogHead
+from quire.core.log_list import ItemState, LogHead, LogItem
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
@@ -236,6 +236,27 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
         for call in (at.log().describe(), at.log().open_writer(), values(at.log())):
             with pytest.raises(CorruptMetadataError, match="head record of log"):
                 await call
+
+    in_world(tmp_path, work)
+
+
+def test_a_ledger_that_has_the_id_of_one_in_the_list_is_left_to_its_writer(tmp_path: Path) -> None:
+    """The store went back in time, and gave the id out again."""
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await at.client.create_ledger() as another:
+            await another.append(b"0")
+            heads = LogHeads(at.store)
+            found = await heads.read((await log.identify()).log_id)
+            assert found is not None
+            item = LogItem(another.ledger_id, another.metadata.token ^ 2)
+            await heads.write(found[0].with_item(item), found[1])
+            with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
+                await log.open_writer()
+            with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
+                [record async for record in log.read(recover=True)]
+            assert await another.append(b"1") == 1
 
     in_world(tmp_path, work)
 
