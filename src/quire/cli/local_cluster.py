@@ -377,23 +377,28 @@ class LocalCluster:
         self._selector.register(bookie.process.stdout, selectors.EVENT_READ, bookie)  # type: ignore[arg-type]
 
     def _await_ready(self, waited: list[LocalBookie]) -> None:
-        waiting = {bookie.name for bookie in waited}
         deadline = time.monotonic() + START_TIMEOUT_S
-        while waiting:
-            events = self._selector.select(max(0.0, deadline - time.monotonic()))
-            if not events:
-                text = f"{', '.join(sorted(waiting))} did not come up in {START_TIMEOUT_S:.0f} s; see the log files."
-                raise BookieStartError(text, path=str(self.directory))
-            for key, _ in events:
-                bookie: LocalBookie = key.data
-                if bookie is self.recovery:
-                    continue  # it says nothing; `wait` finds its end
-                data = os.read(key.fd, 65536)
-                bookie.first_line += data
-                if b"\n" not in bookie.first_line and data:
-                    continue
-                self._hear(bookie)
-                waiting.discard(bookie.name)
+        with selectors.DefaultSelector() as waiting:  # of the others `wait` hears
+            for bookie in waited:
+                assert bookie.process is not None
+                assert bookie.process.stdout is not None
+                waiting.register(bookie.process.stdout, selectors.EVENT_READ, bookie)
+            while waiting.get_map():
+                events = waiting.select(max(0.0, deadline - time.monotonic()))
+                if not events:
+                    names = sorted(key.data.name for key in waiting.get_map().values())
+                    text = (
+                        f"{', '.join(names)} did not come up in {START_TIMEOUT_S:.0f} s; see the log files."
+                    )
+                    raise BookieStartError(text, path=str(self.directory))
+                for key, _ in events:
+                    bookie = key.data
+                    data = os.read(key.fd, 65536)
+                    bookie.first_line += data
+                    if b"\n" not in bookie.first_line and data:
+                        continue
+                    waiting.unregister(key.fileobj)
+                    self._hear(bookie)
 
     def _hear(self, bookie: LocalBookie) -> None:
         """The first line of a bookie is whole (or its stdout ended)."""

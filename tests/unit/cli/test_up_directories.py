@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from quire.cli import local_cluster
+from quire.cli.failures import BookieStartError
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.core.errors import WrongDirectoryError
@@ -78,3 +80,23 @@ def test_a_cluster_of_its_own_does_not_join_another(first: LocalCluster, tmp_pat
     own = f"sqlite:{tmp_path / 'moved' / 'metadata.db'}"
     with LocalCluster(tmp_path / "moved", cluster=own) as again:
         assert bookies(own) == [again.bookies[0].id]
+
+
+def test_a_bookie_that_does_not_come_up_is_named_though_another_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the other one's output is there to be read all the time."""
+    local = LocalCluster(tmp_path, 2)
+    died, silent = local.bookies
+    try:
+        local._run(died, ["-c", """print('{"id": "b1.x", "address": "127.0.0.1:1"}')"""])
+        local._await_ready([died])
+        assert died.process is not None
+        died.process.wait()
+        local._run(silent, ["-c", "import time; time.sleep(60)"])
+        monkeypatch.setattr(local_cluster, "START_TIMEOUT_S", 0.1)
+        with pytest.raises(BookieStartError, match="bookie-2 did not come up"):
+            local._await_ready([silent])
+        assert local.wait(timeout_s=WAIT_S) == [died]
+    finally:
+        local.stop()
