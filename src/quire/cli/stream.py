@@ -102,9 +102,16 @@ class AcknowledgedEntries:
     def __init__(self, name: str, writer: LedgerWriter, out: Output) -> None:
         self._writer, self._out = writer, out
         self._name, self._term = name, writer.term
+        self._unprinted: OSError | None = None
 
     def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
-        """Start one append; the future gives its id."""
+        """Start one append; the future gives its id.
+
+        Raises:
+            OSError: nothing more can be printed.
+        """
+        if self._unprinted is not None:
+            raise self._unprinted
         future = self._writer.append_nowait(payload)
         if self._out.as_json:
             future.add_done_callback(self._print)
@@ -115,9 +122,12 @@ class AcknowledgedEntries:
         await self._writer.drain()
 
     def _print(self, future: asyncio.Future[int]) -> None:
-        if not future.cancelled() and future.exception() is None:
+        if self._unprinted is None and not future.cancelled() and future.exception() is None:
             facts = {"stream": self._name, "entry_id": future.result(), "term": self._term}
-            self._out.result(facts, "")
+            try:
+                self._out.result(facts, "")
+            except OSError as error:
+                self._unprinted = error
 
 
 @app.command()

@@ -1,19 +1,24 @@
 """Appending commands at a terminal that stays open: whatever ends them, the documented exit code arrives."""
 
+import asyncio
 import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
 
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
+from quire.cli.output import Output
+from quire.cli.stream import AcknowledgedEntries
+from quire.client.writer import LedgerWriter
 from support.waiting import until
 
 WAIT_S = 60.0
@@ -200,3 +205,31 @@ def test_a_lost_quorum(tmp_path: Path, command: str) -> None:
         assert "Fatal" not in said
         assert "Confirmed: 1 " in said
         assert "unknown: 1." in said
+
+
+def test_an_append_to_a_stream_ends_when_nobody_reads_what_it_prints() -> None:
+    class Unread(Output):
+        def result(self, facts: Mapping[str, object], text: str) -> None:
+            raise BrokenPipeError
+
+    class Writer:
+        term = 1
+
+        def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+            return confirmed
+
+    async def work() -> None:
+        nonlocal confirmed
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        confirmed = asyncio.get_running_loop().create_future()
+        entries = AcknowledgedEntries("clicks", cast("LedgerWriter", Writer()), Unread(as_json=True))
+        entries.append_nowait(b"first")
+        confirmed.set_result(0)
+        await asyncio.sleep(0)
+        assert told == []
+        with pytest.raises(BrokenPipeError):
+            entries.append_nowait(b"second")
+
+    confirmed: asyncio.Future[int]
+    asyncio.run(work())
