@@ -41,6 +41,7 @@ class Rolling:
         "_name",
         "_not_before_ms",
         "_roll_ms",
+        "_sealing",
         "_stopped",
         "_target",
         "_timer",
@@ -64,6 +65,7 @@ class Rolling:
         self._waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._not_before_ms = 0
+        self._sealing = False
         self._stopped = False
 
     async def ask(self) -> None:
@@ -73,15 +75,23 @@ class Rolling:
             RefusedError: the ledger before the current one is not closed yet.
             QuireError: as `LogWriter.roll`.
         """
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
+        while self._sealing and not self._leader.may_roll:
+            await self._until_over()  # of the roll that this ledger came with
         if self._leader.may_roll:
+            over = self._until_over()
             self._leader.roll()
-        elif not self._leader.rolling:
-            self._waiters.remove(waiter)
+            await over
+        elif self._leader.rolling:
+            await self._until_over()
+        else:
             msg = f"log {self._name!r}: the previous ledger is not closed yet; try again"
             raise RefusedError(msg, log=self._name)
-        await waiter
+
+    def _until_over(self) -> asyncio.Future[None]:
+        """Completes when the roll that is under way, or begins now, is over."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     def by_size(self) -> None:
         """The current ledger is as large as one may become: roll, unless that is not possible now."""
@@ -89,7 +99,8 @@ class Rolling:
             self._leader.roll()
 
     def served(self) -> None:
-        """A ledger takes records from now on: its age counts."""
+        """A ledger takes records from now on: its age counts. The one before it may still have to be closed."""
+        self._sealing = self._leader.rolling
         self._look_in(self._roll_ms)
 
     def _look_in(self, ms: int) -> None:
@@ -108,6 +119,7 @@ class Rolling:
     def over(self, *, done: bool) -> None:
         """A roll is over; without `done` no new ledger could be created, and the current one goes on."""
         waiters, self._waiters = self._waiters, []
+        self._sealing = False
         cause = self._leader.cause
         if not done:
             self._not_before_ms = self._clock.now_ms() + ROLL_RETRY_MS
@@ -136,5 +148,6 @@ class Rolling:
     def fail(self, error: QuireError) -> None:
         """The writer has ended: what callers wait for does not come."""
         self.stop()
+        self._sealing = False
         fail_waiters(self._waiters, error)
         self._waiters.clear()
