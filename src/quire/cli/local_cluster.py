@@ -36,6 +36,7 @@ HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 DEFAULT_BOOKIES: Final = 3
+PORT_MAX: Final = 65535
 RECOVERY: Final = "autorecovery"
 """The name of the process that audits and repairs."""
 LAST_LINES: Final = 12
@@ -147,6 +148,9 @@ class LocalCluster:
             self._bookie(number, known.get(f"bookie-{number}", 0)) for number in range(1, count + 1)
         ]
         if port is not None:
+            if port + count - 1 > PORT_MAX:
+                text = f"There are no {count} ports from {port} on, one for each bookie: the last one is {PORT_MAX}."
+                raise MisuseError(text, port=port)
             for number, bookie in enumerate(self.bookies):
                 bookie.port, bookie.chosen_port = port + number, True
         log = self.directory / f"{RECOVERY}.log"
@@ -434,7 +438,7 @@ class LocalCluster:
             return {str(item["name"]): int(item["port"]) for item in facts["bookies"]}
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             text = (
                 f"{path} is damaged ({error}); it only lists names and ports: delete it and give --bookies with the "
                 f"number of bookie-N directories."

@@ -15,7 +15,7 @@ from quire.cli import local_cluster
 from quire.cli.failures import BookieStartError
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
-from quire.core.errors import WrongDirectoryError
+from quire.core.errors import CorruptMetadataError, WrongDirectoryError
 
 WAIT_S = 60.0
 
@@ -100,3 +100,18 @@ def test_a_bookie_that_does_not_come_up_is_named_though_another_has_died(
         assert local.wait(timeout_s=WAIT_S) == [died]
     finally:
         local.stop()
+
+
+def test_more_bookies_than_there_are_ports_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["up", "--dir", str(tmp_path / "new"), "--port", "65534"])
+    assert (done.exit_code, "no 3 ports from 65534 on" in done.stderr) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"bookies": 3}', '{"bookies": [{"name": "bookie-1", "port": null}]}']
+)
+def test_a_list_of_bookies_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bookies.json").write_text(text)
+    with pytest.raises(CorruptMetadataError, match="only lists names and ports: delete it"):
+        LocalCluster(tmp_path)
