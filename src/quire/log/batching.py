@@ -29,13 +29,14 @@ _U16: Final = 2**16
 class Many:
     """The future of an `append_many`, which may be spread over batches."""
 
-    __slots__ = ("first", "future", "left", "total")
+    __slots__ = ("begun", "first", "future", "left", "total")
 
     def __init__(self, future: asyncio.Future[range], total: int) -> None:
         self.future = future
         self.total = total
         self.left = total
         self.first = -1
+        self.begun = False
 
 
 Claim: TypeAlias = asyncio.Future[int] | tuple[Many, int]
@@ -374,6 +375,12 @@ class SentBatches:
             if not done.done():
                 done.set_result(None)
 
+    def note_begun(self) -> None:
+        """Some records of these callers are on their way, whatever becomes of the rest."""
+        for claim in (claim for batch in self.batches for claim in batch.claims):
+            if isinstance(claim, tuple):
+                claim[0].begun = True
+
     def refuse(self, count: int, error: QuireError) -> None:
         """No more than `count` records will be settled: fail who waits for more."""
         waiters = self.waiters
@@ -425,7 +432,7 @@ def fail(claims: list[Claim], error: QuireError, *, begun: QuireError | None = N
     for claim in claims:
         if isinstance(claim, tuple):
             many = claim[0]
-            partly = begun is not None and many.first >= 0
+            partly = begun is not None and (many.begun or many.first >= 0)
             if not many.future.done():
                 many.future.set_exception(begun if partly and begun else error)
         elif not claim.done():

@@ -298,6 +298,7 @@ class LogWriter:
         partly = OutcomeUnknownError(
             f"log {self.name!r}: the first of these records were sent, the others not; read it", log=self.name
         )
+        self._sent.note_begun()
         self._queue.refuse(error, partly)
         self._sent.refuse(self._queue.accepted, error)
         fail_waiters(self._room, error)

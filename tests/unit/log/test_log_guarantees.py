@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quire.bookie.server import BookieServer
-from quire.core.errors import MisuseError, NotEnoughBookiesError, NotWritingError
+from quire.core.errors import MisuseError, NotEnoughBookiesError, NotWritingError, OutcomeUnknownError
 from quire.core.guarantee import GIVEN_UP, GUARANTEE_KEY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.log.config import LogConfig, LogGuarantee
@@ -178,6 +178,25 @@ def test_a_close_at_the_ack_quorum_fails_what_found_no_room(tmp_path: Path) -> N
             assert isinstance(error, NotWritingError)
             assert "was not sent" in error.message
         assert await values(log) == [b"0", *large[: len(sent)]]
+
+    in_world(tmp_path, work)
+
+
+def test_records_of_which_the_first_are_on_their_way_are_not_said_to_be_unsent(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(config=replace(GUARANTEED, batch_records_max=1))
+        writer = await log.open_writer()
+        assert writer._target is not None
+        writer._target.ledger._window.limit_bytes = 1 << 20
+        large = [bytes([number]) * 600_000 for number in range(3)]
+        appending = asyncio.ensure_future(writer.append_many(large))
+        while not writer._stalled:
+            await asyncio.sleep(0)
+        assert writer._sent.batches
+        await writer.close(at="ack_quorum")
+        with pytest.raises(OutcomeUnknownError, match="the first of these records were sent"):
+            await appending
+        assert (await values(log))[:1] == large[:1]
 
     in_world(tmp_path, work)
 
