@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from quire.cli.log_writers import EndsWriterOption, agree, check_agreed, standin
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 from quire.core.errors import QuireError
+
+if TYPE_CHECKING:
+    from quire.log.collecting import Collected
 
 app = typer.Typer(
     help="Logs: create, append, read, tail, list, show, alter, copy, export, import, roll, truncate, delete, cursors, "
@@ -345,20 +348,28 @@ def collect(
         async with quire.connect(uri) as client:
             collector = LogCollector(client, round(grace * 3_600_000))
             while True:
-                done = await collector.collect()
-                facts = {
-                    "ledgers": list(done.ledgers),
-                    "pages": list(done.pages),
-                    "intents": list(done.intents),
-                    "suspected": done.suspected,
-                }
-                text = (
-                    f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
-                    f"truncations; {done.suspected} things are watched."
-                )
-                out.result(facts, text)
+                try:
+                    _say_collected(out, await collector.collect())
+                except QuireError as error:
+                    if every is None or not error.retriable:
+                        raise
+                    out.note(f"This look ended early, the next one comes in {every:g} s: {error.message}")
                 if every is None:
                     return
                 await asyncio.sleep(every)
 
     run(work())
+
+
+def _say_collected(out: Output, done: Collected) -> None:
+    facts = {
+        "ledgers": list(done.ledgers),
+        "pages": list(done.pages),
+        "intents": list(done.intents),
+        "suspected": done.suspected,
+    }
+    text = (
+        f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
+        f"truncations; {done.suspected} things are watched."
+    )
+    out.result(facts, text)

@@ -22,12 +22,14 @@ from quire.cli.log_ranges import iso, parse_time, parse_until, records_of, span_
 from quire.cli.log_records import Added
 from quire.cli.main import app
 from quire.cli.records import GivenRecord
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
+from quire.log.collecting import Collected, LogCollector
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.records import Record
 from quire.log.seeking import offset_since
+from quire.metadata.store import StoreAwayError
 
 Quire = Callable[..., Result]
 ALL = "%o|%T|%k|%K|%s|%S|%h\\n"
@@ -360,6 +362,28 @@ def test_a_deletion_that_was_cut_off_is_ended_after_the_question(
     assert "Log half is deleted" in quire("delete", "half", given=b"y\n").stdout
     assert "does not exist" in quire("delete", "half", code=1).stderr
     quire("create", "half")
+
+
+def test_a_collection_that_goes_on_outlives_an_outage_of_the_store(
+    quire: Quire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[QuireError | Collected] = [
+        StoreAwayError("the store is away"),
+        Collected((), (), (), 5),
+        MisuseError("enough"),
+    ]
+
+    async def look(_: LogCollector) -> Collected:
+        if isinstance(found := looks.pop(0), QuireError):
+            raise found
+        return found
+
+    monkeypatch.setattr(LogCollector, "collect", look)
+    done = quire("collect", "--every", "0.01", code=2)
+    assert "5 things are watched" in done.stdout
+    assert "ended early, the next one comes in 0.01 s: the store is away" in done.stderr
+    looks.insert(0, StoreAwayError("the store is away"))
+    assert "the store is away" in quire("collect", code=1).stderr
 
 
 def test_settings_are_altered_for_the_next_ledgers(quire: Quire, cluster: LocalCluster) -> None:
