@@ -74,8 +74,11 @@ async def read_listing(store: MetadataStore, heads: LogHeads, log_id: bytes) -> 
 async def _walk(heads: LogHeads, head: LogHead, page: PageRef, listing: Listing) -> None:
     listing.pages.add(page.name)
     stored = await heads.read_page(head.log_id, page.name)
-    if stored is None:
+    if stored is None and page.next_offset <= head.start_offset:
         return  # truncated: what it named is gone, or in an intent
+    if stored is None:
+        msg = f"page {page.name} of log {head.name!r} is missing, and the list names it"
+        raise CorruptMetadataError(msg, log=head.name, page=page.name)
     listing.note(stored.items)
     for child in stored.children:
         await _walk(heads, head, child, listing)

@@ -196,6 +196,31 @@ def test_damaged_records_of_one_log_stop_the_collection_of_no_other(tmp_path: Pa
     in_world(tmp_path, work)
 
 
+def test_ledgers_of_a_page_that_is_lost_are_kept(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for part in range(8):
+                await writer.append(b"%d" % part)
+                await writer.roll()
+        ledgers = await at.ledgers()
+        pages = await at.store.list("log-pages/")
+        collector = LogCollector(at.client, grace_ms=3_600_000)
+        for key, _ in pages:
+            await at.store.delete(key)
+        assert (await collector.collect()).suspected == 0
+        clock.later_ms = 3_600_000
+        assert (await collector.collect()).ledgers == ()
+        assert await at.ledgers() == ledgers
+        for key, page in pages:
+            await at.store.create(key, page.value)
+        assert await values(log) == numbers(0, 8)
+
+    in_world(tmp_path, work)
+
+
 def test_what_sinks_staged_goes_by_facts_or_when_it_is_old(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         clock = LaterClock()
