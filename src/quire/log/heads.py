@@ -55,6 +55,12 @@ def name_key(name: str) -> str:
     return check_key(f"{NAMES}{name}")
 
 
+def lost_page(head: LogHead, error: NoSuchLogError) -> CorruptMetadataError:
+    """The error for a page that is missing though the head, read again, is the same: no truncation took it."""
+    msg = f"page {error.ids.get('page')} of log {head.name!r} is missing, and the list still names it"
+    return CorruptMetadataError(msg, log=head.name)
+
+
 class LogHeads:
     """All logs of a store.
 

@@ -28,7 +28,7 @@ from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.electing import CandidateStanding, Elector, StoreElector
-from quire.log.heads import LogHeads, name_key
+from quire.log.heads import LogHeads, lost_page, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
 from quire.log.patience import Patience
@@ -340,12 +340,16 @@ class Log:
         Args:
             since: leaves out the ledgers that lie wholly below this offset.
         """
+        former = -1
         for attempt in range(1, _DESCRIBE_TRIES + 1):
             head = await self._head()
             try:
                 items = await self._heads.all_items(head, since)
                 return await self._described(head, items)
-            except (NoSuchLogError, NoSuchLedgerError):
+            except (NoSuchLogError, NoSuchLedgerError) as error:
+                if isinstance(error, NoSuchLogError) and former == head.generation:
+                    raise lost_page(head, error) from error
+                former = head.generation
                 # A truncation came between the head and what it names; a newer head does not name it.
                 if attempt == _DESCRIBE_TRIES:
                     raise

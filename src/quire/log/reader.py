@@ -24,7 +24,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.log_list import ItemFlags, LogHead, LogItem, Place
-from quire.log.heads import LogHeads
+from quire.log.heads import LogHeads, lost_page
 from quire.log.ledgers import LogLedgers, entry_holding, summary, views_of
 from quire.log.records import BatchAt, Record
 
@@ -181,9 +181,11 @@ class LogReader:
             return []
         try:
             items = await self._heads.item_holding(head, self._offset)
-        except NoSuchLogError:
-            head = await self._head()  # truncated meanwhile: says so, or shows the newer pages
-            items = await self._heads.item_holding(head, self._offset)
+        except NoSuchLogError as error:
+            newer = await self._head()  # truncated meanwhile: says so, or shows the newer pages
+            if newer.generation == head.generation:
+                raise lost_page(head, error) from error
+            items = await self._heads.item_holding(newer, self._offset)
         if self._finished:
             for place, item in enumerate(items):
                 if item.ledger_id == self._ledger_id:

@@ -231,6 +231,10 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
         await at.store.put(key, page.value + b"\x18\x01", page.version)
         with pytest.raises(CorruptMetadataError, match="other bytes than its name"):
             await values(at.log())
+        await at.store.delete(key)
+        for call in (at.log().describe(), values(at.log())):
+            with pytest.raises(CorruptMetadataError, match="is missing, and the list still names it"):
+                await call
         [(key, head)] = await at.store.list("logs/")
         await at.store.put(key, b"\xff\xff\xff", head.version)
         for call in (at.log().describe(), at.log().open_writer(), values(at.log())):
