@@ -45,6 +45,7 @@ async def alter_log(
     """
     heads = LogHeads(client.store)
     log = Log(client, name)
+    before: LogSettings | None = None
     while True:
         log_id = (await log.identify()).log_id
         found = await heads.read(log_id)
@@ -63,9 +64,12 @@ async def alter_log(
         if new.min_present:
             check_min_present(new.min_present, new.ensemble_size, new.ack_quorum)
         if new == old:
-            return old, new
+            return before or old, new
         try:
             await heads.write(replace(head, settings=new, generation=head.generation + 1), version)
-        except (VersionConflictError, MetadataUnknownError):
+        except VersionConflictError:
+            continue
+        except MetadataUnknownError:
+            before = old
             continue  # the head is read again: it shows whether this was written
         return old, new

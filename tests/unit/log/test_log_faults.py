@@ -22,6 +22,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.log_list import ItemState, LogHead, LogItem
+from quire.log.altering import alter_log
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
@@ -218,6 +219,23 @@ def test_the_list_on_sqlite(tmp_path: Path) -> None:
             await asyncio.wait_for(run(at), 30)
 
     asyncio.run(main())
+
+
+def test_an_alteration_whose_answer_was_lost_says_what_it_changed(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.made()
+        put = at.store.put
+
+        async def lost(key: str, value: bytes, version: int) -> int:
+            at.store.put = put  # type: ignore[method-assign]
+            await put(key, value, version)
+            raise MetadataUnknownError("the answer was lost")
+
+        at.store.put = lost  # type: ignore[method-assign]
+        before, after = await alter_log(at.client, "orders", ack_quorum=3)
+        assert (before.ack_quorum, after.ack_quorum) == (2, 3)
+
+    in_world(tmp_path, work)
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:
