@@ -13,7 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoSuchLogError
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MetadataUnknownError,
+    NoSuchLogError,
+    QuireError,
+)
 from quire.core.ids import LedgerId
 from quire.core.log_commit import HeadChange
 from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
@@ -105,6 +111,7 @@ class LogHeads:
 
         Raises:
             AlreadyExistsError: there is a log with this name.
+            MetadataUnknownError: the outcome is unknown.
         """
         name, key = name_key(head.name), HEADS + head.log_id.hex()
         try:
@@ -112,8 +119,12 @@ class LogHeads:
         except AlreadyExistsError as error:
             msg = f"log {head.name!r} already exists: append to it, or give another name"
             raise AlreadyExistsError(msg, log=head.name) from error
-        except MetadataUnknownError:
-            if await self.find(head.name) != head.log_id:
+        except MetadataUnknownError as unknown:
+            try:
+                found = await self.find(head.name)
+            except QuireError as error:
+                raise unknown from error
+            if found != head.log_id:
                 raise
 
     async def write(self, head: LogHead, version: int, pages: Iterable[LogPage] = ()) -> int:

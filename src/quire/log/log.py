@@ -101,7 +101,7 @@ class Log:
             min_present: how many bookies of each new ledger must be there, Qa to E; None: `Client.create_ledger` says.
 
         Raises:
-            AlreadyExistsError: there is one with this name.
+            AlreadyExistsError: there is one with this name. MetadataUnknownError: there may be one now.
             InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)

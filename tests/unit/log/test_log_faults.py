@@ -27,7 +27,7 @@ from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.store import Delete, Op, StoreBusyError
+from quire.metadata.store import Delete, Op, StoreAwayError, StoreBusyError, Versioned
 from support.log_cluster import FAST, World, in_world, numbers, values
 from support.waiting import until_async
 
@@ -219,6 +219,27 @@ def test_the_list_on_sqlite(tmp_path: Path) -> None:
             await asyncio.wait_for(run(at), 30)
 
     asyncio.run(main())
+
+
+def test_a_log_may_be_there_when_the_store_went_away_while_it_was_made(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        multi, get = at.store.multi, at.store.get
+
+        async def away(key: str) -> Versioned | None:
+            raise StoreAwayError("the store is away")
+
+        async def lost(ops: Sequence[Op]) -> Sequence[int]:
+            await multi(ops)
+            at.store.get = away  # type: ignore[method-assign]
+            raise MetadataUnknownError("the answer was lost")
+
+        at.store.multi = lost  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnknownError):
+            await at.made()
+        at.store.multi, at.store.get = multi, get  # type: ignore[method-assign]
+        assert await at.log().exists()
+
+    in_world(tmp_path, work)
 
 
 def test_an_alteration_whose_answer_was_lost_says_what_it_changed(tmp_path: Path) -> None:
