@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from quire.log.archive import (
 from quire.log.heads import LogHeads
 from quire.spark import tasks
 from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.jobs.archive_files import ArchiveFiles
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.planning import _pieces, tasks_of
 from quire.spark.pushdown import Wanted
@@ -215,3 +217,19 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
                 await read(failOnDataLoss=given)
 
     in_world(tmp_path, work)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+    synced = []
+
+    def fsync(descriptor):
+        inode = os.fstat(descriptor).st_ino
+        synced.append(next(path for path in (tmp_path, *tmp_path.rglob("*")) if path.stat().st_ino == inode))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files = ArchiveFiles(tmp_path.as_uri())
+    with files.create("ab/unfinished-1") as sink:
+        sink.write(b"rows")
+    files.move("ab/unfinished-1", "ab/1.parquet")
+    assert synced == [tmp_path / "ab" / "unfinished-1", tmp_path / "ab", tmp_path]
+    assert (tmp_path / "ab" / "1.parquet").read_bytes() == b"rows"

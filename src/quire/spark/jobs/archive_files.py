@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow as pa
@@ -57,8 +58,15 @@ class ArchiveFiles:
         return self._system.open_input_file(f"{self._base}/{name}")
 
     def move(self, name: str, to: str) -> None:
-        """Give a file its name; one that has it is replaced."""
-        self._system.move(f"{self._base}/{name}", f"{self._base}/{to}")
+        """Give a file its name; one that has it is replaced. It outlives a loss of power, for its ledger will not be there."""
+        old, new = f"{self._base}/{name}", f"{self._base}/{to}"
+        local = isinstance(self._system, fs.LocalFileSystem)
+        if local:
+            _sync(old)
+        self._system.move(old, new)
+        if local:
+            _sync(new.rpartition("/")[0])
+            _sync(self._base)
 
     def remove(self, name: str) -> None:
         """Delete a file; a missing one is deleted."""
@@ -66,3 +74,12 @@ class ArchiveFiles:
             self._system.delete_file(f"{self._base}/{name}")
         except FileNotFoundError:
             return
+
+
+def _sync(path: str) -> None:
+    """Put a file's bytes, or a directory's names, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
