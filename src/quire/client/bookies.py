@@ -310,7 +310,7 @@ class BookieClient(Inquiries):
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)
             memory = self._channels.frame
             if not reply.places or await short_circuit.read_places(
-                channel, reply, directory, bytes_max, memory
+                channel, reply, directory, bytes_max, memory, timeout_ms
             ):
                 return reply
         return await self._request(bookie, request, timeout_ms)

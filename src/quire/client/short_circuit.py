@@ -46,6 +46,7 @@ class FileReadOutcome(Enum):
     READ = "every run was read"
     MISSED = "the bytes are not the run's: the segment may have been recycled meanwhile"
     CANNOT_OPEN = "a file cannot be opened here"
+    TOO_SLOW = "the disk did not give the bytes in time"
 
 
 class _CannotOpenError(OSError):
@@ -58,11 +59,13 @@ async def read_places(
     directory: str,
     bytes_max: int,
     memory: Callable[[int], memoryview],
+    timeout_ms: int,
 ) -> bool:
     """Read the runs of a response that have only been placed, if its places can be trusted.
 
-    One recycled segment is a miss and changes nothing for the next request. A file that cannot be opened, `MISSES_MAX`
-    misses in a row, or a place that no honest bookie names end short-circuit reads on the connection.
+    One recycled segment is a miss and changes nothing for the next request. A file that cannot be opened, a disk that does
+    not respond, `MISSES_MAX` misses in a row, or a place that no honest bookie names end short-circuit reads on the
+    connection.
 
     Args:
         channel: the connection that the response came over.
@@ -70,6 +73,7 @@ async def read_places(
         directory: the directory that the bookie registered; see `registered_directory`.
         bytes_max: the bytes that were asked for.
         memory: gives memory of a size.
+        timeout_ms: how long the files may take.
 
     Returns:
         False when the bookie must be asked for the bytes.
@@ -82,12 +86,16 @@ async def read_places(
         )
         channel.beside = False
         return False
-    outcome = await fill(reply, memory)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            outcome = await fill(reply, memory)
+    except TimeoutError:
+        outcome = FileReadOutcome.TOO_SLOW
     if outcome is FileReadOutcome.READ:
         channel.place_misses = 0
         return True
     channel.place_misses += 1
-    if outcome is FileReadOutcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
+    if outcome is not FileReadOutcome.MISSED or channel.place_misses >= MISSES_MAX:
         # What the files do not give is the bookie's to judge; from now on it is asked for everything.
         log.info(
             "short-circuit reads from bookie %s are off (%s); its entries are read over the connection",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -180,6 +182,29 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
         ledger_id = await written(cluster)
         assert len(await read(await greeted(cluster), ledger_id)) == COUNT
         assert placed
+
+
+@run
+async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -> None:
+    released = threading.Event()
+
+    def stuck(place, record, **options):
+        return not options and released.wait()
+
+    monkeypatch.setattr(short_circuit, "_read", stuck)
+    monkeypatch.setattr(short_circuit, "_expect", lambda places: None)
+    place = RunPlace("/d/segments/0123456789abcdef.seg", 0, 200, 1)
+    reply, channel = (
+        ReadReply(Answer.OK, places=[place]),
+        SimpleNamespace(meant="b0", beside=True, place_misses=0),
+    )
+    try:
+        memory = lambda size: memoryview(bytearray(size))  # noqa: E731
+        assert not await short_circuit.read_places(channel, reply, "/d", 1000, memory, timeout_ms=1)
+    finally:
+        released.set()
+    assert not channel.beside
+    assert (reply.runs, reply.places) == ([], [place])
 
 
 @pytest.mark.parametrize("at_once", [short_circuit._AT_ONCE, None])
