@@ -5,14 +5,14 @@ Source: docs/spark-jobs.md, "Archive"; `docs/formats/archive.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.log.archive import ArchiveError, ArchivePlace, open_archive
+from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, open_archive
 from quire.spark import cluster
 from quire.spark.decode import Origin, possible_times
 from quire.spark.losses import TaskLosses
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from quire.log.records import ItemDescription, LogDescription
 
 
-def _place(log: LogDescription, item: ItemDescription) -> ArchivePlace:
+def place_of(log: LogDescription, item: ItemDescription) -> ArchivePlace:
+    """Where an item's file is."""
     return ArchivePlace(log.archive, log.log_id, item.first_offset, item.next_offset, item.archive)
 
 
@@ -38,7 +39,7 @@ def pieces(
     Raises:
         SparkUseError: the file is missing or damaged, unless that is to be stepped over.
     """
-    place = _place(log, item)
+    place = place_of(log, item)
     try:
         groups = open_archive(place).manifest.groups
     except ArchiveError as error:
@@ -69,7 +70,7 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
     Raises:
         ArchiveError: the file is missing or damaged.
     """
-    file = open_archive(_place(log, item))
+    file = open_archive(place_of(log, item))
     number = next(number for number, group in enumerate(file.manifest.groups) if group.max_ms >= from_ms)
     table = file.read(number, ["offset", "timestamp"])
     late = table.filter(pc.greater_equal(table.column("timestamp").cast(pa.int64()), from_ms))
@@ -87,26 +88,58 @@ def read(
     """
     place = piece.archive
     assert place is not None
-    stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
-    times = {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
     try:
         file = open_archive(place)
     except ArchiveError as error:
         losses.step_over_archived(piece, error, place.first, place.next)
         return
-    for number in range(piece.first_entry, piece.last_entry + 1):
+    numbers = range(piece.first_entry, piece.last_entry + 1)
+    for table in _tables(file, numbers, {"offset"}, piece, options, projection, wanted, losses):
+        yield from _projected(table, piece.origin.log, projection).to_batches(options.rows_per_batch)
+
+
+def read_copy(
+    file: ArchiveFile,
+    piece: EntrySpan,
+    options: ReadOptions,
+    projection: Projection,
+    wanted: Wanted,
+    losses: TaskLosses,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a piece's entries out of the file that has them as well; see `read`."""
+    numbers = range(len(file.manifest.groups))
+    for table in _tables(file, numbers, {"offset", "entry"}, piece, options, projection, wanted, losses):
+        entries = table.column("entry")
+        inside = pc.and_(
+            pc.greater_equal(entries, piece.first_entry), pc.less_equal(entries, piece.last_entry)
+        )
+        kept = _projected(table.filter(inside), piece.origin.log, projection)
+        yield from kept.to_batches(options.rows_per_batch)
+
+
+def _tables(
+    file: ArchiveFile,
+    numbers: Iterable[int],
+    needed: set[str],
+    piece: EntrySpan,
+    options: ReadOptions,
+    projection: Projection,
+    wanted: Wanted,
+    losses: TaskLosses,
+) -> Iterator[pa.Table]:
+    """The wanted records of some row groups, in the columns that are asked for or needed."""
+    stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
+    times = {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
+    for number in numbers:
         group = file.manifest.groups[number]
         if not wanted.touches(group.min_ms, group.max_ms):
             continue
         try:
-            table = _with_possible_times(
-                file.read(number, sorted(stored | times | {"offset"})), piece.origin.log
-            )
+            table = _with_possible_times(file.read(number, sorted(stored | times | needed)), piece.origin.log)
         except ArchiveError as error:
             losses.step_over_archived(piece, error, group.first, group.next)
             continue
-        kept = _kept(table, piece.offsets, options)
-        yield from _projected(kept, piece.origin.log, projection).to_batches(options.rows_per_batch)
+        yield _kept(table, piece.offsets, options)
 
 
 def _with_possible_times(table: pa.Table, log: str) -> pa.Table:

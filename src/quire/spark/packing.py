@@ -34,6 +34,7 @@ class EntrySpan:
         batches: whether the entries are batch entries of a log; else each one is a record.
         offsets: the records to keep of what is read.
         archive: the file with the records; the entries then are its row groups.
+        copy: a file that has the records as well, for what the bookies do not serve.
     """
 
     origin: Origin
@@ -44,6 +45,7 @@ class EntrySpan:
     batches: bool
     offsets: Spans = EVERYTHING
     archive: ArchivePlace | None = None
+    copy: ArchivePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import ItemFlags, Place
+from quire.log.archive import ArchivePlace
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking
 from quire.spark.as_of import extents
@@ -136,7 +137,8 @@ async def pieces_between(
         if record is None:
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
-        ledger = _Ledger(extent.name, extent.identity, item, record, last_entry)
+        copy = archived.place_of(extent.log, item) if item.place is Place.BOTH else None
+        ledger = _Ledger(extent.name, extent.identity, item, record, last_entry, copy)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
             piece = await _stretch(client, ledger, stretch, wanted.from_ms)
@@ -154,6 +156,7 @@ class _Ledger:
     item: ItemDescription
     record: LedgerMetadata
     last_entry: int
+    copy: ArchivePlace | None
 
     def piece(self, first: int, last: int, offsets: Spans) -> EntrySpan:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
@@ -162,7 +165,9 @@ class _Ledger:
         origin = Origin(
             self.log, item.ledger_id, item.first_offset, gaps, self.log_id, item.next_offset, self.last_entry
         )
-        return EntrySpan(origin, self.record, first, last, size, batches=True, offsets=offsets)
+        return EntrySpan(
+            origin, self.record, first, last, size, batches=True, offsets=offsets, copy=self.copy
+        )
 
 
 async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: int | None) -> EntrySpan:

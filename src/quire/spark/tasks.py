@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pyarrow as pa
 
+from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, open_archive
 from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
 from quire.spark.as_of import check_logs
@@ -41,7 +42,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
             yield from builder.take()
             yield from archived.read(piece, options, projection, wanted, losses)
             continue
-        yield from _read_piece(piece, task.number, wanted, options, builder, losses)
+        yield from _read_piece(piece, task.number, wanted, options, projection, builder, losses)
     yield from builder.take()
     losses.end()
     cluster.warn_of_times(task.names(), builder.impossible_times, builder.first_impossible)
@@ -61,23 +62,54 @@ def _read_piece(
     number: int,
     wanted: Wanted,
     options: ReadOptions,
+    projection: Projection,
     builder: ArrowBuilder,
     losses: TaskLosses,
 ) -> Iterator[pa.RecordBatch]:
-    """One piece, without the entries that are proven gone if they are to be stepped over."""
+    """One piece, without the entries that are proven gone if they are to be stepped over.
+
+    What the bookies do not serve, and a file has as well, is read there.
+    """
     while piece.first_entry <= piece.last_entry:
+        reached = _Reached(piece.first_entry)
         try:
-            yield from _read_entries(piece, number, wanted, options, builder)
+            yield from _read_entries(piece, number, wanted, options, builder, reached)
         except MalformedBatchError as error:
             raise named(piece, error) from error
         except UNREADABLE as error:
+            file = None if piece.copy is None else _copy(piece.copy)
+            if file is not None:
+                yield from builder.take()
+                rest = replace(piece, first_entry=reached.entry)
+                yield from archived.read_copy(file, rest, options, projection, wanted, losses)
+                return
             piece = replace(piece, first_entry=losses.step_over(piece, error) + 1)
         else:
             return
 
 
+@dataclass(slots=True)
+class _Reached:
+    """The next entry of a piece that is to be read."""
+
+    entry: int
+
+
+def _copy(place: ArchivePlace) -> ArchiveFile | None:
+    """The file with a copy of a ledger's records; None where it cannot be read."""
+    try:
+        return open_archive(place)
+    except ArchiveError:
+        return None
+
+
 def _read_entries(
-    piece: EntrySpan, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
+    piece: EntrySpan,
+    number: int,
+    wanted: Wanted,
+    options: ReadOptions,
+    builder: ArrowBuilder,
+    reached: _Reached,
 ) -> Iterator[pa.RecordBatch]:
     origin = piece.origin
     expected: int | None = None
@@ -91,6 +123,7 @@ def _read_entries(
             continue
         for entry_id, view in views_of(record, run):
             expected = check_follows(origin, entry_id, view, expected)
+            reached.entry = entry_id + 1
             header = view.header
             if not wanted.touches(header.min_ms, header.max_ms):
                 continue

@@ -259,6 +259,25 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
     assert scrub.plan(cluster.uri, logs=["orders"], ledgers=left[:1]).ledgers == len(left)
 
 
+@pytest.mark.parametrize("lost", ["damaged", "away"])
+def test_what_bookies_lost_before_its_ledger_went_is_read_in_the_archive(cluster, tmp_path, caplog, lost):
+    cluster.run(more, cluster.client)
+    work = archive.plan(cluster.uri, "orders", (tmp_path / "files").as_uri(), now_ms=2**62)
+    [unit] = work.to_write
+    [row] = archive._step(unit)
+    lists.swap_all(cluster.uri, work.log_id, b"", [archive._moved(unit, row)], archive=work.root)
+    if lost == "damaged":
+        cluster.spoil(7, 20, 39)
+    else:
+        cluster.stop_bookies()
+    for given in ({}, {**LAX, "splitBytes": "12k"}):
+        assert cluster.read(endingOffsets='{"orders": 400}', **given) == EVERY
+    wanted = {"startingOffsets": '{"orders": 75}', "endingOffsets": '{"orders": 395}'}
+    if lost == "damaged":
+        assert cluster.read(**wanted) == EVERY[75:395]
+    assert "skipped" not in caplog.text
+
+
 def test_times_that_spark_cannot_show_are_archived_and_compacted_as_they_are(cluster, tmp_path, monkeypatch):
     times = [T0, 2**60, -(2**60)]
 
