@@ -237,9 +237,11 @@ def check_end(extent: Extent, name: str, offset: int) -> None:
     """Refuse an offset behind the end.
 
     Raises:
+        ReadUnavailableError: too few bookies respond to determine whether it is.
         SparkUseError: naming both.
     """
     if offset > extent.end:
+        check_end_is_known(extent)
         raise SparkUseError(
             f"quire: log '{extent.name}': {name} says {offset}, the log ends at {extent.end}. "
             "Read up to latest, or wait for its writer.",

@@ -101,8 +101,6 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
         check_end_is_known(extent)
     start = begin_at(options, extent, extent.offset(options.starting.of(extent.name)))
     end = extent.offset(options.ending.of(extent.name))
-    if max(start, end) > extent.end:
-        check_end_is_known(extent)
     check_end(extent, "startingOffsets", start)
     check_end(extent, "endingOffsets", end)
     if start > end:

@@ -79,6 +79,7 @@ class Stream:
 
         Raises:
             SparkUseError: a log that is not there, or a position that it does not have.
+            ReadUnavailableError: too few bookies respond to determine whether it has it.
             TrimmedError: a position that it no longer has.
         """
         positions: dict[str, Position] = {}

@@ -379,6 +379,11 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
             cluster.read(**given)
     with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
         cluster.run(stop_at_now, cluster.client)
+    begun = Given(
+        {"cluster": cluster.uri, "path": "orders", "startingOffsets": '{"orders": 460}'}, READ_OPTIONS
+    )
+    with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
+        cluster.run(Stream(parse(begun, Use.STREAM)).initial, cluster.client)
     for given in ({}, {"as_of": "2100-01-01"}):
         with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
             materialise.plan(cluster.uri, "orders", "/no/snapshots", **given)
