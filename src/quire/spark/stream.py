@@ -156,7 +156,7 @@ class Stream:
         """Plan the batch while Spark writes down that it is to be: it will ask for the plan next."""
         if self._ahead is not None:
             self._ahead[2].cancel()
-        planned = asyncio.ensure_future(self._plan(client, start, end))
+        planned = asyncio.ensure_future(self._plan(client, start, end, self._seen))
         planned.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._ahead = start, end, planned
 
@@ -191,14 +191,23 @@ class Stream:
         if ahead is not None and ahead[:2] == (start, end):
             with contextlib.suppress(QuireError):  # what was wrong then may be right now, or is said now
                 return await ahead[2]
-        return await self._plan(client, start, end)
+        return await self._plan(client, start, end, {})
 
-    async def _plan(self, client: QuireClient, start: Any, end: Any) -> list[Task]:
+    async def _plan(
+        self, client: QuireClient, start: Any, end: Any, seen: Mapping[str, Extent]
+    ) -> list[Task]:
+        """The tasks of one micro-batch.
+
+        Args:
+            client: the cluster.
+            start: where it begins, and `end` where it ends, as Spark keeps them.
+            seen: logs that need not be looked at again, as they are now.
+        """
         begun, ends = from_json(start), from_json(end)
         changed = {name: position for name, position in ends.items() if begun.get(name) != position}
         pieces = []
         for name, position in changed.items():
-            extent = await self._extent_up_to(client, name, begun.get(name), position)
+            extent = await self._extent_up_to(client, name, begun.get(name), position, seen.get(name))
             if extent is None:
                 continue
             offset = self._continue(extent, begun.get(name))
@@ -273,10 +282,14 @@ class Stream:
             return None
 
     async def _extent_up_to(
-        self, client: QuireClient, name: str, begun: Position | None, end: Position
+        self,
+        client: QuireClient,
+        name: str,
+        begun: Position | None,
+        end: Position,
+        extent: Extent | None = None,
     ) -> Extent | None:
         """A log with at least what was confirmed when a batch was planned; None when its records are gone."""
-        extent = self._seen.get(name)
         for look in range(_LOOKS):
             if extent is not None and extent.identity == end.identity and extent.end >= end.offset:
                 return extent

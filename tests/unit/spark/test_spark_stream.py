@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from quire.core.errors import TrimmedError
+from quire.core.errors import ReadUnavailableError, TrimmedError
 from quire.log.cursors import CursorTakenError, LogCursors
+from quire.log.rewriting import LogRewriter
+from quire.log.staging import StagedBy
+from quire.spark import planning
 from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.stream import Limits, Stream
@@ -312,5 +315,32 @@ def test_what_was_wrong_when_a_plan_was_made_ahead_is_looked_at_again(tmp_path, 
         end = await stream.latest(client, start, NO_LIMITS)
         assert len(await stream.plan(client, start, end)) == 1
         assert len(plans) == 2
+
+    in_world(tmp_path, work)
+
+
+def test_a_batch_is_planned_with_the_list_as_it_is_then(tmp_path, monkeypatch):
+    async def work(at):
+        await at.made("orders")
+        for first in range(0, 50, 10):
+            await append(at, "orders", first, first + 10)
+        client, stream = at.client, Stream(options("orders"))
+        rewriter = LogRewriter(client, (await at.log("orders").identify()).log_id)
+        head, items = await rewriter.candidates()
+        copy = await rewriter.copy(items, head.settings, StagedBy(host="here"))
+        read = planning.pieces_between
+
+        async def away(*_):
+            raise ReadUnavailableError("for a moment")
+
+        monkeypatch.setattr(planning, "pieces_between", away)
+        start = await stream.initial(client)
+        end = await stream.latest(client, start, NO_LIMITS)
+        await rewriter.swap([copy])
+        for item in items:
+            await client.delete_ledger(item.ledger_id)
+        monkeypatch.setattr(planning, "pieces_between", read)
+        [task] = await stream.plan(client, start, end)
+        assert [piece.offsets for piece in task.pieces] == [((0, 30),), ((30, 40),), ((40, 50),)]
 
     in_world(tmp_path, work)
