@@ -117,7 +117,9 @@ class _Sink:
                 shares.setdefault(share.log, []).append(share)
         if not shares:
             return
-        targets = {log: found[0].target if found else self._targets[log] for log, found in shares.items()}
+        targets = {
+            log: _one_target(log, found) if found else self._targets[log] for log, found in shares.items()
+        }
         self._seams.at("commit")
         try:
             staged.commit(self._options, shares, targets, mark, self._seams)
@@ -243,6 +245,20 @@ def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessag
     """The tasks' messages by partition, as far as they came: a failed task has none."""
     found = [message for message in messages if isinstance(message, TaskMessage)]
     return sorted(found, key=lambda message: message.by.partition)
+
+
+def _one_target(log: str, shares: Sequence[TaskShare]) -> TargetLog:
+    """The log that all tasks wrote for: a ledger belongs to the log that it was made for, whatever list names it.
+
+    Raises:
+        SparkUseError: they found logs of unlike ids under the name.
+    """
+    if len({share.target.log_id for share in shares}) > 1:
+        raise use_error(
+            f"log '{log}' was deleted and created again while the tasks wrote; nothing was written. Run the batch again.",
+            log=log,
+        )
+    return shares[0].target
 
 
 def _check_ascending(told: Sequence[TaskMessage]) -> None:

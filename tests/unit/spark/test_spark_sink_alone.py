@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from quire.core.errors import StagedLedgerGoneError
+from quire.log.collecting import LogCollector
 from quire.spark import cluster as cluster_of_process
 from quire.spark.given import Given, SparkUseError
 from quire.spark.options import READ_OPTIONS
@@ -95,3 +96,25 @@ def test_a_commit_that_cannot_write_its_rows_leaves_no_ledger(cluster):
     with pytest.raises(SparkUseError, match="is larger than an entry"):
         writer.commit(told)
     assert cluster.run(ledgers) == before
+
+
+def test_tasks_that_found_unlike_logs_under_one_name_are_no_batch(cluster):
+    async def recreate(client):
+        await client.log("again").delete()
+        await client.log("again").create()
+
+    async def collect(client):
+        return await LogCollector(client, grace_ms=0).collect()
+
+    workers = [sink(cluster, inlineBytes="0") for _ in range(2)]
+    told = [workers[0].write(iter([rows("late", log="again")]))]
+    cluster.run(recreate)
+    told.insert(0, workers[1].write(iter([rows("early", log="again")])))
+    with pytest.raises(
+        SparkUseError, match="log 'again' was deleted and created again while the tasks wrote"
+    ):
+        workers[1].commit(told)
+    workers[1].abort(told)
+    workers[1].commit([workers[1].write(iter([rows("once", log="again")]))])
+    cluster.run(collect)
+    assert cluster.values("again") == [b"once"]
