@@ -128,7 +128,7 @@ async def pieces_between(
         inside = intersect(spans, between(item.first_offset, item.next_offset))
         if not inside or not item.count or not _touches(wanted, item):
             continue
-        if item.place is Place.ARCHIVE:
+        if not await _has_ledger(client, item):
             pieces += archived.pieces(options, wanted, extent.log, item, inside)
             continue
         record = await _record(client, options, extent.log, item)
@@ -191,6 +191,16 @@ def _touches(wanted: Wanted, item: ItemDescription) -> bool:
     return wanted.touches(item.min_time_ms, item.max_time_ms)
 
 
+async def _has_ledger(client: QuireClient, item: ItemDescription) -> bool:
+    """Whether an item's records are to be read from bookies; those of one that is gone are, if a file has them, there."""
+    if item.place is Place.BOTH:
+        try:
+            await client.ledger_metadata(item.ledger_id)
+        except NoSuchLedgerError:
+            return False
+    return item.place is not Place.ARCHIVE
+
+
 async def _record(
     client: QuireClient, options: ReadOptions, log: LogDescription, item: ItemDescription
 ) -> LedgerMetadata | None:
@@ -235,7 +245,7 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
     for item in extent.log.items:
         if item.max_time_ms is None or item.max_time_ms < from_ms or item.first_offset >= extent.end:
             continue
-        if item.place is Place.ARCHIVE:
+        if not await _has_ledger(client, item):
             return max(archived.offset_since(extent.log, item, from_ms), extent.start)
         record = await _record(client, options, extent.log, item)
         if record is None:

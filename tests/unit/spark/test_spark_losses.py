@@ -259,7 +259,7 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
     assert scrub.plan(cluster.uri, logs=["orders"], ledgers=left[:1]).ledgers == len(left)
 
 
-@pytest.mark.parametrize("lost", ["damaged", "away"])
+@pytest.mark.parametrize("lost", ["damaged", "away", "gone"])
 def test_what_bookies_lost_before_its_ledger_went_is_read_in_the_archive(cluster, tmp_path, caplog, lost):
     cluster.run(more, cluster.client)
     work = archive.plan(cluster.uri, "orders", (tmp_path / "files").as_uri(), now_ms=2**62)
@@ -268,12 +268,15 @@ def test_what_bookies_lost_before_its_ledger_went_is_read_in_the_archive(cluster
     lists.swap_all(cluster.uri, work.log_id, b"", [archive._moved(unit, row)], archive=work.root)
     if lost == "damaged":
         cluster.spoil(7, 20, 39)
-    else:
+    elif lost == "away":
         cluster.stop_bookies()
+    else:
+        cluster.run(cluster.client.delete_ledger, unit.item.ledger_id)
+        assert cluster.begins(T0 + 77) == 77
     for given in ({}, {**LAX, "splitBytes": "12k"}):
         assert cluster.read(endingOffsets='{"orders": 400}', **given) == EVERY
     wanted = {"startingOffsets": '{"orders": 75}', "endingOffsets": '{"orders": 395}'}
-    if lost == "damaged":
+    if lost != "away":
         assert cluster.read(**wanted) == EVERY[75:395]
     assert "skipped" not in caplog.text
 
