@@ -1,5 +1,6 @@
 """Which snapshots of a state stay, what they are not made of, and what a job takes for no offset and no place."""
 
+import json
 from argparse import Namespace
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -8,6 +9,7 @@ import pytest
 
 from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, lists, materialise, replay
+from quire.spark.jobs.__main__ import run_lines
 from quire.spark.jobs.archive_files import ArchiveFiles
 
 
@@ -71,3 +73,24 @@ def test_files_that_cannot_be_reached_are_a_line_of_the_job(tmp_path):
     [line] = lines
     assert line["job"] == "archive"
     assert str(tmp_path / "file" / "other") in line["error"]
+
+
+def test_lines_that_are_no_step_are_answered_and_the_others_are_done(monkeypatch, capsys):
+    monkeypatch.delenv("QUIRE_CLUSTER", raising=False)
+    monkeypatch.setattr(replay, "step", lambda *_: {"keys": 3})
+    good = ["replay", "--cluster", "sqlite:x", "--log", "edits", "--out", "t"]
+    steps = [
+        "{",
+        "7",
+        '["rplay"]',
+        "[[1]]",
+        '["replay", "--at", "x"]',
+        json.dumps(["replay", *good[3:]]),
+        "",
+        json.dumps(good),
+    ]
+    assert run_lines(None, steps, 0.5) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert ["a step is a JSON array" in line["error"] for line in told[:4]] == [True] * 4
+    assert ["replay: these are not its arguments" in line["error"] for line in told[4:6]] == [True] * 2
+    assert told[6:] == [{"job": "replay", "keys": 3, "session_seconds": 0.5}]

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
+from quire.spark.given import SparkUseError, use_error
 from quire.spark.jobs import (
     archive,
     command,
@@ -61,18 +62,42 @@ def main() -> int:
 
 
 def run_lines(spark: SparkSession, lines: Iterable[str], session_seconds: float) -> int:
-    """Run the steps of some lines; each prints its own line.
+    """Run the steps of some lines; each prints its own line, also one that names no step.
 
     Returns:
         0 when every step succeeded, else 1.
     """
     status = 0
     for line in lines:
-        if line.strip():
-            name, *arguments = json.loads(line)
-            job = JOBS[name]
-            status |= command.run_step(spark, job.parser().parse_args(arguments), job.step, session_seconds)
+        if not line.strip():
+            continue
+        try:
+            name, given = parsed(line)
+        except SparkUseError as error:
+            command.write({"error": error.message})
+            status = 1
+        else:
+            status |= command.run_step(spark, given, JOBS[name].step, session_seconds)
     return status
+
+
+def parsed(line: str) -> tuple[str, argparse.Namespace]:
+    """The job and the arguments of a step.
+
+    Raises:
+        SparkUseError: the line names none; what is wrong with arguments stands on stderr.
+    """
+    try:
+        name, *arguments = json.loads(line)
+        parser = JOBS[name].parser()
+    except (ValueError, TypeError, KeyError) as error:
+        raise use_error(
+            f"a step is a JSON array of a job's name and its arguments, not {line.strip()} (jobs: {', '.join(JOBS)})."
+        ) from error
+    try:
+        return name, command.arguments_of(parser, [str(one) for one in arguments])
+    except SystemExit as error:
+        raise use_error(f"job {name}: these are not its arguments: {line.strip()}.") from error
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) 
             their own.
     """
     parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
-    parser.set_defaults(job=job, show=_write)
+    parser.set_defaults(job=job, show=write)
     parser.add_argument(
         "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
     )
@@ -126,15 +126,21 @@ def byte_size(text: str) -> int:
     return found
 
 
+def arguments_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """A job's arguments, those of the process without others; what is wrong with them ends it with status 2."""
+    given = parser.parse_args(arguments)
+    if not given.cluster:
+        parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
+    return given
+
+
 def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] | None = None) -> int:
     """Run one job in a session of its own and print its line.
 
     Returns:
         The exit status: 0, or 1 with a line `{"job", "error"}`.
     """
-    given = parser.parse_args(arguments)
-    if not given.cluster:
-        parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
+    given = arguments_of(parser, arguments)
     began = time.monotonic()
     where = {"remote": given.remote} if given.remote else {"master": f"local[{given.cores}]"}
     spark = session(**where, app_name=f"quire {given.job}", **{"spark.log.level": "ERROR"})
@@ -156,14 +162,15 @@ def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session
 
 
 def _plan_line(rows: list[Line]) -> None:
-    _write({"plan": rows})
+    write({"plan": rows})
 
 
 def _progress_line(done: int, total: int) -> None:
     sys.stderr.write(f"{done:,} of {total:,} units\n")
 
 
-def _write(line: Line) -> None:
+def write(line: Line) -> None:
+    """Print a line of JSON."""
     # ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
