@@ -1,6 +1,7 @@
 """ZooKeeper losing answers, restarted, cut off: what a store of it says and does. Against a real server."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,86 @@ def test_a_numbered_registration_that_was_given_up_is_removed(driver):
             await until(removed)
             again = await store.register("e/n-", b"", sequential=True)
             assert await places() == [first.key, again.key]
+
+    run(scenario())
+
+
+def test_a_client_that_is_closed_removes_no_lost_registration_any_more(driver):
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
+            await store.register("e/n-", b"", sequential=True)
+
+            async def made():
+                return len(await other.list("e/")) == 2
+
+            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
+            proxy.refuse()
+            with pytest.raises((MetadataUnknownError, StoreAwayError)):
+                await task
+            await store.close()
+
+            async def at_rest():
+                return not any("lost registration" in task.get_name() for task in asyncio.all_tasks())
+
+            await until(at_rest)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_registration_that_is_cancelled_at_any_moment_is_removed_on_the_same_connection(driver, sequential):
+    async def scenario():
+        async with clients(driver, 2) as (a, b):
+            await (await a.register("e/first", b"")).close()
+            steps = done = 0
+            while not done:
+                steps += 1
+                making = asyncio.create_task(a.register("e/r-", b"", sequential=sequential))
+                for _ in range(steps):
+                    await asyncio.sleep(0.001)
+                making.cancel()
+                with suppress(asyncio.CancelledError):
+                    held = await making
+                    closing = asyncio.create_task(held.close())
+                    await asyncio.sleep(0)
+                    closing.cancel()
+                    done = 1
+
+                async def removed():
+                    return not await b.list("e/")
+
+                await a.get("e/first")
+                await until(removed)
+            assert not any("e+" in place for place in a._watches._places)
+
+    run(scenario())
+
+
+def test_a_registration_that_is_deleted_before_it_is_watched_comes_back(driver):
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+            add_place, connected = store._watches.add_place, store._registrations.connected
+
+            async def deleted_before(path):
+                await other.delete("r")
+                await add_place(path)
+
+            store._watches.add_place = deleted_before
+            held = await store.register("r", b"x")
+            assert await present(other, "r", b"x")
+
+            async def deleted_afterwards(*, renewed):
+                await connected(renewed=renewed)
+                await other.delete("r")
+
+            store._registrations.connected = deleted_afterwards
+            proxy.cut()
+
+            async def renewed_twice():
+                return held.renewed == 2
+
+            await until(renewed_twice)
+            assert await present(other, "r", b"x")
 
     run(scenario())
 

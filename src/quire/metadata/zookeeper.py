@@ -275,8 +275,8 @@ class ZookeeperStore(MetadataStore):
 
     async def _connected(self, renewed: bool) -> None:
         if self._registrations is not None and self._watches is not None:
-            await self._registrations.connected(renewed=renewed)
             await self._watches.connected()
+            await self._registrations.connected(renewed=renewed)
 
     def _event(self, path: str, deleted: bool) -> None:
         if self._registrations is not None and self._watches is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, SetData
@@ -50,6 +51,7 @@ class ZookeeperRegistrations:
         self._turn = asyncio.Lock()
         self._leaving: set[str] = set()
         self._cleaners: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
         """Make a registration; a lost response is settled here.
@@ -67,13 +69,16 @@ class ZookeeperRegistrations:
             made = self._paths.key(path)
             if made is None:
                 raise CorruptMetadataError(f"ZooKeeper numbered the registration {key} as {path}", path=path)
-            session_id = self._session.session_id
             registration = Registration(made, value, again=again, update=self._update, close=self._take_back)
             self._held.hold(path, registration)
-        with suppress(QuireError):  # the next connection sets it
-            await self._watches.add_place(path)
-        if session_id != self._session.session_id:
-            await self._held.check(path)
+        try:
+            with suppress(QuireError):  # the next connection sets it
+                await self._watches.add_place(path)
+            await self._held.check(path)  # it may have ended before the watch stood
+        except BaseException:
+            if self._held.get(path) is registration:
+                self._withdraw(path)
+            raise
         return registration
 
     async def _make(self, path: str, value: bytes, key: str) -> None:
@@ -103,7 +108,8 @@ class ZookeeperRegistrations:
             )
         except BaseException as error:
             if (unknown or isinstance(error, asyncio.CancelledError)) and path not in self._held:
-                self._held.unwanted.add(path)  # the next connection removes it, if it was made
+                self._held.unwanted.add(path)
+                self._start(self._remove_unwanted())  # or the next connection does, if it was made
             raise
 
     def _is_left_over(self, path: str, owner: int) -> bool:
@@ -126,8 +132,8 @@ class ZookeeperRegistrations:
             raise MetadataUnknownError(
                 f"the outcome of registering {path} is unknown; if it was made, it is removed again"
             )
-        except BaseException:
-            if unknown:
+        except BaseException as error:
+            if unknown or isinstance(error, asyncio.CancelledError):
                 self._remove_lost_number(path)
             raise
 
@@ -196,17 +202,38 @@ class ZookeeperRegistrations:
 
     async def _take_back(self, registration: Registration) -> None:
         path = self._paths.path(registration.key)
-        if self._held.get(path) is not registration:
-            return
+        if self._held.get(path) is registration:
+            await asyncio.shield(self._withdraw(path))
+
+    def _withdraw(self, path: str) -> asyncio.Task[None]:
+        """Remove what is held; it goes on if its owner does not wait for it."""
         self._held.drop(path)
         self._held.unwanted.add(path)
         self._leaving.add(path)
+        self._watches.remove_place(path)
+        return self._start(self._remove_leaving(path))
+
+    def _lose(self, path: str) -> None:
+        self._held.lose(path)
+        self._watches.remove_place(path)
+
+    async def _remove_leaving(self, path: str) -> None:
         try:
             if await self._nodes.remove_own(path):
                 self._held.unwanted.discard(path)
         finally:
             self._leaving.discard(path)
-        self._watches.remove_place(path)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name="take registrations back")
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.warning("a registration could not be taken back: %s", error)
 
     # --- for the session --------------------------------------------------------------------------------------------
 
@@ -223,7 +250,7 @@ class ZookeeperRegistrations:
         for path in list(self._held):
             registration = self._held.get(path)
             if renewed and registration is not None and not registration.again:
-                self._held.lose(path)
+                self._lose(path)
             else:
                 await self._restore(path)
         for path in list(self._held.unwanted):
@@ -231,7 +258,7 @@ class ZookeeperRegistrations:
             if stat is None or stat.ephemeralOwner != self._session.session_id:
                 self._held.unwanted.discard(path)
         if self._held.unwanted:
-            asyncio.get_running_loop().create_task(self._remove_unwanted(), name="take registrations back")
+            self._start(self._remove_unwanted())
 
     async def _remove_unwanted(self) -> None:
         for path in self._held.unwanted - self._leaving:
@@ -247,7 +274,7 @@ class ZookeeperRegistrations:
                 return
             registration.gone()
             if stat is not None or not registration.again:
-                self._held.lose(path)
+                self._lose(path)
                 return
             try:
                 await self._session.submit(Create(path, registration.value, self._session.acl, EPHEMERAL))
@@ -263,12 +290,16 @@ class ZookeeperRegistrations:
 
     def end(self) -> None:
         """The session has ended for good."""
-        for cleaner in list(self._cleaners.values()):
-            cleaner.cancel()
+        self._stop_cleaners()
         for path in list(self._held):
-            self._held.lose(path)
+            self._lose(path)
 
     def forget(self) -> None:
         """The store is being closed: its registrations end with its session."""
+        self._stop_cleaners()
         for path in list(self._held):
             self._held.drop(path)
+
+    def _stop_cleaners(self) -> None:
+        for cleaner in list(self._cleaners.values()):
+            cleaner.cancel()

@@ -248,6 +248,9 @@ class ZookeeperSession:
                 f"no ZooKeeper server responded at {','.join(self.address.hosts)} within "
                 f"{patience_ms} ms ({why}); is it running, and is this its client port?"
             ) from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         if self.failure is not None:
             await self.close()
             raise self.failure
