@@ -241,8 +241,10 @@ class EtcdStore(MetadataStore):
             self._connection.check()
         except MisuseError:
             return  # closed already, or a child of a fork: the session is the parent's
-        await self._registrations.close()
-        await self._connection.close()
+        try:
+            await self._registrations.close()
+        finally:
+            await self._connection.close()
 
     def abandon(self) -> None:
         """End as a killed process would: nothing is taken back, the lease ends by its time. For tests."""

@@ -74,6 +74,7 @@ class EtcdRegistrations:
         self._places: dict[str, WatchedRange] = {}
         self._making: set[str] = set()
         self._renewing = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._beat: asyncio.Task[None] | None = None
         self._ttl_s = max(1, -(-connection.address.options.session_timeout_ms // 1000))
         self._numbers = (0, 0)  # the counter as it was last seen, and its version
@@ -108,7 +109,8 @@ class EtcdRegistrations:
             raise AlreadyExistsError(f"{name} is being registered already", key=name)
         self._making.add(name)
         try:
-            return await self._put_on_lease(name, value)
+            async with self._turn:  # not while it is being taken back
+                return await self._put_on_lease(name, value)
         finally:
             self._making.discard(name)
 
@@ -171,6 +173,9 @@ class EtcdRegistrations:
                 self._held.unwanted.add(name)
                 await self._remove(name)
                 continue
+            except asyncio.CancelledError:
+                self._held.unwanted.add(name)
+                raise
             except LeaseGoneError:
                 await self._renew(lease)
                 continue
@@ -207,18 +212,25 @@ class EtcdRegistrations:
             return
         self._held.drop(name)
         self._held.unwanted.add(name)
+        self._unwatch(name)
         try:
             await self._remove(name)
         except QuireError as error:
             _LOG.warning("the registration %s is deleted later: %s", name, error)
+
+    def _unwatch(self, name: str) -> None:
         if (place := self._places.pop(name, None)) is not None:
-            await self._watches.remove(place)
+            self._watches.drop(place)
 
     async def _remove(self, name: str) -> None:
         """Delete what is ours and unwanted."""
         key = self._layout.key(name)
-        await self._changes.settled([leased(key, self.lease)], [delete(key)], [], f"{name} was taken back")
-        self._held.unwanted.discard(name)
+        async with self._turn:
+            if name in self._held.unwanted:
+                await self._changes.settled(
+                    [leased(key, self.lease)], [delete(key)], [], f"{name} was taken back"
+                )
+                self._held.unwanted.discard(name)
 
     # --- looking after them ------------------------------------------------------------------------------------------
 
@@ -233,6 +245,7 @@ class EtcdRegistrations:
             registration.gone()
             if found or not registration.again:
                 self._held.lose(name)
+                self._unwatch(name)
                 return
             try:
                 answer = await self._changes.commit(

@@ -107,10 +107,10 @@ class EtcdWatches:
             async with asyncio.timeout(self._connection.patience_s):
                 await place.stands.wait()
         except TimeoutError:
-            self._drop(place)
+            self.drop(place)
             raise await self._connection.away() from None
         except BaseException:
-            self._drop(place)
+            self.drop(place)
             raise
         if place.failure is not None:
             raise place.failure
@@ -118,11 +118,12 @@ class EtcdWatches:
 
     async def remove(self, place: WatchedRange) -> None:
         """End a watch."""
-        writing = self._drop(place)
+        writing = self.drop(place)
         if writing is not None:
             await asyncio.shield(writing)
 
-    def _drop(self, place: WatchedRange) -> asyncio.Task[None] | None:
+    def drop(self, place: WatchedRange) -> asyncio.Task[None] | None:
+        """End a watch; the task that tells the server, if it must be told."""
         place.ended = True
         if self._places.pop(place.number, None) is None or place.number not in self._asked:
             return None
