@@ -19,6 +19,7 @@ from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Require, Versioned
 from quire.metadata.streams import StreamStore
+from quire.metadata.tombstones import look
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream
 
@@ -103,7 +104,7 @@ class BothRecords:
     async def has(self, ledger_id: int) -> bool:
         """Whether there is a record of a ledger or stream; whether it can be read does not matter."""
         for key in (ledger_key(ledger_id), stream_key(ledger_id)):
-            if await self._store.get(key) is not None:
+            if await look(self._store, key) is not None:
                 return True
         return False
 

@@ -87,5 +87,6 @@ def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> 
             assert parsed == sorted(LEDGERS - {3})
             with pytest.raises(CorruptMetadataError, match=ledger_key(3)):
                 page[2].parsed()
+            assert await records.has(3)
 
     asyncio.run(work())
