@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ROOT: Final = "/ledgers"
 PATIENCE_MS: Final = 15_000
+NUMBER_MAX: Final = 2**31 - 1
+"""ZooKeeper has no room for a longer time; as milliseconds it is 24 days."""
 
 
 def hosts_and_root(place: str, uri: str, *, port: int, form: str) -> tuple[tuple[str, ...], str]:
@@ -79,9 +81,11 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
         if name == "credentials":
             value = credentials(Path(text))
         elif kinds[name] == "int":
-            if not text.isdecimal() or int(text) < 1:
+            if not text.isdecimal() or len(text) > len(str(NUMBER_MAX)) or not 1 <= int(text) <= NUMBER_MAX:
                 unit = " of milliseconds" if name.endswith("_ms") else ""
-                raise NoClusterError(f"{uri!r}: {name} is a number{unit}, not {text!r}")
+                raise NoClusterError(
+                    f"{uri!r}: {name} is a number{unit}, from 1 to {NUMBER_MAX}, not {text!r}"
+                )
             value = int(text)
         options = replace(options, **{name: value})
     return options

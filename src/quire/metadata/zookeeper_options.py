@@ -8,7 +8,7 @@
 | session_timeout_ms | how long a bookie may be silent before its registration ends (the server may change it) |
 | patience_ms | how long a call waits for a store that is away before it says so |
 | ledger_format | the format of new ledgers' records, 3, or 2 where members are older than BookKeeper 4.9 |
-| acl | `open`: everybody may change everything, as BookKeeper does by default; `creator`: only who made it |
+| acl | `open`: everybody may change everything, as BookKeeper does by default; `creator`: only who made it, so the client must be known |
 | credentials | a file with one line `digest:USER:PASSWORD` or `sasl:USER:PASSWORD` (DIGEST-MD5) |
 | tls_ca, tls_certificate, tls_key | files in PEM; with `tls_ca` the connection is TLS |
 
@@ -121,6 +121,10 @@ def _options(query: str, uri: str) -> ZookeeperOptions:
     options = with_query(ZookeeperOptions(), query, uri, lambda path: credentials_in(path, "digest", "sasl"))
     if options.acl not in {"open", "creator"}:
         raise NoClusterError(f"{uri!r}: acl is open or creator, not {options.acl!r}")
+    if options.acl == "creator" and options.credentials is None and options.tls_certificate is None:
+        raise NoClusterError(
+            f"{uri!r}: with acl=creator ZooKeeper must know who this client is: name credentials=FILE, or tls_certificate"
+        )
     if options.ledger_format not in LEDGER_FORMATS:
         formats = f"one of {', '.join(map(str, LEDGER_FORMATS))}, not {options.ledger_format}"
         raise NoClusterError(f"{uri!r}: ledger_format is {formats}")

@@ -221,7 +221,7 @@ def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
     [
         ("zk://", "no ZooKeeper cluster"),
         ("zk://h/ledgers?ledger_format=1", "ledger_format is one of 2, 3, not 1"),
-        ("zk://h/ledgers?ledger_format=new", "ledger_format is a number, not"),
+        ("zk://h/ledgers?ledger_format=new", "ledger_format is a number, from 1 to 2147483647, not"),
         ("zk:///ledgers", "names no server"),
         ("zk://h:x/ledgers", "not HOST:PORT"),
         ("zk://h:0/ledgers", "not HOST:PORT"),
@@ -230,7 +230,10 @@ def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
         ("zk+ms://h/a", "no layout 'ms'"),
         ("zk://h/a?timeout=1", "unknown option 'timeout'"),
         ("zk://h/a?session_timeout_ms=soon", "number of milliseconds"),
+        ("zk://h/a?session_timeout_ms=2147483648", "number of milliseconds, from 1 to 2147483647"),
+        pytest.param(f"zk://h/a?patience_ms={'1' * 5000}", "number of milliseconds", id="5000 digits"),
         ("zk://h/a?acl=none", "acl is open or creator"),
+        ("zk://h/a?acl=creator", "name credentials=FILE"),
         ("zk://h/a?credentials=/does/not/exist", "cannot be read"),
     ],
 )
