@@ -12,7 +12,7 @@ from quire.core.errors import RefusedError
 from quire.core.ids import BookieId
 from quire.metadata.keys import PASSES
 from quire.metadata.paging import every_key
-from quire.metadata.store import MetadataStore, VersionConflictError
+from quire.metadata.store import MetadataStore, StoreBusyError, VersionConflictError
 from quire.wire.store_records import Passes, decode_passes, encode_passes
 
 
@@ -56,6 +56,7 @@ async def accept_store(store: MetadataStore) -> list[HeldCollection]:
 
     Raises:
         RefusedError: no bookie holds, or the store was accepted for all already; nothing was changed.
+        StoreBusyError: all that hold wrote their records meanwhile; nothing was changed.
     """
     told: list[HeldCollection] = []
     holding = await bookies_that_hold(store)
@@ -70,6 +71,9 @@ async def accept_store(store: MetadataStore) -> list[HeldCollection]:
         told.append(one)
     if not told:
         why = "no bookie holds back deletions"
+        if not all(one.accepted for one in holding):
+            msg = "the bookies that hold back deletions changed their records at this moment: nothing was changed, try again"
+            raise StoreBusyError(msg)
         if holding:
             why = (
                 f"the store is already accepted; {', '.join(one.bookie for one in holding)} will "

@@ -14,7 +14,7 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.errors import CorruptMetadataError, RefusedError
-from quire.core.ids import LedgerId
+from quire.core.ids import BookieId, LedgerId
 from quire.env.real import RealFiles
 from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.both_records import BothRecords
@@ -23,6 +23,7 @@ from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.collector_file import COLLECTOR_FILE
+from quire.wire.store_records import Passes, encode_passes
 from support.one_collector import At, with_bookie
 from support.small_cluster import small_cluster
 
@@ -250,6 +251,26 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
             assert at.holds(ledger_id)
 
     with_bookie(tmp_path, scenario)
+
+
+def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        store, key = MemoryStore(), passes_key("b1")
+        holds = Passes(BookieId("b1"), 3, own=9, held="the store went back")
+        await store.create(key, encode_passes(holds))
+        put = store.put
+
+        async def begins_a_pass(key: str, value: bytes, version: int) -> int:
+            await put(key, encode_passes(replace(holds, passes=4)), version)
+            return await put(key, value, version)
+
+        monkeypatch.setattr(store, "put", begins_a_pass)
+        with pytest.raises(StoreBusyError, match="try again"):
+            await accept_store(store)
+        monkeypatch.setattr(store, "put", put)
+        assert [one.bookie for one in await accept_store(store)] == ["b1"]
+
+    asyncio.run(scenario())
 
 
 def test_a_formatted_store_deletes_nothing(tmp_path: Path) -> None:
