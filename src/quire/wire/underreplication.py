@@ -24,6 +24,7 @@ from quire.wire.records import corrupt
 TEXT_BYTES_MAX: Final = 1 << 20
 SECONDS_MAX: Final = 2**31 - 1
 """Java reads the delay as an int."""
+_DIGITS_MAX: Final = 100
 M = TypeVar("M", bound=ProtobufMessage)
 
 
@@ -95,7 +96,8 @@ def decode_delay(data: bytes) -> int:
         CorruptMetadataError: it is no number.
     """
     text = data.decode("ascii", "replace").strip()
-    if not (text.isascii() and text.isdecimal()) or int(text) > SECONDS_MAX:
+    digits = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    if not digits or int(text) > SECONDS_MAX:
         raise corrupt(
             "underreplication/lostBookieRecoveryDelay", f"it reads {data[:40]!r}, and not a number of seconds"
         )
