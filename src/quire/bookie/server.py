@@ -333,7 +333,6 @@ class BookieServer:
     async def _look_after(self) -> None:
         """Once a second: cut off who stalls, follow the disk between writable and read-only."""
         loop = asyncio.get_running_loop()
-        announced = self._writable()
         while True:
             due_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000)
             await asyncio.sleep(SWEEP_SECONDS)
@@ -347,8 +346,7 @@ class BookieServer:
             self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_space()
             self.attention.look()
-            if self._writable() != announced:
-                announced = await self._announce(writable=not announced)
+            await self._announce(writable=self._writable())
 
     def _cut_off_who_stalls(self, now: float) -> None:
         partial_max = self.config.partial_frame_seconds
@@ -360,16 +358,16 @@ class BookieServer:
             elif unread is not None and now - unread > unread_max:
                 connection.give_up(f"the client did not read its responses for {unread_max:g} s")
 
-    async def _announce(self, *, writable: bool) -> bool:
+    async def _announce(self, *, writable: bool) -> None:
+        assert self._registration is not None
+        if self._registration.shows(writable):
+            return
         why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
         log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
-        assert self._registration is not None
         try:
             await self._registration.set_writable(writable)
         except QuireError as error:
             log.warning("the bookie's new state could not be registered yet: %s", error)
-            return not writable
-        return writable
 
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""

@@ -105,12 +105,13 @@ class BookieInfo:
 
 
 class BookieRegistration:
-    """A bookie's own registration, in one of the two places."""
+    """A bookie's own registration, in one of the two places; one call after the other changes it."""
 
     def __init__(self, store: MetadataStore, info: BookieInfo, held: Registration) -> None:
         self._store = store
         self._held = held
         self._left: Registration | None = None
+        self._turn = asyncio.Lock()
         self._gone: Callable[[], None] = lambda: None
         self.info = info
 
@@ -133,20 +134,22 @@ class BookieRegistration:
             IdentityReplacedError: it is another's.
             QuireError: the store does not respond.
         """
-        held = self._held
-        if not held.lost.is_set():
-            with suppress(KeyMissingError):
-                await held.update(held.value)
-                return
-        try:
-            again = await _register(self._store, self.info, wait_ms)
-        except AlreadyExistsError as error:
-            raise IdentityReplacedError(
-                f"{error.message}; this process ends. Keep the other one, and do not start this "
-                "directory again unless the other one is gone for good",
-                bookie=self.info.bookie_id,
-            ) from error
-        self._hold(again)
+        async with self._turn:
+            await self._withdraw()
+            held = self._held
+            if not held.lost.is_set():
+                with suppress(KeyMissingError):
+                    await held.update(held.value)
+                    return
+            try:
+                again = await _register(self._store, self.info, wait_ms)
+            except AlreadyExistsError as error:
+                raise IdentityReplacedError(
+                    f"{error.message}; this process ends. Keep the other one, and do not start this "
+                    "directory again unless the other one is gone for good",
+                    bookie=self.info.bookie_id,
+                ) from error
+            self._hold(again)
 
     @property
     def lost(self) -> asyncio.Event:
@@ -158,18 +161,29 @@ class BookieRegistration:
         """How often it was registered again after its session was lost."""
         return self._held.renewed
 
-    async def set_writable(self, writable: bool) -> None:
-        """Move to the other place: registered there first, withdrawn here then, so that it never seems unregistered."""
-        await self._leave()  # the place that could not be withdrawn the last time
-        if writable == self.info.writable:
-            return
-        info = replace(self.info, writable=writable)
-        before = self._held
-        self._hold(await self._store.register(_key(info), info.serialize()))
-        self.info, self._left = info, before
-        await self._leave()
+    def shows(self, writable: bool) -> bool:
+        """Whether it is registered in the place for this, and in no other."""
+        return writable == self.info.writable and self._left is None
 
-    async def _leave(self) -> None:
+    async def set_writable(self, writable: bool) -> None:
+        """Move to the other place: registered there first, withdrawn here then, so that it never seems unregistered.
+
+        Raises:
+            QuireError: the store does not respond; until a later call it may be in both places.
+        """
+        async with self._turn:
+            await self._withdraw()
+            if writable == self.info.writable:
+                return
+            info = replace(self.info, writable=writable)
+            there = await self._store.register(_key(info), info.serialize())
+            self._left = self._held
+            self._hold(there)
+            self.info = info
+            await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        """Leave the place where it was before."""
         if self._left is not None:
             await self._left.close()
             self._left = None
@@ -191,6 +205,7 @@ class BookieRegistration:
     async def close(self) -> None:
         """Take it back: the bookie is going away."""
         await self._held.close()
+        await self._withdraw()
 
 
 def _key(info: BookieInfo) -> str:
@@ -203,12 +218,13 @@ async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration
     if await store.get(other) is None:
         held = await store.register(_key(info), info.serialize())
         try:
-            if await store.get(other) is None:
-                return held
+            is_alone = await store.get(other) is None
         except BaseException:
             with suppress(QuireError):
                 await held.close()
             raise
+        if is_alone:
+            return held
         await held.close()
     raise AlreadyExistsError(f"the registration {other} already exists and its owner is alive", key=other)
 

@@ -108,34 +108,54 @@ def test_a_bookie_that_moves_while_the_others_are_listed_does_not_seem_gone():
     asyncio.run(scenario())
 
 
-class BusyStore(MemoryStore):
-    """Is busy as often as `busy` says when a registration is taken back."""
-
-    busy = 0
-
-    async def _take_back(self, registration):
-        if self.busy:
-            self.busy -= 1
-            raise StoreBusyError("another process has locked the store")
-        await super()._take_back(registration)
-
-
-def test_a_place_that_could_not_be_left_is_left_at_the_next_call():
+def test_a_bookie_that_could_not_leave_its_old_place_leaves_it_later():
     async def scenario():
-        store = BusyStore()
-        registry = BookieRegistry(store)
-        held = await registry.register(B1)
-        for writable in (False, True, False):
-            store.busy = 2
-            for _ in range(2):
-                with pytest.raises(StoreBusyError):
-                    await held.set_writable(writable)
-            await held.set_writable(writable)
-            assert (await registry.available())[B1.bookie_id].writable is writable
-        store.busy = 1
-        with pytest.raises(StoreBusyError):
-            await held.set_writable(True)
-        await held.set_writable(False)
+        store = MemoryStore()
+        held = await BookieRegistry(store).register(replace(B1, writable=False))
+        take_back = store._take_back
+
+        async def busy(registration):
+            raise StoreBusyError("another process keeps the store to itself")
+
+        held._held._close = busy
+        for writable in (True, True, False):
+            with pytest.raises(StoreBusyError):
+                await held.set_writable(writable)
+            assert not held.shows(writable=True)
+        held._left._close = take_back
+        await held.set_writable(True)
+        assert held.shows(writable=True)
+        assert [key for key, _ in await store.list("bookies/")] == [AVAILABLE + B1.bookie_id]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_bookie_that_moves_while_it_confirms_is_not_replaced(lost):
+    """Each would find what the other registers, and take it for another process's."""
+
+    async def scenario():
+        store = MemoryStore()
+        held = await BookieRegistry(store).register(B1)
+        if lost:
+            await held._held.close()
+        opened, update, get = asyncio.Event(), held._held._update, store.get
+
+        async def gated_update(registration, value):
+            await opened.wait()
+            await update(registration, value)
+
+        async def gated_get(key):
+            await opened.wait()
+            return await get(key)
+
+        held._held._update, store.get = gated_update, gated_get
+        confirming = asyncio.ensure_future(held.confirm(wait_ms=0))
+        await asyncio.sleep(0)
+        moving = asyncio.ensure_future(held.set_writable(False))
+        await asyncio.sleep(0)
+        opened.set()
+        await asyncio.gather(confirming, moving)
         assert [key for key, _ in await store.list("bookies/")] == [READONLY + B1.bookie_id]
 
     asyncio.run(scenario())
