@@ -132,7 +132,7 @@ class Ledgers:
             return answer
         if facts is not None:
             storage.put_facts(facts, FACTS_OF, (machine, facts))
-        storage.put_run(
+        taken = storage.put_run(
             run,
             request.body_crc,
             lac=request.lac,
@@ -144,13 +144,15 @@ class Ledgers:
         )
         if not persisted:
             waiter.stored(tag, None)
+        if machine.facts.lac > lac_before and request.ledger_id in self.followers.polls:
+            self._risen[request.ledger_id] = None
+        if not taken:
+            return Answer.OK
         if not recovery:
             self._evidence[request.ledger_id] = run.last
         self.adds += 1
         self.entries_added += run.count
         self.bytes_added += len(run.body)
-        if machine.facts.lac > lac_before and request.ledger_id in self.followers.polls:
-            self._risen[request.ledger_id] = None
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
             self._unsaved_lacs.pop(request.ledger_id, None)
             self.told_lacs.pop(request.ledger_id, None)

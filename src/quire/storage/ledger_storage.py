@@ -371,7 +371,7 @@ class LedgerStorage:
         sink: Sink,
         tag: object,
         background: bool = False,
-    ) -> None:
+    ) -> bool:
         """Store a run: reads see it at once, the sink is called when it is durable.
 
         Args:
@@ -383,6 +383,9 @@ class LedgerStorage:
             sink: is called with `tag`.
             tag: whatever the caller knows the put by.
             background: it may not use that reserve, from any client.
+
+        Returns:
+            Whether it was taken; else the sink is called with the error, in its turn.
         """
         ledger_id, body, origin_term = run.ledger_id, run.body, run.origin_term
         space = Space.RECOVERY if recovery and not background else Space.ADDS
@@ -410,7 +413,7 @@ class LedgerStorage:
             )
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
-            return
+            return False
         if ledger is None:
             ledger = self._states.new(ledger_id)
             self._states.place(ledger_id, ledger)
@@ -430,6 +433,7 @@ class LedgerStorage:
         ledger.last = max(ledger.last, run.last)
         if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
             ledger.facts.lac, ledger.facts.lac_term = lac, origin_term
+        return True
 
     def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""

@@ -8,7 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -522,6 +522,28 @@ def test_what_a_recoverer_wrote_is_no_evidence_of_a_lac(tmp_path: Path) -> None:
         assert await lac() == 0
         await at.restart(clean=False)
         assert await lac() == 0, "the last entry that is here was written by a recoverer"
+
+    in_world(tmp_path, work)
+
+
+def test_an_add_that_a_full_disk_refused_is_no_evidence_of_a_lac(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(at: World) -> None:
+        who = access(1)
+        assert await at.add(who, [0, 1], lac=0) is Answer.OK
+        journal = at.server.storage._journal
+
+        def full(*_: object, **__: object) -> NoReturn:
+            raise journal._disk_full()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "put", full)
+            assert await at.add(who, [2], lac=1) is Answer.READ_ONLY
+        reply = await at.client.read_lac(at.bookie, who)
+        assert reply.lac == 1, "it came with the refused add"
+        assert who.trusted_lac(replace(reply, lac=-1)) == 0, "what carries a digest"
+        assert at.server.ledgers.entries_added == 2
 
     in_world(tmp_path, work)
 
