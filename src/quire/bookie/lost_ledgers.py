@@ -52,28 +52,38 @@ class LostLedgers:
         self.unknown = storage.report.suspects_unknown
 
     async def search(self) -> None:
-        """Put every ledger in limbo that may be lost; then responses about others are conclusive again."""
+        """Put every ledger in limbo that may be lost; then responses about others are conclusive again.
+
+        Raises:
+            StorageError: the disk has failed. A full one is waited for.
+        """
         after: LedgerId | None = None
-        pause = PAUSE_SECONDS
-        while True:
+        whole, pause = False, PAUSE_SECONDS
+        while not whole:
             try:
                 page, whole = await self._records.page(after)
+                await asyncio.gather(*map(self._suspect, page))
+                if whole:
+                    await self._all_are_named()
             except QuireError as error:
+                if self._storage.failure is not None:
+                    raise
+                whole = False
                 log.warning(
                     "the search for ledgers that may be lost failed: %s; the bookie tries again", error
                 )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
-                continue
-            await asyncio.gather(*map(self._suspect, page))
-            if whole:
-                break
-            after = page[-1].ledger_id
+            else:
+                after = page[-1].ledger_id if page else after
+        self.unknown = False
+
+    async def _all_are_named(self) -> None:
+        """Have the disk know that the search has ended."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
         self._storage.flush()
         await done
-        self.unknown = False
 
     async def _suspect(self, listed: ListedRecord) -> None:
         """Doubt a ledger if its record names this bookie, or cannot be read: the bookies of that one are unknown."""

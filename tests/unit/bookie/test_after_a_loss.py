@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import first_words, record_reads
+from quire.bookie import first_words, lost_ledgers, record_reads
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -19,6 +19,8 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, Versioned
+from quire.storage.journal import Journal
+from quire.storage.segment_files import Space
 from support.records import put_record
 from unit.bookie.test_bookie_server import World, access, in_world
 
@@ -332,5 +334,32 @@ def test_a_later_loss_of_everything_has_a_later_doubt(tmp_path: Path) -> None:
             await has_looked(at)
             seen.append((await told(at, access(1)))["doubt_lsn"])
         assert seen == sorted(set(seen))
+
+    in_world(tmp_path, work)
+
+
+def test_a_search_that_a_full_disk_stops_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(at: World) -> None:
+        put, asked = Journal.put, 0
+
+        def full_now_and_then(journal: Journal, *record: Any, **options: Any) -> object:
+            nonlocal asked
+            if record[4] is Space.STATE:
+                asked += 1
+                if asked in {1, 3}:
+                    raise journal._disk_full()
+            return put(journal, *record, **options)
+
+        await created(at, 1)
+        assert await at.add(access(1), [0]) is Answer.OK
+        monkeypatch.setattr(lost_ledgers, "PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(Journal, "put", full_now_and_then)
+        await lose(at)
+        await has_looked(at)
+        assert asked == 4, "ledger 1 in limbo, and the end of the search, each once more"
+        assert (await told(at, access(1)))["limbo"]
+        assert (await at.read(access(99), 0, 0)).answer is Answer.NO_LEDGER
 
     in_world(tmp_path, work)
