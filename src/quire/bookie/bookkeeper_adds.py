@@ -198,5 +198,6 @@ class AddCollector:
         if checker is None:
             return True
         _, bad = open_entries(checker, run.ledger_id, run.ids(), run.body, run.offsets())
-        self._digests.mismatches += len(bad)
+        if bad:
+            self._digests.mismatched(run.ledger_id, len(bad))
         return not bad

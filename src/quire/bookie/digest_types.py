@@ -46,10 +46,18 @@ class DigestTypes:
             return self._known[ledger_id]
         except KeyError:
             pass
+        self._look_up(ledger_id)
+        return None
+
+    def mismatched(self, ledger_id: int, count: int) -> None:
+        """So many entries have another digest: they are damaged, or the id is another ledger's now, which is looked up."""
+        self.mismatches += count
+        self._look_up(ledger_id)
+
+    def _look_up(self, ledger_id: int) -> None:
         if ledger_id not in self._asking and len(self._asking) < ASKING_MAX:
             self._asking.add(ledger_id)
             self._reads.read(ledger_id, self._answered)
-        return None
 
     def checker(self, kind: DigestType | None) -> EntryDigest | None:
         """What checks entries of a type without the ledger's password; None where nothing can."""

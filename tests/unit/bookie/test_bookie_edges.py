@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +13,17 @@ import pytest
 from quire.bookie.polls import POLLS_MAX
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX
+from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
-from quire.wire.entry import Buffer
+from quire.wire.entry import Buffer, EntryDigest, master_key
 from quire.wire.native import Flag, Kind
 from quire.wire.native_hello import VERSION
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from quire.wire.run import checksum
 from support.hostile_inputs import frames_of
-from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, StillBookie, a_run
+from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, PASSWORD, StillBookie, a_run
+from support.records import put_record, record_of
 
 MINUS = -5
 NOT_KNOWN = 0x77777777
@@ -152,6 +155,22 @@ def entry(ledger_id: int, entry_id: int, lac: int = -1, length: int = 5) -> byte
 def test_v2(bookie: StillBookie, parts: Sequence[Buffer]) -> None:
     answer = v2.decode_answer(bookie.serve_pieces([b"".join(parts)]))
     assert answer.code == bookkeeper.v2_code(Answer.BAD_REQUEST)  # type: ignore[union-attr]
+
+
+def test_a_ledger_with_the_id_of_another_gets_its_own_digest_type(bookie: StillBookie) -> None:
+    """Which type the other one had was learned from its record, without an entry of it."""
+    ledger_id = NOT_KNOWN + 1
+    key = master_key(PASSWORD)
+    record = record_of(ledger_id, [bookie.server.bookie_id], password=PASSWORD)
+    bookie.until_done(put_record(bookie.store, record))
+    bookie.serve_pieces([b"".join(v2.encode_add(bytes(20), entry(ledger_id, 0)))])
+    assert bookie.server.digest_types.get(ledger_id) is DigestType.CRC32C
+    bookie.until_done(put_record(bookie.store, replace(record, digest_type=DigestType.CRC32)))
+    sealed = EntryDigest(DigestType.CRC32, b"").seal(ledger_id, 0, -1, 0, [b"good"])[0] + b"good"
+    said = [v2.decode_answer(bookie.serve_pieces([b"".join(v2.encode_add(key, sealed))])).code for _ in "12"]
+    assert said == [bookkeeper.v2_code(Answer.DAMAGED_IN_TRANSIT), 0]
+    damaged = b"".join(v2.encode_add(key, sealed[:-1] + b"?"))
+    assert v2.decode_answer(bookie.serve_pieces([damaged])).code == said[0]
 
 
 @pytest.mark.parametrize(
