@@ -261,6 +261,7 @@ class BookieServer:
             self.space.close()
         if hasattr(self, "ledgers"):
             self.record_reads.close()
+            self.ledgers.read_only = True
             if clean and self.storage.failure is None:
                 self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()

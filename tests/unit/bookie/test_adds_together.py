@@ -184,3 +184,21 @@ def test_what_was_taken_counts_at_once_against_what_may_be_on_its_way(
         peer.wait()
     assert most == 5 * body
     assert peer.told() == [(FIRST + at, Answer.OK) for at in range(30)]
+
+
+def test_a_bookie_stops_under_adds_that_do_not_end(peer: Peer) -> None:
+    """While a group is on its way to the disk the next adds have come: there is always something to write."""
+    bookie, sent = peer.bookie, FIRST
+    peer.send([add(sent, size=100_000)], wait=False)
+    stopping = bookie.loop.spawn(bookie.server.stop())
+    while not stopping.done() and sent < FIRST + 20:
+        sent += 1
+        bookie.pass_time(1000)
+        peer.send([add(sent, size=100_000)], wait=False)
+        if bookie.worker.jobs:
+            bookie.inside(bookie.worker.step)
+    assert stopping.done()
+    told = dict(peer.told())
+    taken = [number for number, answer in told.items() if answer is Answer.OK]
+    assert taken == list(range(FIRST, FIRST + len(taken)))
+    assert set(told.values()) == {Answer.OK, Answer.READ_ONLY}
