@@ -196,6 +196,7 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._look_after(), name="supervise connections and the disk"),
+            loop.create_task(self._keep_announced(), name="register as writable or read-only"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
             loop.create_task(self.vigil.run(), name="supervise the bookie's identity"),
         ]
@@ -332,7 +333,7 @@ class BookieServer:
     # --- looking after -------------------------------------------------------------------------------------------
 
     async def _look_after(self) -> None:
-        """Once a second: cut off who stalls, follow the disk between writable and read-only."""
+        """Once a second: cut off who stalls, look whether the disk has room again."""
         loop = asyncio.get_running_loop()
         while True:
             due_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000)
@@ -347,7 +348,6 @@ class BookieServer:
             self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_space()
             self.attention.look()
-            await self._announce(writable=self._writable())
 
     def _cut_off_who_stalls(self, now: float) -> None:
         partial_max = self.config.partial_frame_seconds
@@ -359,16 +359,20 @@ class BookieServer:
             elif unread is not None and now - unread > unread_max:
                 connection.give_up(f"the client did not read its responses for {unread_max:g} s")
 
-    async def _announce(self, *, writable: bool) -> None:
+    async def _keep_announced(self) -> None:
+        """Once a second: be registered as what it is, writable or read-only, however long the store takes."""
         assert self._registration is not None
-        if self._registration.shows(writable):
-            return
-        why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
-        log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
-        try:
-            await self._registration.set_writable(writable)
-        except QuireError as error:
-            log.warning("the bookie's new state could not be registered yet: %s", error)
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            writable = self._writable()
+            if self._registration.shows(writable):
+                continue
+            why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
+            log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
+            try:
+                await self._registration.set_writable(writable)
+            except QuireError as error:
+                log.warning("the bookie's new state could not be registered yet: %s", error)
 
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.bookie import server
 from quire.bookie.server import BookieServer
 from quire.bookie.vigil import pause_of
 from quire.client.access import LedgerAccess
@@ -19,7 +20,7 @@ from quire.core.errors import IdentityReplacedError, WrongDirectoryError
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import Op
+from quire.metadata.store import Op, Registration
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
 from quire.wire.responses import ReadReply
@@ -347,6 +348,32 @@ def test_a_store_that_takes_nothing_changes_nothing(tmp_path: Path) -> None:
         assert not at.server.vigil.look()
         gate.opened.set()
 
+    in_world(tmp_path, work)
+
+
+def test_a_store_that_does_not_take_the_bookie_as_read_only_delays_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(at: World) -> None:
+        register, asked, opened, looks = at.store.register, asyncio.Event(), asyncio.Event(), 0
+
+        async def silent(key: str, value: bytes) -> Registration:
+            asked.set()
+            await opened.wait()
+            return await register(key, value)
+
+        def looked() -> None:
+            nonlocal looks
+            looks += 1
+
+        monkeypatch.setattr(at.store, "register", silent)
+        at.server.ledgers.read_only = True
+        await asyncio.wait_for(asked.wait(), 20)
+        monkeypatch.setattr(at.server.storage, "check_space", looked)
+        await until_async(lambda: looks > 1, "descriptors and space are looked for")
+        opened.set()
+
+    monkeypatch.setattr(server, "SWEEP_SECONDS", 0.001)
     in_world(tmp_path, work)
 
 
