@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from quire.bookie.about import disk_facts
 from quire.bookie.slices import take_slices
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SaySpace: TypeAlias = Callable[[dict[str, Any]], None]
+ASKED_MAX: Final = 64
+"""So many requests wait for one task; it is done once for all of them."""
 _NEVER: Final = 1 << 64
 """Above each LSN: whatever is there counts."""
 
@@ -56,23 +59,25 @@ class SpaceReport:
         self._collector = collector
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[SpaceTask, list[Callable[[dict[str, Any]], None]]] = {}
+        self._asked: dict[SpaceTask, list[SaySpace]] = {}
         self._one_by_one = asyncio.Lock()
         self.last: dict[str, Any] | None = None
 
-    def ask(self, task: SpaceTask, then: Callable[[dict[str, Any]], None]) -> None:
+    def ask(self, task: SpaceTask, then: SaySpace) -> None:
         """Do a task, and hand over what there is to say of it; an error is told as `failure`.
 
-        Who asks while the same one waits for another to end shares it: a pass may last longer than a client waits.
+        Who asks for a task that waits for its turn shares it; where very many do, the next are told a failure at once.
         """
-        waiting = self._waiting.get(task)
-        if waiting is not None:
-            waiting.append(then)
+        asked = self._asked.setdefault(task, [])
+        if len(asked) >= ASKED_MAX:
+            failure = f"{ASKED_MAX} requests wait for this already; try again when they are answered"
+            then({"space": self.last, "came_back": {}, "failure": failure})
             return
-        self._waiting[task] = [then]
-        work = asyncio.get_running_loop().create_task(self._serve(task))
-        self._tasks.add(work)
-        work.add_done_callback(self._tasks.discard)
+        asked.append(then)
+        if len(asked) == 1:
+            work = asyncio.get_running_loop().create_task(self._serve(task))
+            self._tasks.add(work)
+            work.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """The bookie stops: what was asked is not answered."""
@@ -81,7 +86,7 @@ class SpaceReport:
 
     async def _serve(self, task: SpaceTask) -> None:
         async with self._one_by_one:
-            asked = self._waiting.pop(task)
+            asked = self._asked.pop(task)
             try:
                 info = await self._work(task)
             except Exception as error:

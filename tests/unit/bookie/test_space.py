@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.space import ASKED_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, NoClusterError
 from quire.metadata.accepting import accept_store
@@ -143,36 +144,19 @@ def test_two_passes_do_not_meet(tmp_path: Path) -> None:
     with_bookie(tmp_path, scenario)
 
 
-def test_who_asks_again_before_a_pass_has_ended_makes_one_more_and_not_as_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pass took longer than its asker waited: each new attempt made another one, also when nobody waited any more."""
-
+def test_many_who_ask_at_once_share_a_pass_and_too_many_are_refused(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
-        goes_on, passes = asyncio.Event(), 0
-        questions: list[SpaceTask] = []
-        collect, ask = at.server.collector.collect, at.server.space.ask
-
-        def noted(task: SpaceTask, then: Any) -> None:
-            questions.append(task)
-            ask(task, then)
-
-        async def slow(*, compact: bool = False) -> None:
-            nonlocal passes
-            passes += 1
-            await goes_on.wait()
-            await collect(compact=compact)
-
-        monkeypatch.setattr(at.server.collector, "collect", slow)
-        monkeypatch.setattr(at.server.space, "ask", noted)
-        first = asyncio.ensure_future(asked(at, SpaceTask.COLLECT))
-        await until_async(lambda: passes == 1)
-        others = [asyncio.ensure_future(asked(at, SpaceTask.COLLECT)) for _ in range(20)]
-        await until_async(lambda: len(questions) == 21)
-        goes_on.set()
-        says = await asyncio.gather(first, *others)
-        assert {each["failure"] for each in says} == {None}
-        assert passes == 2, "the second one began after all the others had asked"
+        space, said = at.server.space, []
+        for _ in range(ASKED_MAX + 100):
+            space.ask(SpaceTask.COLLECT, said.append)
+        assert [one["failure"] for one in said] == [said[0]["failure"]] * 100
+        assert "wait for this already" in said[0]["failure"]
+        assert len(space._tasks) == 1
+        await asked(at)
+        assert at.server.collector.told.passes == 1
+        assert [one["failure"] for one in said[100:]] == [None] * ASKED_MAX
+        await asked(at, SpaceTask.COLLECT)
+        assert at.server.collector.told.passes == 2, "who asks later gets a later pass"
 
     with_bookie(tmp_path, scenario)
 
