@@ -15,7 +15,6 @@ from quire.metadata.accepting import accept_store
 from quire.storage.config import KIB, StorageConfig
 from quire.wire.native_info import InfoQuestion, SpaceTask, decode_info_question, encode_info_question
 from support.one_collector import At, with_bookie
-from support.waiting import until_async
 
 SMALL = StorageConfig(segment_bytes=256 * KIB, recent_bytes_max=0)
 
