@@ -99,9 +99,8 @@ class CandidateStanding:
             try:
                 if not stands:
                     await candidacy.campaign()
-                if not isinstance(candidacy, Election):
+                if not isinstance(candidacy, Election) or not await candidacy.lost():
                     return
-                await candidacy.lost()
             except QuireError as error:
                 if not (error.retriable and isinstance(candidacy, Election)):
                     raise

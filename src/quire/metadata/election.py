@@ -12,8 +12,8 @@ Source: ZooKeeper recipes, "Leader Election".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, Final
 
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, check_key
 
@@ -53,7 +53,7 @@ class Election:
                 if self._led:
                     return
                 continue
-            await self._until_gone(earlier[-1])
+            await self._unless_lost(self._gone(earlier[-1]))
 
     async def _take_place(self) -> None:
         """Register. Cancelled on the way, the store may have the place already: it stays this candidate's."""
@@ -68,19 +68,19 @@ class Election:
         finally:
             self._registering = None
 
-    async def _until_gone(self, key: str) -> None:
-        """Wait until the one before is gone, or the own place is."""
+    async def _unless_lost(self, other: Coroutine[Any, Any, None]) -> bool:
+        """Wait for something else, or until the own place is lost; whether it is."""
         assert self._place is not None
-        lost = asyncio.ensure_future(self._place.lost.wait())
-        gone = asyncio.ensure_future(self._gone(key))
+        lost, came = asyncio.ensure_future(self._place.lost.wait()), asyncio.ensure_future(other)
         try:
-            done, _ = await asyncio.wait({lost, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done:
-                gone.result()
+            done, _ = await asyncio.wait({lost, came}, return_when=asyncio.FIRST_COMPLETED)
+            if came in done:
+                came.result()
+            return lost in done
         finally:
-            for task in (lost, gone):
+            for task in (lost, came):
                 task.cancel()
-            await asyncio.gather(lost, gone, return_exceptions=True)
+            await asyncio.gather(lost, came, return_exceptions=True)
 
     async def _gone(self, key: str) -> None:
         async with self._store.watch(key) as changes:
@@ -93,10 +93,19 @@ class Election:
         """Whether this candidate led at the last notification. That may have ended since: advice."""
         return self._led and self._place is not None and not self._place.lost.is_set()
 
-    async def lost(self) -> None:
-        """Wait until this candidate stands no more, since its session was lost; `campaign` has it stand again."""
-        if self._place is not None:
-            await self._place.lost.wait()
+    async def lost(self) -> bool:
+        """Wait until this candidate's session is lost, and its place with it; `campaign` has it stand again.
+
+        Returns:
+            False when the store was closed instead.
+        """
+        return self._place is None or await self._unless_lost(self._closed(self._place.key))
+
+    async def _closed(self, key: str) -> None:
+        """Wait until the store is closed: then watches end."""
+        async with self._store.watch(key) as changes:
+            async for _ in changes:
+                pass
 
     async def leader(self) -> str | None:
         """The candidate that leads; None without candidates."""

@@ -141,6 +141,22 @@ def test_a_writer_whose_session_in_the_store_was_lost_is_seen_there_again(
     in_world(tmp_path, work, store)
 
 
+def test_a_writer_that_nobody_closes_stands_no_longer_than_its_client(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        log_id = (await log.identify()).log_id
+        writer = await log.open_writer()
+        await until_async(lambda: seen(at, log_id), "the writer among the store's candidates")
+        await at.client.close()
+        await until_async(lambda: standing() == 0, "the end of its standing", seconds=5)
+        await writer.abandon()
+
+    def standing() -> int:
+        return sum("CandidateStanding._stand" in repr(task) for task in asyncio.all_tasks())
+
+    in_world(tmp_path, work)
+
+
 async def seen(at: World, log_id: bytes) -> bool:
     head = await at.log().identify()
     standing = await Election(at.store, election_of(log_id), "").candidates()
