@@ -9,7 +9,7 @@ import base64
 import json
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import plain
@@ -87,8 +87,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Say something that is not a result, on stderr."""
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        say(text)
 
     def progress(self, what: str, total: int | None = None, unit: str = "entries") -> ProgressLine:
         """Show how far a long job is, on stderr, while the `with` block runs."""
@@ -145,7 +144,7 @@ class ProgressLine:
         if self._bar is not None:
             self._bar.update(self._task, completed=self.count, now=self.summary)
         else:
-            sys.stderr.write(f"{self.what}: {self.summary}\n")
+            say(f"{self.what}: {self.summary}")
 
     @property
     def seconds(self) -> float:
@@ -165,6 +164,13 @@ class ProgressLine:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def say(text: str) -> None:
+    """Write a line to stderr. Where that takes nothing, what is told there is no reason to end or to fail."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 @contextmanager

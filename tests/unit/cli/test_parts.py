@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli import failures, picture
+from quire.cli import bench, failures, output, picture
 from quire.cli.feed import AppendTally, append_all, in_groups, telling_how_far
 from quire.cli.histogram import Histogram, human_ns
 from quire.cli.options import cluster_uri, host_and_port
@@ -290,6 +290,51 @@ def test_what_ended_early_says_how_far_it_came(as_json: bool, capsys: pytest.Cap
         "last_offset": 1199,
         "unknown": 3,
     }
+
+
+class Unread(io.StringIO):
+    """A stderr whose reader has gone."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError
+
+
+def test_a_job_goes_on_where_nobody_reads_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Unread())
+    monkeypatch.setattr(output, "PLAIN_INTERVAL_S", 0.0)
+
+    class Stored:
+        def append_nowait(self, _: bytes) -> asyncio.Future[int]:
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            loop.call_soon(future.set_result, 0)
+            return future
+
+        async def drain(self) -> None:
+            pass
+
+    async def work() -> None:
+        durations = Histogram()
+        with ProgressLine("x", None, "entries") as progress:
+            async with asyncio.timeout(5):
+                await bench._load(Stored(), 0.001, 1, 1, durations, progress)
+        assert durations.count == progress.count > 0
+
+    asyncio.run(work())
+
+
+def test_an_append_ends_with_its_own_error_where_nobody_reads_what_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stderr", Unread())
+    tally = AppendTally()
+    tally.unknown = 1
+    with (
+        pytest.raises(OSError, match="full"),
+        telling_how_far(tally, Output(as_json=False), "records", "offset"),
+    ):
+        raise OSError("full")
+    Output(as_json=True).note("x")
 
 
 def test_no_record_is_held_back_while_the_source_waits() -> None:
