@@ -12,6 +12,7 @@ from quire.cli import autorecovery
 from quire.cli.attention import kinds_of, lines_of
 from quire.cli.bookie_rows import bookie_rows, shown
 from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
+from quire.cli.ledger_show import DAMAGED, every_ledger
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, counted
@@ -36,7 +37,6 @@ app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 
 LEDGERS_COUNTED_MAX = 100_000
-READ_AT_ONCE = 64
 QUORUM_DEFAULT = 3
 
 
@@ -48,7 +48,7 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> bool:
         from quire.cli.toolbox import open_toolbox
 
         async with open_toolbox(uri) as tools:
@@ -70,7 +70,7 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         )
         if not as_json:
             out.lines(lines_of(rows))
-        return rows
+        return _needy(rows)
 
     _end(run(work()))
 
@@ -83,7 +83,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> bool:
         from quire.cli.toolbox import open_toolbox
 
         async with open_toolbox(uri) as tools:
@@ -97,11 +97,13 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             for standing in ("up", "read-only", "down")
         }
         collection = collection_of(rows)
+        all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
         facts = {
             "cluster": uri,
             "instance": instance,
             "bookies": count,
             "ledgers": states,
+            "all_counted": all_counted,
             "logs": logs,
             **collection,
             "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
@@ -109,6 +111,10 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         ledgers = (
             ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
         )
+        if not all_counted:
+            ledgers += f" (of the first {LEDGERS_COUNTED_MAX:,}; more are not counted)"
+        if DAMAGED in states:
+            ledgers += ": `quire ledger list` names the damaged records"
         standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
         lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
         lines.append(f"Logs     {logs:,}")
@@ -120,7 +126,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         if not count["up"]:
             lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
         out.result(facts, "\n".join(lines))
-        return rows
+        return DAMAGED in states or _needy(rows)
 
     _end(run(work()))
 
@@ -183,9 +189,13 @@ async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
     return facts, text
 
 
-def _end(rows: list[dict[str, Any]]) -> None:
+def _needy(rows: list[dict[str, Any]]) -> bool:
+    return any(row["conditions"] for row in rows)
+
+
+def _end(attention: bool) -> None:
     """End the command with the exit code that scripts look at."""
-    if any(row["conditions"] for row in rows):
+    if attention:
         raise typer.Exit(EXIT_ATTENTION)
 
 
@@ -206,24 +216,12 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def ledger_states(tools: Toolbox) -> dict[str, int]:
     """How many ledgers there are in each state (of the first `LEDGERS_COUNTED_MAX`)."""
-    from quire.core.errors import NoSuchLedgerError
+    from quire.core.errors import CorruptMetadataError
 
     states: dict[str, int] = {}
-    after: int | None = None
-    for _ in range(LEDGERS_COUNTED_MAX // 1000):
-        ids = await tools.ledgers.list(after, 1000)
-        for start in range(0, len(ids), READ_AT_ONCE):
-            some = ids[start : start + READ_AT_ONCE]
-            for found in await asyncio.gather(*map(tools.ledgers.read, some), return_exceptions=True):
-                if isinstance(found, NoSuchLedgerError):
-                    continue
-                if isinstance(found, BaseException):
-                    raise found
-                state = found[0].state.name.lower()
-                states[state] = states.get(state, 0) + 1
-        if len(ids) < 1000:
-            break
-        after = ids[-1]
+    async for _, record in every_ledger(tools, None, LEDGERS_COUNTED_MAX):
+        state = DAMAGED if isinstance(record, CorruptMetadataError) else record.state.name.lower()
+        states[state] = states.get(state, 0) + 1
     return states
 
 

@@ -10,15 +10,18 @@ from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from quire.cli.picture import FragmentFacts
     from quire.cli.toolbox import Toolbox
     from quire.client.inspection import HeldShare
+    from quire.core.errors import CorruptMetadataError
     from quire.core.ledger_metadata import LedgerMetadata
 
 ANSWER_MS = 3_000
 """How long a bookie may take to say what it holds."""
+DAMAGED = "damaged"
+"""The state of a ledger whose record cannot be read."""
 LISTED_MAX = 100
 """So many ranges that a bookie lacks of one fragment are listed."""
 
@@ -36,16 +39,16 @@ def list_ledgers(
 
     async def work() -> None:
         from quire.cli.toolbox import open_toolbox
-        from quire.core.errors import NoSuchLedgerError
+        from quire.core.errors import CorruptMetadataError
 
+        rows: list[dict[str, object]] = []
         async with open_toolbox(uri) as tools:
-            rows = []
-            for ledger_id in await tools.ledgers.list(after, limit):
-                try:
-                    record, _ = await tools.ledgers.read(ledger_id)
-                except NoSuchLedgerError:
-                    continue  # deleted since it was listed
-                rows.append(facts_of(record))
+            async for ledger_id, record in every_ledger(tools, after, limit):
+                if isinstance(record, CorruptMetadataError):
+                    out.note(record.message)
+                    rows.append({"ledger_id": ledger_id, "state": DAMAGED})
+                else:
+                    rows.append(facts_of(record))
         columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
         count = out.rows("", columns, rows)
         if not count:
@@ -82,6 +85,27 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
         out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
 
     run(work())
+
+
+async def every_ledger(
+    tools: Toolbox, after: int | None, limit: int
+) -> AsyncGenerator[tuple[int, LedgerMetadata | CorruptMetadataError]]:
+    """The records of ledgers with ids above `after`, ascending, at most `limit`; a damaged one does not hide the others."""
+    from quire.core.errors import CorruptMetadataError
+    from quire.metadata.store import LIST_LIMIT
+    from quire.wire import ledger_metadata
+
+    while limit > 0:
+        size = min(limit, LIST_LIMIT)
+        page = await tools.ledgers.page(after, size)
+        for ledger_id, stored in page:
+            try:
+                yield ledger_id, ledger_metadata.parse(stored.value, ledger_id)
+            except CorruptMetadataError as error:
+                yield ledger_id, error
+        if len(page) < size:
+            return
+        after, limit = page[-1][0], limit - size
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:

@@ -1,12 +1,21 @@
-"""What `quire ledger show` says of a guaranteed write quorum."""
+"""What `quire ledger show` says of a guaranteed write quorum; lists in which one record is damaged."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
+from pathlib import Path
+
+from typer.testing import CliRunner
 
 from quire.cli.ledger_show import guarantee_text
+from quire.cli.main import app
 from quire.core.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger_metadata import LedgerState
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.sqlite import SqliteStore
+from quire.wire import ledger_metadata
 from quire_testing.explorer.beginning import record_of
 from quire_testing.explorer.configuration import Configuration
 
@@ -26,3 +35,28 @@ def test_a_ledger_that_waits_for_nobody_names_nobody() -> None:
     assert "is not there" not in guarantee_text(closed, {})
     assert guarantee_text(replace(OPEN, custom=()), {}) == ""
     assert "was given up" in guarantee_text(replace(OPEN, custom=(GIVEN_UP,)), {})
+
+
+def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+
+    async def made() -> None:
+        async with await SqliteStore.open(path, create=True) as store:
+            for ledger_id in (1, 2, 3):
+                value = ledger_metadata.serialize(replace(OPEN, ledger_id=ledger_id))
+                await store.create(ledger_key(ledger_id), b"junk" if ledger_id == 2 else value)
+
+    def said(*arguments: str, code: int = 0) -> tuple[list[dict[str, object]], str]:
+        done = CliRunner().invoke(app, [*arguments, "--json", "--cluster", f"sqlite:{path}"])
+        assert done.exit_code == code, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    asyncio.run(made())
+    rows, notes = said("ledger", "list", "--limit", str(10**30))
+    assert [(row["ledger_id"], row["state"]) for row in rows] == [(1, "open"), (2, "damaged"), (3, "open")]
+    assert "ledger 2" in notes
+    rows, notes = said("ledger", "list", "--limit", "2")
+    assert [row["ledger_id"] for row in rows] == [1, 2]
+    assert "--after 2" in notes
+    [status], _ = said("cluster", "status", code=5)
+    assert (status["ledgers"], status["all_counted"]) == ({"open": 2, "damaged": 1}, True)
