@@ -16,6 +16,8 @@ from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_
 
 GARBAGE_SECONDS: Final = 60.0
 TOMBSTONE_SECONDS: Final = 3600.0
+SECONDS_MAX: Final = 1_000_000_000
+"""Some thirty years: the longest time that a setting can be."""
 
 
 def is_wildcard(host: str) -> bool:
@@ -119,6 +121,10 @@ class BookieConfig:
                 "(BookieConfig.port, BookieConfig.advertise)"
             )
             raise MisuseError(msg)
+        for name in ("garbage_seconds", "tombstone_seconds"):
+            if not 0 <= getattr(self, name) <= SECONDS_MAX:
+                msg = f"BookieConfig.{name} must be from 0 to {SECONDS_MAX:,} seconds, got {getattr(self, name)}"
+                raise MisuseError(msg)
         segment = footer_room(self.storage.segment_bytes) - GROUP_HEADER_BYTES - NATIVE_ROOM
         budget = self.receive_budget_bytes - NATIVE_ROOM
         check_frame_bytes_max(

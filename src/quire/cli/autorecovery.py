@@ -10,7 +10,7 @@ import typer
 from quire.cli.failures import EXIT_ATTENTION
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, counted, human_bytes, human_duration
-from quire.cli.repair_show import MB
+from quire.cli.repair_show import MB, RATE_MAX
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
@@ -24,6 +24,7 @@ WorkerRateOption = Annotated[
         "--rate",
         metavar="MB/S",
         min=0.001,
+        max=RATE_MAX,
         help="Copy at most so many million bytes a second in this process [default: as fast as bookies take them].",
         show_default=False,
     ),

@@ -13,7 +13,7 @@ from quire.cli.attention import kinds_of, lines_of
 from quire.cli.bookie_rows import bookie_rows, shown
 from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.ledger_show import DAMAGED, every_ledger
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, counted
 from quire.cli.repair import debt, repair_cluster
@@ -137,7 +137,11 @@ def health(
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", min=0.1, metavar="SECONDS", help="So long the store and the bookies may take."
+            "--timeout",
+            min=0.1,
+            max=TIMEOUT_MAX,
+            metavar="SECONDS",
+            help="So long the store and the bookies may take.",
         ),
     ] = 5.0,
     as_json: JsonOption = False,

@@ -35,6 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+PORT_MAX: Final = 65535
 DEFAULT_BOOKIES: Final = 3
 PORT_MAX: Final = 65535
 RECOVERY: Final = "autorecovery"

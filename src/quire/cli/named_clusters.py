@@ -130,7 +130,7 @@ def uri_of(text: str) -> str:
                 f"{text!r} names no cluster: give a URI (sqlite:PATH, zk://HOST:2181/ledgers, etcd://HOST:2379/ledgers), a "
                 "directory of `quire up`, or a name that `quire context list` shows."
             )
-    return _uri_of_path(Path(text).expanduser().absolute())
+    return _uri_of_path(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111 - no error for an unknown user
 
 
 def _uri_of_path(path: Path) -> str:

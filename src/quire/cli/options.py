@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -81,6 +82,8 @@ TombstonesOption = Annotated[
         help="How long a ledger that was deleted refuses late adds.",
     ),
 ]
+TIMEOUT_MAX = 86_400.0
+"""So many seconds can be given as a time-out."""
 MinPresentOption = Annotated[
     int | None,
     typer.Option(
@@ -213,7 +216,7 @@ def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon and option == "--listen":
         host = "127.0.0.1"
-    if not port.isdigit() or int(port) > 65535 or not host:
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or not host:
         text = f"{option} takes host:port with a port of 0..65535, not {listen!r}."
         raise MisuseError(text)
     return host.strip("[]"), int(port)

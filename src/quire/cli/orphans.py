@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 1000
 """So many rows stand in a table; JSON has all."""
 WAIT_SECONDS_MAX = 180.0
+_IDS = re.compile("([0-9]{1,30})(?:-([0-9]{1,30}))?")
 _UNKNOWN, _DUE = "unknown", "due"
 
 
@@ -163,7 +165,7 @@ async def _delete(
     yes: bool,
 ) -> None:
     chosen = [ledger_id for ledger_id in sorted(found) if any(ledger_id in part for part in wanted)]
-    singles = [part[0] for part in wanted if len(part) == 1]
+    singles = [part.start for part in wanted if part.stop == part.start + 1]
     strangers = [ledger_id for ledger_id in singles if ledger_id not in found]
     _note_silent(out, silent)
     if strangers or not chosen:
@@ -246,8 +248,9 @@ def _parse(ids: list[str]) -> list[range]:
     """Ids and ranges as people write them."""
     parts: list[range] = []
     for text in ids:
-        first, dash, last = text.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        found = _IDS.fullmatch(text)
+        part = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not part:
             raise MisuseError(f"{text!r} is neither a ledger id nor a range: write 17, or 17-29")
-        parts.append(range(int(first), int(last or first) + 1))
+        parts.append(part)
     return parts

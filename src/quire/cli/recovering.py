@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="quire.cli.recovering")
     parser.add_argument("--cluster", required=True)
     options = parser.parse_args(arguments)
-    set_up_logging()
     say = logging.getLogger(__name__).info
     try:
+        set_up_logging()
         run_loop(
             lambda: recover(
                 options.cluster,

@@ -14,6 +14,7 @@ from quire.cli.options import ClusterOption, JsonOption, cluster_uri, password_o
 from quire.cli.output import Output, counted
 from quire.cli.repair_show import (
     MB,
+    RATE_MAX,
     debt_rows,
     note_blocked,
     show_end,
@@ -52,6 +53,7 @@ RateOption = Annotated[
         "--rate",
         metavar="MB/S",
         min=0.001,
+        max=RATE_MAX,
         help="Copy at most so many million bytes a second, all ledgers together [default: as fast as bookies take them].",
         show_default=False,
     ),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from quire.core.repair_effects import RepairEnded
 
 MB: Final = 1_000_000
+RATE_MAX: Final = 1_000_000
+"""So many MB a second can be given as a limit; no limit is none."""
 LISTED_MAX: Final = 20
 """So many ledgers that cannot be repaired are shown, each with its reason; JSON has all."""
 

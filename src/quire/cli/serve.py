@@ -195,9 +195,16 @@ def run_loop(work: Callable[[], object]) -> None:
 
 
 def set_up_logging() -> None:
-    """Log to stderr, a line each, with the time."""
+    """Log to stderr, a line each, with the time.
+
+    Raises:
+        MisuseError: QUIRE_LOG_LEVEL is no level.
+    """
+    level, levels = os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper(), logging.getLevelNamesMapping()
+    if level not in levels:
+        raise MisuseError(f"QUIRE_LOG_LEVEL is {level!r}: use one of {', '.join(levels)}.")
     logging.basicConfig(
-        level=os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper(),
+        level=level,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
@@ -219,7 +226,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refuse = os.environ.get("QUIRE_TOMBSTONES_FOR", TOMBSTONE_SECONDS)
     parser.add_argument("--tombstones-for", type=float, default=refuse)
     options = parser.parse_args(arguments)
-    set_up_logging()
 
     def ready(facts: Ready) -> None:
         line = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
@@ -227,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
 
     try:
+        set_up_logging()
         config = BookieConfig(
             directory=options.dir,
             host=options.host,

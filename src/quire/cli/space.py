@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quire.cli.failures import EXIT_FAILED
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, counted, human_bytes
 from quire.core.errors import MisuseError, RefusedError
 
@@ -34,7 +34,9 @@ BookieOption = Annotated[
 NowOption = Annotated[bool, typer.Option("--now", help="At once, not with the next pass.")]
 TimeoutOption = Annotated[
     float,
-    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="So long a bookie may take to respond."),
+    typer.Option(
+        "--timeout", min=0.1, max=TIMEOUT_MAX, metavar="SECONDS", help="So long a bookie may take to respond."
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from quire.cli import recovering, serve
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
 
@@ -295,6 +296,17 @@ def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
         (("ledger", "read", "many"), "usage", 2),
         (("ledger", "show"), "usage", 2),
         (("ledger", "unknown"), "usage", 2),
+        (("cluster", "repair", "--rate", "inf"), "usage", 2),
+        (("autorecovery", "--rate", "inf"), "usage", 2),
+        (("cluster", "health", "--timeout", "inf"), "usage", 2),
+        (("bookie", "space", "--timeout", "inf"), "usage", 2),
+        (("bookie", "--dir", "none", "--collect-every", "inf"), "misuse", 2),
+        (("bookie", "--dir", "none", "--listen", "host:²"), "misuse", 2),
+        (("up", "--dir", "none", "--port", "65535", "--bookies", "2"), "misuse", 2),
+        (("cluster", "orphans", "--delete", f"0-{2**63 - 1}", "--yes"), "misuse", 2),
+        (("cluster", "orphans", "--delete", "9" * 5000, "--yes"), "misuse", 2),
+        (("cluster", "status", "--cluster", "~nobody-here/x"), "no_cluster", 1),
+        (("cluster", "status", "--cluster", "sqlite:~nobody-here/x"), "no_cluster", 1),
         (("log", "append", "x"), "no_such_log", 1),
         (("stream", "append", "x"), "no_such_stream", 1),
         (("stream", "create", "a//b"), "misuse", 2),
@@ -308,6 +320,16 @@ def test_errors_in_json(quire: Quire, arguments: tuple[str, ...], code: str, exi
     error = error_of(quire(*arguments, "--json", code=exit_code))
     assert error["code"] == code
     assert error["message"]
+
+
+def test_a_level_of_the_log_that_is_none_is_refused(quire: Quire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_LOG_LEVEL", "loud")
+    for command in (("bookie", "--dir", "none"), ("autorecovery",)):
+        assert "QUIRE_LOG_LEVEL is 'LOUD': use one of" in quire(*command, code=2).stderr
+    assert (
+        serve.main(["--dir", "none", "--cluster", "memory:x", "--name", "b"]),
+        recovering.main(["--cluster", "memory:x"]),
+    ) == (2, 2)
 
 
 def test_without_a_cluster_the_way_to_name_one_is_said(tmp_path: Path) -> None:
