@@ -37,7 +37,6 @@ START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 PORT_MAX: Final = 65535
 DEFAULT_BOOKIES: Final = 3
-PORT_MAX: Final = 65535
 RECOVERY: Final = "autorecovery"
 """The name of the process that audits and repairs."""
 LAST_LINES: Final = 12
