@@ -310,11 +310,12 @@ class EtcdRegistrations:
         server = await self._connection.connected()
         call = await self._connection.stream(server, KEEP_ALIVE)
         try:
-            async with asyncio.timeout(self._ttl_s):
+            async with asyncio.timeout(self._ttl_s / 3):  # a silent server must leave time to ask another one
                 await call.write(LeaseKeepAliveRequest(ID=lease))
                 answer = await call.read()
-        except grpc.aio.AioRpcError as error:
-            self._connection.forget_token(error.details())
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            if isinstance(error, grpc.aio.AioRpcError):
+                self._connection.forget_token(error.details())
             self._connection.pass_over(server)
             raise
         finally:

@@ -6,27 +6,31 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+import grpc.aio
 import pytest
 
 from quire.core.errors import MisuseError
 from quire.metadata.etcd import EtcdStore
 from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_connection import EtcdConnection
+from quire.metadata.etcd_connection import KEEP_ALIVE, EtcdConnection
 from quire.metadata.etcd_formats import StoredValues
 from quire.metadata.etcd_keys import KeyLayout
-from quire.metadata.etcd_options import EtcdAddress
+from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.etcd_registrations import EtcdRegistrations
 from quire.metadata.etcd_watches import EtcdWatches
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     KeyValue,
     LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
     RangeRequest,
     RangeResponse,
     RequestOp,
     ResponseOp,
     TxnResponse,
 )
+from support.waiting import until_async
 
 LEASE = 7
 
@@ -192,5 +196,56 @@ def test_a_close_of_the_store_that_is_cancelled_closes_its_connection() -> None:
         assert closing.cancelled()
         with pytest.raises(MisuseError, match="closed"):
             store._connection.check()
+
+    asyncio.run(scenario())
+
+
+class LeaseServer:
+    """Keeps leases alive, unless it is stopped when it is first asked."""
+
+    def __init__(self, stops: list[LeaseServer]) -> None:
+        self.server = grpc.aio.server()
+        self._stops = stops
+        self.answered = asyncio.Event()
+        service, name = KEEP_ALIVE.path.removeprefix("/").split("/")
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._serve, LeaseKeepAliveRequest.FromString, LeaseKeepAliveResponse.SerializeToString
+        )
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+        self.host = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    async def _serve(self, requests: Any, stream: Any) -> None:
+        async for request in requests:
+            if not self._stops:
+                self._stops.append(self)
+            if self._stops != [self]:
+                await stream.write(LeaseKeepAliveResponse(ID=request.ID, TTL=1))
+                self.answered.set()
+
+
+def test_a_lease_is_kept_alive_at_another_server_when_one_is_silent() -> None:
+    """The first that is asked is stopped: its connection stays, and it says nothing."""
+
+    async def scenario() -> None:
+        stopped: list[LeaseServer] = []
+        servers = [LeaseServer(stopped) for _ in range(2)]
+        for one in servers:
+            await one.server.start()
+        options = EtcdOptions(session_timeout_ms=1000)
+        connection = EtcdConnection(EtcdAddress(tuple(one.host for one in servers), options=options))
+        held = EtcdRegistrations(
+            connection,
+            cast("Changes", SlowChanges()),
+            KeyLayout("/ledgers"),
+            cast("EtcdWatches", Places()),
+            StoredValues(),
+        )
+        held.lease = LEASE
+        held._beat = asyncio.create_task(held._keep_alive())
+        await until_async(lambda: any(one.answered.is_set() for one in servers), "an answer", 10)
+        held.abandon()
+        await connection.close()
+        for one in servers:
+            await one.server.stop(None)
 
     asyncio.run(scenario())
