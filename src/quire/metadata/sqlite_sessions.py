@@ -195,16 +195,18 @@ class SessionObserver:
             descriptor = seen.descriptor if own is None else own
             assert descriptor is not None
             beat = os.pread(descriptor, BEAT_BYTES, 0)
-            if beat != seen.beat:
-                seen.beat = beat
-                seen.still_ms = 0
-            if own is None:
-                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
         except FileNotFoundError:
             return False  # only what removes the row removes the file: a copied database, or a folder swept by hand
         except OSError:
-            pass  # the lock is held; or the file is not ours to open, and then nothing proves an end
+            seen.still_ms = 0  # no descriptor is free, or the file is not ours to open: nothing proves an end
+            return True
+        if beat != seen.beat:
+            seen.beat = beat
+            seen.still_ms = 0
+        if own is None:
+            with contextlib.suppress(OSError):  # the lock is held
+                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
         return True
 
 

@@ -1,6 +1,7 @@
 """Metadata files that are missing, empty, foreign, damaged, copied, replaced, full or in a wrong place."""
 
 import asyncio
+import errno
 import os
 import shutil
 import sqlite3
@@ -236,6 +237,22 @@ def test_sessions_that_cannot_be_written_leave_nothing_open(path, monkeypatch):
         raise StorageError(f"the session file {session.path} cannot be written (No space left on device)")
 
     asyncio.run(scenario())
+
+
+def test_a_session_that_cannot_be_looked_at_is_not_taken_for_ended(tmp_path, monkeypatch):
+    """An observer without a free descriptor does not see the counter move, and must not say that it stands still."""
+    observer = sqlite_sessions.SessionObserver(tmp_path)
+    observer.refresh([sqlite_sessions.SessionRow(1, "session", 1000)], 0)
+    (tmp_path / "session").write_bytes(b"")
+
+    def none_free(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(sqlite_sessions.os, "open", none_free)
+        assert not any(observer.is_over(1, now_ms) for now_ms in range(0, 5000, 100))
+    assert observer.is_over(1, 5000), "its lock is free"
+    observer.close()
 
 
 def test_a_writer_that_keeps_the_lock_is_named_after_a_while(path, monkeypatch):
