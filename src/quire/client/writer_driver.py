@@ -407,8 +407,8 @@ class WriterDriver(ABC):
 
     def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
-        machine = self._machine
-        return machine.status is Status.WRITING and not machine.window.pending and not self._collects()
+        machine, writing = self._machine, (Status.WRITING, Status.CHANGING)
+        return machine.status in writing and not machine.window.pending and not self._collects()
 
     # --- the metadata store ------------------------------------------------------------------------------------------
 

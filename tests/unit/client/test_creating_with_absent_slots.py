@@ -124,6 +124,38 @@ async def test_another_bookie_takes_the_slot(tmp_path):
 
 
 @run
+async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_takes_the_slot(
+    tmp_path, monkeypatch
+):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(replace(CONFIG, protocol="v3", explicit_lac_after_ms=3_600_000))
+        bookies = sorted(cluster.servers)
+        await without(cluster, client, bookies[0])
+        writer = await client.create_ledger()
+        await writer.append(PAYLOADS[0])
+        changing, may_change = asyncio.Event(), asyncio.Event()
+
+        async def late(record, version, write=client.ledger_store.write):
+            changing.set()
+            await may_change.wait()
+            return await write(record, version)
+
+        monkeypatch.setattr(client.ledger_store, "write", late)
+        await cluster.start_bookie("b4")
+        await changing.wait()
+        writer.quiet()
+
+        async def told():
+            access = writer.access
+            replies = [await client.bookies.read_lac(bookie, access) for bookie in bookies[1:]]
+            return [access.trusted_lac(reply) for reply in replies] == [0, 0]
+
+        await until_async(told, "the LAC on both bookies")
+        may_change.set()
+        await writer.close()
+
+
+@run
 async def test_with_too_few_bookies_nothing_is_created_and_the_error_names_them(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
