@@ -208,7 +208,8 @@ class LedgerReader(TailingReader):
             RecoveryInconclusiveError: with `recover`, too few bookies responded to determine where the ledger ends.
             PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.
             NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
-            ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
+            ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now; or `last` may be
+                confirmed, and too few bookies respond to say so.
         """
         async with contextlib.aclosing(self.read_runs(first, last, recover=recover, no_ops=no_ops)) as runs:
             async for entries in runs:
@@ -236,11 +237,17 @@ class LedgerReader(TailingReader):
         elif last > self._lac:
             await self.refresh()
         if last > self._lac:
-            msg = (
-                f"ledger {self.ledger_id}: entry {last} is beyond the "
-                f"{'last entry' if self.closed else 'last add confirmed'} {self._lac}"
+            where = f"ledger {self.ledger_id}: entry {last} is beyond the"
+            ids = {"ledger_id": self.ledger_id, "entry_id": last}
+            if silent := self.silent:
+                msg = (
+                    f"{where} last add confirmed {self._lac} that is known, and {', '.join(silent)}, which may know a "
+                    f"higher one, cannot tell now; read it again when they are back{self._bookies.troubles()}"
+                )
+                raise ReadUnavailableError(msg, **ids)
+            raise PastEndError(
+                f"{where} {'last entry' if self.closed else 'last add confirmed'} {self._lac}", **ids
             )
-            raise PastEndError(msg, ledger_id=self.ledger_id, entry_id=last)
         async with contextlib.aclosing(self._scan(first, last)) as runs:
             async for entries in runs:
                 if no_ops or not entries.no_ops:

@@ -25,6 +25,7 @@ from quire.core.quorum import write_set
 from quire.wire.requests import AddRun
 from quire.wire.run import checksum, encode_run
 from support.small_cluster import small_cluster
+from support.waiting import until_async
 
 TINY_READS = ClientConfig(read_bytes_max=2000, read_ahead_bytes_max=10_000)
 
@@ -226,6 +227,25 @@ async def test_no_such_entry_and_unavailable_are_told_apart(tmp_path) -> None:
         with pytest.raises(ReadUnavailableError, match="entry 5") as caught:
             [entry async for entry in reader.read(5, 5)]
         assert caught.value.retriable
+
+
+@run
+async def test_who_cannot_tell_how_far_a_ledger_is_confirmed_does_not_say_that_it_ends(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        writer = await client.create_ledger()
+        await writer.append(b"0")
+        await writer.abandon()
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        away = writer.metadata.last_fragment.ensemble[:2]
+        names = [await cluster.stop_bookie(bookie) for bookie in away]
+        with pytest.raises(ReadUnavailableError, match=f"{', '.join(away)}, which may know a higher one"):
+            [entry async for entry in reader.read(0, 5)]
+        for name in names:
+            await cluster.start_bookie(name)
+        await until_async(lambda: {*away} <= {*client.bookies.writable()}, "the bookies to be seen again")
+        with pytest.raises(PastEndError, match="entry 5 is beyond the last add confirmed"):
+            [entry async for entry in reader.read(0, 5)]
 
 
 @run
