@@ -109,8 +109,9 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
-        self._unanswered: dict[object, None] = {}
-        self._refused: list[object] = []
+        self._unacknowledged: dict[
+            object, bool
+        ] = {}  # what was written back, and whether it is still waited for
         self.stragglers: tuple[Hole, ...] = ()
         self._all_answered = asyncio.Event()
         self._lost_swaps = 0
@@ -138,10 +139,9 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             self._begin()
             self._perform()
             result = await self._result
-            if (self._unanswered or self._refused) and isinstance(result, RecoveryClosed | TakenOver):
-                if self._unanswered:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
+            if self._unacknowledged and isinstance(result, RecoveryClosed | TakenOver):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
                 last = result.last_entry if isinstance(result, TakenOver) else result.record.last_entry
                 self.stragglers = self._left_behind(result.record, last)
             return result
@@ -211,7 +211,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
 
     def _left_behind(self, record: LedgerMetadata, last_entry: int) -> tuple[Hole, ...]:
         """What bookies of the record should have been sent up to its last entry and have not acknowledged."""
-        runs = [tag for tag in (*self._unanswered, *self._refused) if isinstance(tag, tuple)]
+        runs = [tag for tag in self._unacknowledged if isinstance(tag, tuple)]
         runs += self._recovery.back.change.holes_through(last_entry)
         return joined(
             Hole(slot, bookie, first, min(last, last_entry))
@@ -281,7 +281,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
     def _write_back(self, effect: SendRecoveryAdds) -> None:
         for run in self._runs_of(effect):
             tag = (effect.slot, effect.bookie, run.first, run.last)
-            self._unanswered[tag] = None
+            self._unacknowledged[tag] = True
             self._all_answered.clear()
             self._bookies.add_run(
                 effect.bookie,
@@ -326,10 +326,10 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's response to a run that was written back."""
-        self._unanswered.pop(tag, None)
-        if answer is not Answer.OK:
-            self._refused.append(tag)
-        if not self._unanswered:
+        self._unacknowledged[tag] = False
+        if answer is Answer.OK:
+            del self._unacknowledged[tag]
+        if not any(self._unacknowledged.values()):
             self._all_answered.set()
         assert isinstance(tag, tuple)
         slot, bookie, first, last = tag
