@@ -224,7 +224,9 @@ class LedgerReader(TailingReader):
         Yields:
             Entries by columns: who wants only `payloads` spares the rest.
         """
-        self._check_first(first)
+        if first < 0:
+            msg = f"ledger {self.ledger_id}: entry ids start at 0, got {first}"
+            raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
         if recover and not self.closed:
             if self._recovering is None:
                 msg = f"ledger {self.ledger_id}: this reader cannot recover it; call `Client.recover_ledger`"

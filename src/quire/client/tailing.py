@@ -86,11 +86,6 @@ class TailingReader(ABC):
     def _trouble(self, bookie: BookieId, answer: Answer) -> None:
         """A bookie could not serve."""
 
-    def _check_first(self, first: int) -> None:
-        if first < 0:
-            msg = f"ledger {self.ledger_id}: entry ids start at 0, got {first}"
-            raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
-
     async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
         """Every entry from `first` on, as it is confirmed; ends when the ledger is closed and all were seen."""
         async with contextlib.aclosing(self.tail_runs(first)) as runs:
@@ -108,7 +103,9 @@ class TailingReader(ABC):
         Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new
         committed entry is ready to be read".
         """
-        self._check_first(first)
+        if first < 0:
+            msg = f"ledger {self.ledger_id}: entry ids start at 0, got {first}"
+            raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
         next_entry = first
         record = RecordChanges()
         following = asyncio.ensure_future(self._follow_record(record))
