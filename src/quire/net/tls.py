@@ -135,10 +135,13 @@ class Upgradable(Protocol):
         """It failed, and the connection is over."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put bytes that were received."""
+        """Where to put bytes that were received; empty where there is no room for any."""
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes were put there."""
+
+    def give_up(self, reason: str) -> None:
+        """End the connection."""
 
 
 class _Meanwhile(asyncio.Protocol):
@@ -206,6 +209,10 @@ async def upgrade(
 def _feed(connection: Upgradable, data: memoryview) -> None:
     while data and connection.transport is not None:
         buffer = connection.get_buffer(-1)
+        if not len(buffer):
+            # What comes next is in `data` and nowhere else, so it cannot wait as what a socket has.
+            connection.give_up("there was no memory for what came with the end of its TLS handshake")
+            return
         size = min(len(buffer), len(data))
         buffer[:size] = data[:size]
         connection.buffer_updated(size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import struct
 
 import pytest
@@ -10,6 +12,7 @@ from quire.core.errors import MalformedFrameError
 from quire.net.connection_states import OPEN
 from quire.net.framing import FrameProtocol
 from quire.net.receive_memory import HEAD_BYTES, STALL_SECONDS, ReceiveBudget, Scratch
+from quire.net.tls import upgrade
 from quire.wire import native_hello
 from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
@@ -197,3 +200,48 @@ def test_nobody_is_served_behind_a_refused_hello() -> None:
     protocol, line = room.connect(Refuses)
     room.hear(protocol, line, HELLO + frame_of(100))
     assert protocol.frames == []
+
+
+class Fed(Old):
+    """Must not be asked for its memory without end."""
+
+    asked = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self.asked += 1
+        assert self.asked < 1000, "the loop stands still"
+        return super().get_buffer(sizehint)
+
+
+class SecuredLine(ReadingLine):
+    def set_protocol(self, protocol: object) -> None:
+        assert protocol is self.receiver
+
+
+def test_what_comes_with_the_end_of_a_handshake_does_not_wait_for_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is here already; the loop would wait for others to give memory back, and none of them could."""
+
+    async def work() -> None:
+        budget = ReceiveBudget(1 << 20)
+        protocol = Fed(budget)
+        protocol.connection_made(ReadingLine(protocol))  # type: ignore[arg-type]
+        budget.taken += 950_000
+        secured = SecuredLine(protocol)
+
+        async def start_tls(
+            _: object, meanwhile: asyncio.Protocol, *_arguments: object, **_options: object
+        ) -> Line:
+            meanwhile.data_received(frame_of(500_000)[:250_000])
+            return secured
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "start_tls", start_tls)
+        await upgrade(protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), server_side=True, seconds=1)
+        assert secured.closed
+        assert protocol.reasons
+        assert budget.taken == 950_000
+        assert not protocol.waits
+
+    asyncio.run(work())
