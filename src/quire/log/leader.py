@@ -118,6 +118,8 @@ class LogLeader:
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
+        # One question about the head at a time: what is seen of it was not overtaken by an answer of before.
+        self._turn = asyncio.Lock()
         self._adopts_later = False
         self._fills = 0
         self._guarantee: GuaranteeWait | None = None
@@ -276,24 +278,26 @@ class LogLeader:
         self._perform()
 
     async def _read_head(self) -> None:
-        found = await self._patience.ask(self._heads.read, self._log_id)
-        if found is None:
-            self._machine.head_read(None, -1)
-        else:
-            self._head = found[0]
-            self._machine.head_read(*found)
+        async with self._turn:
+            found = await self._patience.ask(self._heads.read, self._log_id)
+            if found is None:
+                self._machine.head_read(None, -1)
+            else:
+                self._head = found[0]
+                self._machine.head_read(*found)
 
     async def _write_head(self, effect: e.WriteHead) -> None:
         def written(version: int) -> None:
             self._head = effect.head
             self._machine.head_written(version)
 
-        await self._patience.swap(
-            self._heads.write(effect.head, effect.version, effect.pages),
-            written,
-            self._machine.head_conflicted,
-            self._machine.head_unknown,
-        )
+        async with self._turn:
+            await self._patience.swap(
+                self._heads.write(effect.head, effect.version, effect.pages),
+                written,
+                self._machine.head_conflicted,
+                self._machine.head_unknown,
+            )
 
     async def _recover(self, effect: e.RecoverLedger) -> None:
         item, ledger_id = effect.item, effect.item.ledger_id
@@ -393,10 +397,11 @@ class LogLeader:
                     async for _ in changes:
                         if not self.serving:
                             return
-                        found = await self._heads.read(self._log_id)
-                        if found is not None:
-                            self._machine.head_seen(*found)
-                            self._adopt()
+                        async with self._turn:
+                            found = await self._heads.read(self._log_id)
+                            if found is not None:
+                                self._machine.head_seen(*found)
+                        self._adopt()
                         attempt = 0
             except QuireError as error:
                 if not error.retriable:

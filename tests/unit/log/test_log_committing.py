@@ -145,6 +145,50 @@ def test_appends_and_adoptions_under_way_together_lose_nothing(tmp_path: Path) -
     in_world(tmp_path, work)
 
 
+class LateStore(MemoryStore):
+    """A store whose answer to one change of a head comes later than what is asked after it."""
+
+    before = -1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def multi(self, ops: Any) -> Any:
+        done = await super().multi(ops)
+        if any(op.key.startswith("logs/") for op in ops):
+            self.before -= 1
+            if self.before == 0:
+                await self.gate.wait()
+        return done
+
+
+def test_a_batch_that_comes_before_the_answer_to_the_leaders_swap_is_placed(tmp_path: Path) -> None:
+    store = LateStore()
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            await writer.append(b"0")
+            item = await staged(at, [b"1"])
+            store.before = 2  # the roll lists the next ledger, and calls the former one closed
+            rolling = asyncio.ensure_future(writer.roll())
+            await until_async(lambda: store.before == 0, "the roll's last swap")
+            await committed(at, item, query_id="q")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            store.gate.set()
+            await rolling
+
+            async def placed() -> bool:
+                return not (await head_of(at)).adoptions
+
+            await until_async(placed, "the leader to place the batch", seconds=5)
+            assert await values(log) == numbers(0, 2)
+
+    in_world(tmp_path, work, store)
+
+
 def test_a_leader_that_finds_too_few_bookies_has_one_task_that_waits_to_adopt(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         log = await at.made(min_present=3)
