@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -35,6 +36,9 @@ log = logging.getLogger("quire.spark")
 _clients: dict[tuple[int, str], QuireClient] = {}
 """Clients of this process by (process id, cluster); they live as long as it does."""
 
+_connecting = threading.Lock()
+"""Held while a client is made: threads of a driver that begin together share it."""
+
 
 async def _connect(uri: str) -> QuireClient:
     return await quire.connect(uri)
@@ -43,8 +47,19 @@ async def _connect(uri: str) -> QuireClient:
 def _client(uri: str) -> QuireClient:
     key = (os.getpid(), uri)
     if key not in _clients:
-        _clients[key] = loop.current().run(_connect, uri)
+        with _connecting:
+            if key not in _clients:
+                _clients[key] = loop.current().run(_connect, uri)
     return _clients[key]
+
+
+def _after_fork() -> None:
+    """In a forked child the lock may be held for ever by a thread that does not exist here."""
+    global _connecting
+    _connecting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def call(

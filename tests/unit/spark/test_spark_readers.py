@@ -1,9 +1,13 @@
-"""What the readers do with a query's filters, without Spark."""
+"""What the readers do with a query's filters, and threads with a client, without Spark."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, IsNotNull
 from pyspark.sql.types import LongType, StructField, StructType
 
-from quire.spark import readers, versions
+from quire.spark import cluster, readers, versions
 from quire.spark.given import Given, Use
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.readers import RecordReader
@@ -36,3 +40,35 @@ def test_a_version_is_compared_by_its_first_two_numbers(monkeypatch):
         False,
         False,
     ]
+
+
+def test_threads_that_begin_together_share_a_client(monkeypatch):
+    both, made, waiting = threading.Event(), [], []
+
+    class Lock:
+        def __init__(self):
+            self._lock = threading.Lock()
+
+        def __enter__(self):
+            waiting.append(threading.current_thread())
+            if len(waiting) == 2:
+                both.set()
+            self._lock.acquire()
+
+        def __exit__(self, *_):
+            self._lock.release()
+
+    async def connect(uri):
+        made.append(uri)
+        if len(made) == 2:
+            both.set()
+        await asyncio.get_running_loop().run_in_executor(None, both.wait)
+        return object()
+
+    monkeypatch.setattr(cluster, "_clients", {})
+    monkeypatch.setattr(cluster, "_connect", connect)
+    monkeypatch.setattr(cluster, "_connecting", Lock(), raising=False)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(cluster.client_of, ["sqlite:x"] * 2)
+    assert first is second
+    assert made == ["sqlite:x"]
