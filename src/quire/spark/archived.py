@@ -5,17 +5,17 @@ Source: docs/spark-jobs.md, "Archive"; `docs/formats/archive.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, open_archive
+from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, RowGroup, open_archive
 from quire.spark import cluster
 from quire.spark.decode import Origin, possible_times
-from quire.spark.losses import TaskLosses
+from quire.spark.losses import TaskLosses, named
 from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Spans, Wanted, between, intersect
@@ -24,6 +24,8 @@ from quire.wire.batch_arrow import without_empty_headers
 
 if TYPE_CHECKING:
     from quire.log.records import ItemDescription, LogDescription
+
+NEITHER = "Nor do the bookies serve these records now"
 
 
 def place_of(log: LogDescription, item: ItemDescription) -> ArchivePlace:
@@ -94,7 +96,11 @@ def read(
         losses.step_over_archived(piece, error, place.first, place.next)
         return
     numbers = range(piece.first_entry, piece.last_entry + 1)
-    for table in _tables(file, numbers, {"offset"}, piece, options, projection, wanted, losses):
+
+    def lost(error: ArchiveError, group: RowGroup) -> None:
+        losses.step_over_archived(piece, error, group.first, group.next)
+
+    for table in _tables(file, numbers, {"offset"}, piece, options, projection, wanted, lost):
         yield from _projected(table, piece.origin.log, projection).to_batches(options.rows_per_batch)
 
 
@@ -104,11 +110,18 @@ def read_copy(
     options: ReadOptions,
     projection: Projection,
     wanted: Wanted,
-    losses: TaskLosses,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a piece's entries out of the file that has them as well; see `read`."""
+    """The records of a piece's entries out of the file that has them as well; see `read`.
+
+    Raises:
+        SparkUseError: the file cannot be read, or is damaged. Bookies that are only away may have what it lacks.
+    """
     numbers = range(len(file.manifest.groups))
-    for table in _tables(file, numbers, {"offset", "entry"}, piece, options, projection, wanted, losses):
+
+    def lost(error: ArchiveError, _: RowGroup) -> None:
+        raise named(piece, error, NEITHER) from error
+
+    for table in _tables(file, numbers, {"offset", "entry"}, piece, options, projection, wanted, lost):
         entries = table.column("entry")
         inside = pc.and_(
             pc.greater_equal(entries, piece.first_entry), pc.less_equal(entries, piece.last_entry)
@@ -125,7 +138,7 @@ def _tables(
     options: ReadOptions,
     projection: Projection,
     wanted: Wanted,
-    losses: TaskLosses,
+    lost: Callable[[ArchiveError, RowGroup], None],
 ) -> Iterator[pa.Table]:
     """The wanted records of some row groups, in the columns that are asked for or needed."""
     stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
@@ -137,7 +150,7 @@ def _tables(
         try:
             table = _with_possible_times(file.read(number, sorted(stored | times | needed)), piece.origin.log)
         except ArchiveError as error:
-            losses.step_over_archived(piece, error, group.first, group.next)
+            lost(error, group)
             continue
         yield _kept(table, piece.offsets, options)
 

@@ -12,7 +12,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, open_archive
+from quire.log.archive import ArchiveError, ArchiveFile, ArchiveLostError, open_archive
 from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
 from quire.spark.as_of import check_logs
@@ -77,11 +77,11 @@ def _read_piece(
         except MalformedBatchError as error:
             raise named(piece, error) from error
         except UNREADABLE as error:
-            file = None if piece.copy is None else _copy(piece.copy)
+            file = _copy(piece)
             if file is not None:
                 yield from builder.take()
                 rest = replace(piece, first_entry=reached.entry)
-                yield from archived.read_copy(file, rest, options, projection, wanted, losses)
+                yield from archived.read_copy(file, rest, options, projection, wanted)
                 return
             piece = replace(piece, first_entry=losses.step_over(piece, error) + 1)
         else:
@@ -95,12 +95,18 @@ class _Reached:
     entry: int
 
 
-def _copy(place: ArchivePlace) -> ArchiveFile | None:
-    """The file with a copy of a ledger's records; None where it cannot be read."""
+def _copy(piece: EntrySpan) -> ArchiveFile | None:
+    """The file with a copy of a piece's records; None where there is none, or none any more.
+
+    Raises:
+        SparkUseError: it cannot be read now.
+    """
     try:
-        return open_archive(place)
-    except ArchiveError:
+        return None if piece.copy is None else open_archive(piece.copy)
+    except ArchiveLostError:
         return None
+    except ArchiveError as error:
+        raise named(piece, error, archived.NEITHER) from error
 
 
 def _read_entries(

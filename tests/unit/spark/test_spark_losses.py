@@ -276,8 +276,19 @@ def test_what_bookies_lost_before_its_ledger_went_is_read_in_the_archive(cluster
     for given in ({}, {**LAX, "splitBytes": "12k"}):
         assert cluster.read(endingOffsets='{"orders": 400}', **given) == EVERY
     wanted = {"startingOffsets": '{"orders": 75}', "endingOffsets": '{"orders": 395}'}
-    if lost != "away":
+    if lost == "away":
+        [file] = (tmp_path / "files").rglob("*.parquet")
+        data = bytearray(file.read_bytes())
+        data[100] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(SparkUseError, match=r"differs from its checksum\. Nor do the bookies serve"):
+            cluster.read(endingOffsets='{"orders": 400}', **LAX)
+    else:
         assert cluster.read(**wanted) == EVERY[75:395]
+    if lost == "damaged":
+        (tmp_path / "files").rename(tmp_path / "elsewhere")
+        with pytest.raises(SparkUseError, match=r"cannot be read: .*\. Nor do the bookies serve"):
+            cluster.read(endingOffsets='{"orders": 400}', **LAX)
     assert "skipped" not in caplog.text
 
 
