@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from contextlib import suppress
+from typing import Final, Generic, Protocol, TypeVar
 
 from quire.core.descriptors import ConnectionEntry, Shares, admit
+
+LAST_RESPONSES_SECONDS: Final = 1.0
+"""So long a bookie that stops waits for clients to read what it has written."""
 
 
 class Newcomer(Protocol):
     """A connection that may have to go."""
+
+    transport: asyncio.Transport | None
 
     def make_room(self) -> None:
         """There are too many that have asked nothing, and this is the oldest of them."""
@@ -34,6 +41,8 @@ class Admission(Generic[C]):
         self._shares = shares
         self._say = say
         self._newcomers: dict[C, None] = {}
+        self._none_left = asyncio.Event()
+        self._none_left.set()
 
     def admit(self, connection: C) -> bool:
         """A client came; False when there are too many already."""
@@ -46,6 +55,7 @@ class Admission(Generic[C]):
             self.leave(oldest)
             oldest.make_room()
         self.connections[connection] = self._newcomers[connection] = None
+        self._none_left.clear()
         return True
 
     def has_asked(self, connection: C) -> None:
@@ -56,3 +66,17 @@ class Admission(Generic[C]):
         """A client is gone, or about to be."""
         self.connections.pop(connection, None)
         self._newcomers.pop(connection, None)
+        if not self.connections:
+            self._none_left.set()
+
+    async def end_all(self) -> None:
+        """End all connections behind what was written; those whose clients do not read it, after a moment."""
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_RESPONSES_SECONDS):
+                await self._none_left.wait()
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()

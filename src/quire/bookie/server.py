@@ -267,9 +267,7 @@ class BookieServer:
                 self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
             await self.storage.drain()
-        for connection in list(self._connections):
-            if connection.transport is not None:
-                connection.transport.close()
+        await self.admission.end_all()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None

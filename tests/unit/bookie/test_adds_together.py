@@ -14,6 +14,7 @@ from quire.wire.native import Flag, Kind
 from quire.wire.native_requests import plain_add
 from quire.wire.plain_adds import SHORT_BYTES_MAX
 from quire.wire.run import checksum
+from quire_testing.sim.loop import SECOND
 from support.hostile_worlds import ACCESS, GOOD
 from support.native_peer import Peer, add
 
@@ -193,7 +194,7 @@ def test_a_bookie_stops_under_adds_that_do_not_end(peer: Peer) -> None:
     stopping = bookie.loop.spawn(bookie.server.stop())
     while not stopping.done() and sent < FIRST + 20:
         sent += 1
-        bookie.pass_time(1000)
+        bookie.pass_time(SECOND // 10)
         peer.send([add(sent, size=100_000)], wait=False)
         if bookie.worker.jobs:
             bookie.inside(bookie.worker.step)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from quire.bookie import admission
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
@@ -455,6 +456,34 @@ def test_a_client_that_does_not_read_takes_no_memory_and_no_one_elses_turn(tmp_p
         assert await at.add(who, [200]) is Answer.OK
         writer.transport.abort()
 
+    in_world(tmp_path, work)
+
+
+def test_a_bookie_stops_although_a_client_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on, a server is closed once its connections are."""
+
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0], text=b"x" * 500_000) is Answer.OK
+        reader, writer = await asyncio.open_connection(*at.server.address)
+        writer.write(hello_for(at))
+        await reader.readexactly(8)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        body = native_bodies.encode_read(0, 0, 1 << 20, version=native_hello.VERSION)
+        head = native.encode_request(native.Kind.READ, 1, len(body), checksum(body), ledger_id=1)
+        writer.write((head + body) * 100)
+        connections = at.server._connections
+        async with asyncio.timeout(20):
+            while not any(each.not_read_since is not None for each in connections):
+                await at.read(who, 0, 0)
+        await at.server.stop()
+        await asyncio.sleep(0)
+        assert not connections
+        writer.transport.abort()
+
+    monkeypatch.setattr(admission, "LAST_RESPONSES_SECONDS", 0.05)
     in_world(tmp_path, work)
 
 
