@@ -371,8 +371,9 @@ class ThreadWorker:
 
     def submit(self, job: Callable[[], Any], done: Done) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="quire disk", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="quire disk", daemon=True)
+            thread.start()
+            self._thread = thread
         if self._loop is None:
             try:
                 self._loop = asyncio.get_running_loop()

@@ -117,6 +117,25 @@ def test_the_worker_can_be_waited_for_without_a_loop() -> None:
     worker.close()
 
 
+def test_a_worker_whose_thread_could_not_be_started_can_be_closed_and_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    worker = ThreadWorker()
+    done: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        with pytest.raises(RuntimeError, match="new thread"):
+            worker.submit(lambda: 1, done.append)
+        worker.close()
+    worker.submit(lambda: 2, done.append)
+    worker.finish()
+    assert done == [2]
+    worker.close()
+
+
 def test_clocks_run() -> None:
     clock = RealClock()
     assert clock.now_ms() <= clock.now_ns() // 1_000_000
