@@ -10,13 +10,14 @@ import contextlib
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 from quire.cli.testing import needed
+from quire.core.errors import WindowFullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from quire_testing.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
+
+GROUP_BYTES: Final = 1024 * 1024
+"""The clock is looked at whenever so many bytes were handed over."""
 
 SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
 SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]
@@ -109,13 +113,18 @@ def _measure(
                 password=b"",
             )
             recorded = None if recording is None else recording.created(writer.ledger_id)
-            with out.progress(f"bench {what}") as progress:
-                elapsed = await _load(writer, seconds, size, window, durations, progress, recorded)
-            await writer.close()
-            if recording is not None:
-                await recording.read_back(client, writer)
-            if not keep:
-                await client.delete_ledger(writer.ledger_id)
+            try:
+                with out.progress(f"bench {what}") as progress:
+                    elapsed = await _load(writer, seconds, size, window, durations, progress, recorded)
+                await writer.close()
+                if recording is not None:
+                    await recording.read_back(client, writer)
+                if not keep:
+                    await client.delete_ledger(writer.ledger_id)
+            except BaseException:
+                left = writer.ledger_id
+                out.note(f"Ledger {left} is left behind: `quire ledger delete {left}` deletes it.")
+                raise
         rate = durations.count / elapsed
         facts = {
             "bench": what,
@@ -163,51 +172,110 @@ async def _load(
     progress: ProgressLine,
     recorded: RecordedAppends | None = None,
 ) -> float:
-    """Keep `window` entries in flight for `seconds`.
+    """Keep `window` entries in flight for `seconds`, or as many as the writer has room for.
 
     What is recorded gets payloads that differ: each begins with its number.
 
     Returns:
         The seconds from the first append to the last acknowledgement.
     """
-    payload = bytes(index & 0xFF for index in range(size))
-    started: deque[int] = deque()
-    room = asyncio.Event()
-    failure: BaseException | None = None
-
-    def answered(future: asyncio.Future[int]) -> None:
-        nonlocal failure
-        # Acknowledgements come in order, so the oldest start belongs to this one.
-        duration = time.perf_counter_ns() - started.popleft()
-        if future.cancelled() or future.exception() is not None:
-            failure = failure or (future.exception() if not future.cancelled() else asyncio.CancelledError())
-        else:
-            durations.add(duration)
-            progress.advance(1, size)
-            if recorded is not None:
-                recorded.acknowledged()
-        if len(started) <= window * 3 // 4:
-            room.set()
-
+    load = _Load(writer, size, window, durations, progress, recorded)
     begin = time.perf_counter()
     end = begin + seconds
-    while time.perf_counter() < end and failure is None:
-        payloads = [payload] * (window - len(started))
-        if recorded is not None:
-            number = recorded.next_entry
-            payloads = [_stamped(payload, number + index) for index in range(len(payloads))]
-            recorded.sending(payloads)
-        for value in payloads:
-            started.append(time.perf_counter_ns())
-            writer.append_nowait(value).add_done_callback(answered)
-        room.clear()
-        await room.wait()
+    while time.perf_counter() < end and load.failure is None:
+        await load.fill(end)
     await writer.drain()
-    while started and failure is None:
-        room.clear()
-        await room.wait()
-    if failure is not None:
+    while load.started and load.failure is None:
+        await load.wait()
+    if load.failure is not None:
         if recorded is not None:
-            recorded.ended(failure)
-        raise failure
+            recorded.ended(load.failure)
+        raise load.failure
     return time.perf_counter() - begin
+
+
+class _Load:
+    """The entries in flight of one load, and what became of the others; see `_load`.
+
+    Attributes:
+        started: when each entry in flight was handed over, in ns.
+        failure: why an entry failed, if one did.
+    """
+
+    def __init__(
+        self,
+        writer: Any,
+        size: int,
+        window: int,
+        durations: Histogram,
+        progress: ProgressLine,
+        recorded: RecordedAppends | None,
+    ) -> None:
+        self.started: deque[int] = deque()
+        self.failure: BaseException | None = None
+        self._writer, self._window = writer, window
+        self._durations, self._progress, self._recorded = durations, progress, recorded
+        self._payload = bytes(index & 0xFF for index in range(size))
+        self._group = max(1, GROUP_BYTES // max(1, size))
+        self._room = asyncio.Event()
+        self._writer_full = False
+
+    async def fill(self, end: float) -> None:
+        """Hand over what the window lacks, until `end`, and wait until a quarter of the window is free again."""
+        lacking = self._window - len(self.started)
+        for sent in range(0, lacking, self._group):
+            if sent and time.perf_counter() >= end:
+                break
+            for value in self._next(min(self._group, lacking - sent)):
+                if not self._handed_over(value) and not await self._handed_over_later(value):
+                    return
+        await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until there is room."""
+        self._room.clear()
+        await self._room.wait()
+
+    def _next(self, count: int) -> list[bytes]:
+        if self._recorded is None:
+            return [self._payload] * count
+        number = self._recorded.next_entry
+        payloads = [_stamped(self._payload, number + index) for index in range(count)]
+        self._recorded.sending(payloads)
+        return payloads
+
+    def _handed_over(self, value: bytes) -> bool:
+        """Start one append; False where the writer has no room: its window is of bytes, and may be the smaller one."""
+        began = time.perf_counter_ns()
+        try:
+            future = self._writer.append_nowait(value)
+        except WindowFullError:
+            return False
+        self.started.append(began)
+        future.add_done_callback(self._answered)
+        return True
+
+    async def _handed_over_later(self, value: bytes) -> bool:
+        """Wait for room and start one append; False after a failure."""
+        self._writer_full = True
+        await self.wait()
+        while self.failure is None:
+            if self._handed_over(value):
+                self._writer_full = False
+                return True
+            await self.wait()
+        return False
+
+    def _answered(self, future: asyncio.Future[int]) -> None:
+        # Acknowledgements come in order, so the oldest start belongs to this one.
+        duration = time.perf_counter_ns() - self.started.popleft()
+        if future.cancelled() or future.exception() is not None:
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            self.failure = self.failure or error
+        else:
+            self._durations.add(duration)
+            self._progress.advance(1, len(self._payload))
+            if self._recorded is not None:
+                self._recorded.acknowledged()
+        if self._writer_full or len(self.started) <= self._window * 3 // 4:
+            self._room.set()

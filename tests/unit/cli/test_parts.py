@@ -299,28 +299,57 @@ class Unread(io.StringIO):
         raise BrokenPipeError
 
 
+class Stored:
+    """Acknowledges in the next turn; takes three at a time, and none more than `entries_max` in all."""
+
+    def __init__(self, entries_max: int = 1 << 30) -> None:
+        self.open: list[asyncio.Future[int]] = []
+        self.left = entries_max
+
+    def append_nowait(self, _: bytes) -> asyncio.Future[int]:
+        self.open = [future for future in self.open if not future.done()]
+        if len(self.open) == 3:
+            raise WindowFullError("full")
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self.open.append(future)
+        self.left -= 1
+        if self.left < 0:
+            loop.call_soon(future.set_exception, LedgerFencedError("fenced"))
+        else:
+            loop.call_soon(future.set_result, 0)
+        return future
+
+    async def drain(self) -> None:
+        pass
+
+
+def loaded(writer: Stored, window: int, seconds: float = 0.001) -> int:
+    """How many entries were acknowledged in a load, by default of a moment."""
+
+    async def work() -> int:
+        durations = Histogram()
+        with ProgressLine("x", None, "entries") as progress:
+            async with asyncio.timeout(5):
+                await bench._load(writer, seconds, 1, window, durations, progress)
+        assert durations.count == progress.count
+        return durations.count
+
+    return asyncio.run(work())
+
+
+def test_a_load_waits_where_the_writer_has_room_for_less_than_its_window() -> None:
+    assert loaded(Stored(), 8) >= 8
+    for entries_max in range(12):
+        with pytest.raises(LedgerFencedError):
+            loaded(Stored(entries_max), 8, seconds=60.0)
+
+
 def test_a_job_goes_on_where_nobody_reads_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Unread())
     monkeypatch.setattr(output, "PLAIN_INTERVAL_S", 0.0)
 
-    class Stored:
-        def append_nowait(self, _: bytes) -> asyncio.Future[int]:
-            loop = asyncio.get_running_loop()
-            future = loop.create_future()
-            loop.call_soon(future.set_result, 0)
-            return future
-
-        async def drain(self) -> None:
-            pass
-
-    async def work() -> None:
-        durations = Histogram()
-        with ProgressLine("x", None, "entries") as progress:
-            async with asyncio.timeout(5):
-                await bench._load(Stored(), 0.001, 1, 1, durations, progress)
-        assert durations.count == progress.count > 0
-
-    asyncio.run(work())
+    assert loaded(Stored(), 1) > 0
 
 
 def test_an_append_ends_with_its_own_error_where_nobody_reads_what_is_noted(
