@@ -79,6 +79,21 @@ def figures_of(says: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def collector_of(says: dict[str, Any] | None) -> dict[str, Any]:
+    """What a bookie's response tells of its collector, as far as it is what it should be.
+
+    Returns:
+        `makes_passes`, `holding` (why it deletes nothing), `failure` (of its last pass), `unknown` (ledgers without a record).
+    """
+    told = _object((says or {}).get("collector"))
+    texts = {name: told.get(name) for name in ("holding", "failure")}
+    return {
+        "makes_passes": bool(told.get("every_seconds")),
+        "unknown": _number(told.get("unknown")) or 0,
+        **{name: text if isinstance(text, str) else None for name, text in texts.items()},
+    }
+
+
 def shown(row: dict[str, Any]) -> dict[str, str | None]:
     """A row's figures as people read them."""
     free = row["free_bytes"]

@@ -10,7 +10,7 @@ import typer
 
 from quire.cli import autorecovery
 from quire.cli.attention import kinds_of, lines_of
-from quire.cli.bookie_rows import bookie_rows, shown
+from quire.cli.bookie_rows import bookie_rows, collector_of, shown
 from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.ledger_show import DAMAGED, every_ledger
 from quire.cli.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
@@ -210,11 +210,11 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         `holding`: why, by bookie that deletes nothing; `orphans`: the most ledgers without a record that one bookie keeps;
         `collector_failures`: the last error, by bookie whose last pass failed.
     """
-    says = {row["id"]: (row.get("info") or {}).get("collector") or {} for row in rows}
+    says = {row["id"]: collector_of(row.get("info")) for row in rows}
     return {
-        "holding": {bookie: one["holding"] for bookie, one in says.items() if one.get("holding")},
-        "orphans": max((one.get("unknown", 0) for one in says.values()), default=0),
-        "collector_failures": {bookie: one["failure"] for bookie, one in says.items() if one.get("failure")},
+        "holding": {bookie: one["holding"] for bookie, one in says.items() if one["holding"]},
+        "orphans": max((one["unknown"] for one in says.values()), default=0),
+        "collector_failures": {bookie: one["failure"] for bookie, one in says.items() if one["failure"]},
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quire.cli.asking import YesOption, confirm
+from quire.cli.bookie_rows import collector_of
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, counted
 from quire.core.errors import MisuseError
@@ -232,10 +233,10 @@ async def _gone_on(tools: Toolbox, out: Output, names: list[str]) -> list[str]:
         while waiting and time.monotonic() < give_up:
             for name in list(waiting):
                 answer, says = await tools.bookies.info(BookieId(name), timeout_ms=2000)
-                collector = says.get("collector", {})
-                if answer is not Answer.OK or not collector.get("every_seconds"):
+                collector = collector_of(says)
+                if answer is not Answer.OK or not collector["makes_passes"]:
                     waiting.remove(name)  # it is down, or makes no passes
-                elif not collector.get("holding"):
+                elif not collector["holding"]:
                     waiting.remove(name)
                     going.append(name)
                     progress.advance(1)

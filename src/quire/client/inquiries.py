@@ -108,7 +108,8 @@ class Inquiries(ABC):
             if told is None:
                 return answer, None
             unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))
-            return answer, Orphans(unknown, due, int(told["through"]))
+            through = int(told["through"])
+            return (answer, Orphans(unknown, due, through)) if through > after else (Answer.ERROR, None)
         except (AttributeError, KeyError, TypeError, ValueError):
             return Answer.ERROR, None
 

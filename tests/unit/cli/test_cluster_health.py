@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import quire
 from quire.cli.bookie_rows import figures_of
+from quire.cli.cluster import collection_of
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.cli.output import counted, human_duration
@@ -98,6 +99,12 @@ def test_a_store_that_does_not_respond_is_no_health() -> None:
 )
 def test_what_a_stranger_tells_is_shown_only_if_it_can_be(says: dict[str, Any]) -> None:
     assert set(figures_of(says).values()) == {None}
+
+
+@pytest.mark.parametrize("collector", [None, [1], "x", {"holding": 5, "failure": ["x"], "unknown": "many"}])
+def test_a_collector_that_tells_nonsense_does_not_end_the_look_at_others(collector: object) -> None:
+    rows = [{"id": "a", "info": {"collector": collector}}, {"id": "b", "info": {"collector": {"unknown": 2}}}]
+    assert collection_of(rows) == {"holding": {}, "orphans": 2, "collector_failures": {}}
 
 
 def test_counts_and_durations_read_well() -> None:

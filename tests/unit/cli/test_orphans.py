@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -14,6 +16,10 @@ import quire
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.main import app
+from quire.cli.orphans import kept_without_record
+from quire.cli.output import Output
+from quire.client.inquiries import Inquiries
+from quire.core.answers import Answer
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.sqlite import SqliteStore
 from quire.storage.config import KIB, StorageConfig
@@ -133,5 +139,28 @@ def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path
             assert await at.passes() == 2, "what has a tombstone goes"
             assert [row["ledger_id"] for row in await at.json("orphans")] == [two]
             assert "needs no acceptance" in await at.quire("accept-store", "--yes", code=1)
+
+    asyncio.run(scenario())
+
+
+class Stuck(Inquiries):
+    """A bookie that gives its first page again and again."""
+
+    async def _request(self, *_: Any) -> Any:
+        await asyncio.sleep(0)
+        return Answer.OK, {"orphans": {"unknown": [7], "due": [], "through": 7}}
+
+
+def test_a_bookie_whose_pages_do_not_go_on_is_one_that_did_not_respond() -> None:
+    async def scenario() -> None:
+        async def known() -> list[str]:
+            return ["b0"]
+
+        tools: Any = SimpleNamespace(
+            registry=SimpleNamespace(list_cookies=known, available=known), bookies=Stuck()
+        )
+        async with asyncio.timeout(1):
+            found, silent = await kept_without_record(tools, Output(as_json=True))
+        assert (found, silent) == ({7: {"unknown": ["b0"]}}, ["b0"])
 
     asyncio.run(scenario())
