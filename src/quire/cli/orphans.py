@@ -178,10 +178,18 @@ async def _delete(
         )
     many = counted(len(chosen), "ledger")
     _ask(f"Delete {many} for ever: {_some(chosen)}?", f"Deleting {many} cannot be undone", yes=yes)
-    with out.progress("deleting", len(chosen), "ledgers") as progress:
-        for ledger_id in chosen:
-            await tools.ledgers.delete_orphan(ledger_id)
-            progress.advance(1)
+    deleted = 0
+    try:
+        with out.progress("deleting", len(chosen), "ledgers") as progress:
+            for ledger_id in chosen:
+                await tools.ledgers.delete_orphan(ledger_id)
+                deleted += 1
+                progress.advance(1)
+    except BaseException:
+        if deleted:
+            total = counted(len(chosen), "ledger")
+            out.note(f"Before that {deleted:,} of {total} were deleted, up to {chosen[deleted - 1]}.")
+        raise
     out.result(
         {"deleted": chosen},
         f"{many} {'is' if len(chosen) == 1 else 'are'} deleted; bookies drop the entries with their next pass.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 import quire
@@ -20,7 +21,8 @@ from quire.cli.orphans import kept_without_record
 from quire.cli.output import Output
 from quire.client.inquiries import Inquiries
 from quire.core.answers import Answer
-from quire.metadata.ledgers import ledger_key
+from quire.core.errors import NoClusterError
+from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.sqlite import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 
@@ -111,6 +113,29 @@ def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
             assert await at.json("orphans", "--delete", f"{one}-{two}", "--yes") == [{"deleted": [one, two]}]
             assert await at.passes() == 4
             assert [row["ledger_id"] for row in await at.json("orphans")] == [three]
+
+    asyncio.run(scenario())
+
+
+def test_an_orphan_that_cannot_be_deleted_does_not_hide_which_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with bookies(tmp_path) as at:
+            one, two, _, _ = at.ids
+            await at.passes()
+            await at.forget(one, two)
+            await at.passes()
+            whole = LedgerStore.delete_orphan
+
+            async def refused(self: LedgerStore, ledger_id: int) -> None:
+                if ledger_id == two:
+                    raise NoClusterError("the store is away")
+                await whole(self, ledger_id)
+
+            monkeypatch.setattr(LedgerStore, "delete_orphan", refused)
+            said = await at.quire("orphans", "--delete", f"{one}-{two}", "--yes", code=1)
+            assert f"Before that 1 of 2 ledgers were deleted, up to {one}." in said
 
     asyncio.run(scenario())
 
