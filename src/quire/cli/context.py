@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.named_clusters import NamedClusters, check_name, contexts_file, uri_of, without_password
+from quire.cli.named_clusters import (
+    NamedClusters,
+    check_name,
+    contexts_file,
+    lasting,
+    uri_of,
+    without_password,
+)
 from quire.cli.options import JsonOption
 from quire.cli.output import Output
 from quire.core.errors import AlreadyExistsError, MisuseError
@@ -45,7 +52,7 @@ def add(
 ) -> None:
     """Give a cluster a name; the cluster need not run."""
     known = NamedClusters.load()
-    uri = uri_of(cluster)
+    uri = lasting(uri_of(cluster))
     if check_name(name) in known.clusters and known.clusters[name] != uri and not replace:
         shown = without_password(known.clusters[name])
         raise AlreadyExistsError(f"The context {name} is {shown}: give --replace, or another name.")

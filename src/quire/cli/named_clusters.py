@@ -150,6 +150,15 @@ def _uri_of_path(path: Path) -> str:
     )
 
 
+def lasting(uri: str) -> str:
+    """A URI that means the same in every directory, to be kept: the path of a SQLite file is absolute in it."""
+    scheme, _, rest = uri.partition(":")
+    path = rest.removeprefix("//")
+    if scheme != "sqlite" or not path or path.startswith(("/", "~")):
+        return uri
+    return f"sqlite:{Path(path).absolute()}"
+
+
 def without_password(uri: str) -> str:
     """A URI as it may be shown."""
     return _PASSWORD.sub(r"\1***@", uri)

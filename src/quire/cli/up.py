@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.named_clusters import uri_of
+from quire.cli.named_clusters import lasting, uri_of
 from quire.cli.options import BEFORE_SUBCOMMAND, FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
@@ -71,7 +71,7 @@ def up(
         local = LocalCluster(
             directory,
             bookies,
-            cluster=uri_of(named) if named else None,
+            cluster=lasting(uri_of(named)) if named else None,
             port=port,
             security=security,
             frame_bytes_max=frame_bytes_max,

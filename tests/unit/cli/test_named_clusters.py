@@ -111,6 +111,26 @@ def test_a_path_names_the_cluster_that_lies_there(
             uri_of(text)
 
 
+def test_a_context_means_the_same_cluster_in_every_directory(
+    quire: Quire, made: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = made("data")
+    for text in (
+        "sqlite:data/metadata.db",
+        "sqlite://data/metadata.db",
+        uri,
+        "zk://host/ledgers",
+        "sqlite:~/x",
+    ):
+        quire("context", "add", "here", text, "--replace", "--use")
+        kept = json.loads(quire("context", "list", "--json").stdout)["cluster"]
+        assert kept == (uri if "data" in text else text)
+    quire("context", "add", "here", "sqlite:data/metadata.db", "--replace", "--use")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert meant(quire) == uri
+
+
 def test_a_name_comes_before_a_directory_of_the_same_name(quire: Quire, made: Callable[[str], str]) -> None:
     uri = made("same")
     quire("context", "add", "same", "etcd://host:2379/ledgers")
