@@ -30,6 +30,7 @@ class Snapshot:
             row's texts.
         logs: `log`, `end_offset`, `records_per_s`, `writer` (where it runs, None without one).
         logs_count: of all logs.
+        logs_looked_at: of those that were asked for their end: the first ones by name.
     """
 
     cluster: str
@@ -37,6 +38,7 @@ class Snapshot:
     bookies: list[dict[str, Any]]
     logs: list[dict[str, Any]]
     logs_count: int
+    logs_looked_at: int
 
     def facts(self) -> dict[str, Any]:
         """One look as programs read it."""
@@ -49,6 +51,7 @@ class Snapshot:
             ],
             "logs": self.logs,
             "logs_count": self.logs_count,
+            "logs_looked_at": self.logs_looked_at,
         }
 
 
@@ -68,16 +71,18 @@ class Snapshots:
 
     async def take(self) -> Snapshot:
         """Look once."""
-        rows, (count, logs) = await asyncio.gather(bookie_rows(self._tools), self._logs())
+        rows, (count, looked_at, logs) = await asyncio.gather(bookie_rows(self._tools), self._logs())
         for row in rows:
             says = row.get("info") or {}
             row["entries_per_s"] = self._rate(row["id"], "entries", says.get("entries_added"))
             row["bytes_per_s"] = self._rate(row["id"], "bytes", says.get("bytes_added"))
             row["shown"] = _texts(row)
         logs.sort(key=lambda log: (-(log["records_per_s"] or 0.0), log["log"]))
-        return Snapshot(self._uri, time.time_ns() // 1_000_000, rows, logs[: self._logs_max], count)
+        return Snapshot(
+            self._uri, time.time_ns() // 1_000_000, rows, logs[: self._logs_max], count, looked_at
+        )
 
-    async def _logs(self) -> tuple[int, list[dict[str, Any]]]:
+    async def _logs(self) -> tuple[int, int, list[dict[str, Any]]]:
         names = await self._client.logs()
         turn = asyncio.Semaphore(LOGS_AT_ONCE)
 
@@ -96,7 +101,7 @@ class Snapshots:
 
         looked = names[:LOGS_LOOKED_AT_MAX] if self._logs_max else []
         found = await asyncio.gather(*map(look, looked))
-        return len(names), [log for log in found if log is not None]
+        return len(names), len(looked), [log for log in found if log is not None]
 
     def _rate(self, name: str, what: str, count: object) -> float | None:
         """How fast a counter has grown since the last look; None at the first, and where it began anew."""

@@ -75,9 +75,11 @@ def heading(seen: Snapshot) -> list[str]:
     """The lines above the tables."""
     clock = time.strftime("%H:%M:%S", time.localtime(seen.at_ms / 1000))
     up = sum(row["standing"] == "up" for row in seen.bookies)
+    left_out = seen.logs_looked_at and seen.logs_count - seen.logs_looked_at
+    part = f" (only the first {seen.logs_looked_at:,} by name are looked at)" if left_out else ""
     return [
         f"{clock}  {seen.cluster}",
-        f"{counted(len(seen.bookies), 'bookie')}, {up} up; {counted(seen.logs_count, 'log')}; Ctrl-C ends this",
+        f"{counted(len(seen.bookies), 'bookie')}, {up} up; {counted(seen.logs_count, 'log')}{part}; Ctrl-C ends this",
     ]
 
 

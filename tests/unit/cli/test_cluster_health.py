@@ -15,8 +15,9 @@ from quire.cli.cluster import collection_of
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.cli.output import counted, human_duration
-from quire.cli.snapshot import Snapshots
+from quire.cli.snapshot import Snapshot, Snapshots
 from quire.cli.toolbox import open_toolbox
+from quire.cli.top import heading
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,13 @@ async def look_twice(cluster: LocalCluster) -> None:
         assert log["writer"] is None
         assert sum(row["entries_per_s"] > 0 for row in second.bookies) >= 2
         assert second.logs_count == 1
+
+
+def test_top_says_which_logs_it_leaves_out() -> None:
+    seen = Snapshot("x", 0, [], [], 600, 500)
+    assert "600 logs (only the first 500 by name are looked at); Ctrl-C" in heading(seen)[1]
+    assert seen.facts()["logs_looked_at"] == 500
+    assert "600 logs; Ctrl-C" in heading(Snapshot("x", 0, [], [], 600, 0))[1]
 
 
 def test_top_prints_once_without_a_terminal(cluster: LocalCluster) -> None:
