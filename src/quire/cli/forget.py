@@ -40,8 +40,7 @@ def forget(
 
         async with open_toolbox(uri) as tools:
             bookie = BookieId(bookie_id)
-            if bookie in await tools.registry.available():
-                raise RefusedError(f"bookie {bookie} is registered: stop it first", bookie=bookie)
+            await _refuse_registered(tools, bookie)
             cookie = await tools.registry.read_cookie(bookie)
             if cookie is None:
                 raise RefusedError(
@@ -49,6 +48,7 @@ def forget(
                     bookie=bookie,
                 )
             await _refuse_named(tools, bookie)
+            await _refuse_registered(tools, bookie)  # the look at all records may have taken long
             await tools.registry.delete_cookie(bookie, cookie.version)
             marks = RepairStore(tools.store, RealClock(), "quire bookie forget")
             away = (await marks.away()).get(bookie)
@@ -57,6 +57,13 @@ def forget(
         out.result({"bookie": bookie_id, "forgotten": True}, f"Bookie {bookie_id} is forgotten.")
 
     run(work())
+
+
+async def _refuse_registered(tools: Toolbox, bookie: BookieId) -> None:
+    from quire.core.errors import RefusedError
+
+    if bookie in await tools.registry.available():
+        raise RefusedError(f"bookie {bookie} is registered: stop it first", bookie=bookie)
 
 
 async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:

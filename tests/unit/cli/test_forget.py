@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from quire.cli.main import app
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import new_stream
-from quire.metadata.bookies import BookieRegistry
+from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key
 from quire.metadata.sqlite import SqliteStore
@@ -71,6 +71,20 @@ def test_a_bookie_that_is_or_may_be_named_is_not_forgotten(
 ) -> None:
     code, said = forget(tmp_path, fill)
     assert (code, said["error"]["message"][: len(says)]) == (1, says)
+
+
+def test_a_bookie_that_starts_while_the_records_are_looked_at_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = BothRecords.page
+
+    async def page_beside_a_start(self: BothRecords, after: int | None = None) -> Any:
+        await BookieRegistry(self._store).register(BookieInfo(GONE, "127.0.0.1", 3181))
+        return await page(self, after)
+
+    monkeypatch.setattr(BothRecords, "page", page_beside_a_start)
+    code, said = forget(tmp_path, others)
+    assert (code, said["error"]["message"]) == (1, f"bookie {GONE} is registered: stop it first")
 
 
 def test_a_bookie_that_no_record_names_is_forgotten(tmp_path: Path) -> None:
