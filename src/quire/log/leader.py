@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ADOPT_RETRY_MS: Final = 10_000
+_ADOPT, _FILL = "adopt later", "fill holes"
+"""Kinds of tasks: there is one of the first, and `FILLS_MAX` of the second, at most."""
 
 LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
 """The errors of a ledger's writer when another client took its ledger."""
@@ -101,7 +103,7 @@ class LogLeader:
         may_retry: Callable[[], Awaitable[bool]],
         machine: MakeLogMachine = LogMachine,
     ) -> None:
-        self._log_id, self._name = head.log_id, head.name
+        self._log_id = head.log_id
         self._head = head
         self._heads, self._ledgers, self._config, self._chance = heads, ledgers, config, chance
         self._owner = f"{holder}@{host}"
@@ -116,12 +118,10 @@ class LogLeader:
         )
         self._sender: LogSender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], str] = {}
         self._cause: QuireError | None = None
         # One question about the head at a time: what is seen of it was not overtaken by an answer of before.
         self._turn = asyncio.Lock()
-        self._adopts_later = False
-        self._fills = 0
         self._guarantee: GuaranteeWait | None = None
         self._patience = Patience(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
@@ -141,6 +141,10 @@ class LogLeader:
         }
 
     # --- for the sender ----------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self._head.name
 
     @property
     def epoch(self) -> int:
@@ -259,9 +263,9 @@ class LogLeader:
             for effect in out:
                 self._handlers[type(effect)](effect)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], kind: str = "") -> None:
         task = asyncio.get_running_loop().create_task(self._run(work))
-        self._tasks[task] = None
+        self._tasks[task] = kind
         task.add_done_callback(self._tasks.pop)
         task.add_done_callback(lambda _: work.close())  # cancelled in the turn that made it, it never began
 
@@ -424,14 +428,12 @@ class LogLeader:
             return
         if effect.done:
             self._adopt()
-        elif not self._adopts_later:
-            self._adopts_later = True
-            self._start(self._adopt_later())
+        elif _ADOPT not in self._tasks.values():
+            self._start(self._adopt_later(), _ADOPT)
 
     async def _adopt_later(self) -> None:
         """No ledger could be made: what was adopted waits, as appends go on in the current one."""
         await asyncio.sleep(ADOPT_RETRY_MS / 1000)
-        self._adopts_later = False
         self._adopt()
 
     async def _close_ledger(self, ledger_id: LedgerId) -> None:
@@ -443,13 +445,9 @@ class LogLeader:
         writer = self._writers.pop(ledger_id, None)
         self._machine.ledger_closed(ledger_id, summary)
         rate = self._config.fill_bytes_per_s
-        if writer is not None and self.serving and rate and self._fills < FILLS_MAX:
-            self._fills += 1
-            self._start(self._fill(writer, rate))
-
-    async def _fill(self, writer: LedgerWriter, bytes_per_s: int) -> None:
-        await fill_holes(self._ledgers, writer, bytes_per_s, lambda: self.serving)
-        self._fills -= 1
+        fills = [*self._tasks.values()].count(_FILL)
+        if writer is not None and self.serving and rate and fills < FILLS_MAX:
+            self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving), _FILL)
 
     def _sender_of(self) -> LogSender:
         assert self._sender is not None
