@@ -170,6 +170,7 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(3, 2, 2, 2, timeouts=1),
     StreamConfiguration(3, entries=0, losses=1, repairers=1, changed=True),
     StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=2, changed=True),
+    StreamConfiguration(3, 3, 3, 2, entries=2, window=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, entries=2, fencing=True),
     StreamConfiguration(3, 3, 3, 2, breaks=1, fencing=True),
     StreamConfiguration(3, 3, 2, 2, entries=2, fencing=True),
@@ -194,7 +195,6 @@ BOUNDED: Final = (
     (StreamConfiguration(4, 3, 3, 2, entries=3, in_flight=3, timeouts=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, 4, 3, 2, entries=2, fencing=True), 5_000_000),
     (StreamConfiguration(2, 2, 2, 1, entries=2, window=2, clients=2, take_overs=2, fencing=True), 5_000_000),
-    (StreamConfiguration(3, 3, 3, 2, entries=2, window=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, repairers=2, changed=True, fencing=True), 5_000_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
