@@ -334,7 +334,7 @@ class Ledgers:
             return answer, NO_ENTRY, b"", b""
         self._complete(machine)
         last = self._storage.last_entry(ledger_id)
-        entry_id = min(self._evidence.get(ledger_id, last), last)  # the disk may have refused a later one
+        entry_id = min(self._evidence.get(ledger_id, last), last)  # a later one may have been truncated
         evidence: Buffer = b""  # an entry that a writer sent, not a recoverer
         # A stream's last entry may be of the term that the bookie has taken since, or of the one before.
         for term in {facts.term, facts.lac_term} if entry_id != NO_ENTRY else ():

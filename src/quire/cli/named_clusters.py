@@ -54,12 +54,13 @@ class NamedClusters:
             facts = json.loads(path.read_text("utf-8"))
             clusters = {str(name): str(uri) for name, uri in facts["clusters"].items()}
             current = facts.get("current")
+            current = current if current in clusters else None
         except FileNotFoundError:
             return cls()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             text = f"{path} is damaged ({error}): correct it, or delete it and add the contexts again."
             raise CorruptMetadataError(text, path=str(path)) from error
-        return cls(clusters, current if current in clusters else None)
+        return cls(clusters, current)
 
     def save(self) -> None:
         """Write the file; a reader sees the old one or the new one.

@@ -289,8 +289,6 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
     Raises:
         RefusedError: entries would be lost that the file does not name.
     """
-    import getpass
-
     from quire.core.ledger_notes import EntryRange
     from quire.core.repair_effects import Loss
 
@@ -303,4 +301,14 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
                 ledger_id=debt.ledger_id,
             )
     named = tuple(EntryRange(first, last) for first, last in ranges)
-    return Loss(client.clock.wall_ms(), getpass.getuser(), named)
+    return Loss(client.clock.wall_ms(), who(), named)
+
+
+def who() -> str:
+    """Whoever runs the command; a container's user may have a number only."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"

@@ -320,7 +320,8 @@ class LedgerWriter(WriterEnd):
             problem = self._machine.problem
             if problem is None or self._machine.window.next_run == runs:
                 raise
-            raise problem.of_sent.exception(**self._about()) from None
+            # Of the last that was sent: if it is in the ledger, those before it are.
+            raise problem.of_sent.exception(**self._about(), entry_id=self._machine.lap) from None
 
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:

@@ -138,7 +138,9 @@ def test_a_name_comes_before_a_directory_of_the_same_name(quire: Quire, made: Ca
     assert uri_of("./same") == uri
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"clusters": []}', '{"clusters": null}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"clusters": []}', '{"clusters": null}', '{"clusters": {}, "current": []}']
+)
 def test_a_damaged_file_is_named(quire: Quire, text: str) -> None:
     contexts_file().parent.mkdir(parents=True)
     contexts_file().write_text(text)

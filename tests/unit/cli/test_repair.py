@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
 from quire.cli.main import app
+from quire.cli.repair import who
 
 Quire = Callable[..., Result]
 LINES = b"".join(b"line %d\n" % number for number in range(200))
@@ -56,6 +57,17 @@ def on(quire: Quire, bookie: LocalBookie, *options: str) -> str:
     while bookie.id not in members(quire, ledger := written(quire, *options)):
         pass
     return ledger
+
+
+def test_who_has_no_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user may stand in no file of names."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    assert who() == "user 1234"
 
 
 def test_a_healthy_cluster_has_no_debt(quire: Quire) -> None:
