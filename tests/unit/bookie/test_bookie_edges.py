@@ -168,9 +168,10 @@ def test_a_ledger_with_the_id_of_another_gets_its_own_digest_type(bookie: StillB
     bookie.until_done(put_record(bookie.store, replace(record, digest_type=DigestType.CRC32)))
     sealed = EntryDigest(DigestType.CRC32, b"").seal(ledger_id, 0, -1, 0, [b"good"])[0] + b"good"
     said = [v2.decode_answer(bookie.serve_pieces([b"".join(v2.encode_add(key, sealed))])).code for _ in "12"]
-    assert said == [bookkeeper.v2_code(Answer.DAMAGED_IN_TRANSIT), 0]
+    assert said == [0, 0]
     damaged = b"".join(v2.encode_add(key, sealed[:-1] + b"?"))
-    assert v2.decode_answer(bookie.serve_pieces([damaged])).code == said[0]
+    answer = v2.decode_answer(bookie.serve_pieces([damaged]))
+    assert answer.code == bookkeeper.v2_code(Answer.DAMAGED_IN_TRANSIT)
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,17 @@ def test_who_registers_an_address_that_is_none_is_unreachable_until_it_registers
         await client.start()
         answer, _ = await client.info(wrong.bookie_id, timeout_ms=60_000)
         assert answer is Answer.UNREACHABLE
-        connected = asyncio.Event()
-        server = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+        connected = asyncio.Queue[asyncio.StreamWriter]()
+        server = await asyncio.start_server(lambda _, writer: connected.put_nowait(writer), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         await registration.update(replace(wrong, host="127.0.0.1", port=port))
         await until_async(lambda: client._known[wrong.bookie_id].port == port, "the new address to be seen")
         asking = asyncio.ensure_future(client.info(wrong.bookie_id))
-        await connected.wait()
+        accepted = await connected.get()
         await client.close()
         await asking
+        accepted.close()
+        await accepted.wait_closed()
         server.close()
         await registration.close()
         await store.close()
