@@ -43,18 +43,9 @@ def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
 
     async def scenario():
         async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
-            thread, commit = a._thread, a._thread._commit
+            thread = a._thread
+            happened, did_not = failing_commits(thread)
             await a.create("k", b"0")
-
-            def happened():
-                thread._commit = commit
-                commit()
-                raise sqlite3.OperationalError("disk I/O error")
-
-            def did_not():
-                thread._commit = commit
-                raise sqlite3.OperationalError("disk I/O error")
-
             for fault, after in [(happened, True), (did_not, False)]:
                 thread._commit = fault
                 with pytest.raises(MetadataUnknownError, match="read again"):
@@ -74,17 +65,8 @@ def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
 def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_held(sqlite):
     async def scenario():
         async with clients(sqlite, 1, session_timeout_ms=SHORT_TIMEOUT_MS) as (a,):
-            thread, commit = a._thread, a._thread._commit
-
-            def happened():
-                thread._commit = commit
-                commit()
-                raise sqlite3.OperationalError("disk I/O error")
-
-            def did_not():
-                thread._commit = commit
-                raise sqlite3.OperationalError("disk I/O error")
-
+            thread = a._thread
+            happened, did_not = failing_commits(thread)
             thread._commit = happened
             with pytest.raises(MetadataUnknownError):
                 await a.register("r", b"")
@@ -97,6 +79,21 @@ def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_he
             await a.register("r", b"")
 
     run(scenario())
+
+
+def failing_commits(thread):
+    """Two commits of a store's thread that fail once: one that has happened all the same, and one that has not."""
+    commit = thread._commit
+
+    def did_not():
+        thread._commit = commit
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def happened():
+        commit()
+        did_not()
+
+    return happened, did_not
 
 
 async def absent(store, key):

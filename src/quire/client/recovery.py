@@ -109,9 +109,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
-        self._unacknowledged: dict[
-            object, bool
-        ] = {}  # what was written back, and whether it is still waited for
+        # What was written back, and whether a response is still waited for.
+        self._unacknowledged: dict[object, bool] = {}
         self.stragglers: tuple[Hole, ...] = ()
         self._all_answered = asyncio.Event()
         self._lost_swaps = 0

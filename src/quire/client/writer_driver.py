@@ -297,7 +297,7 @@ class WriterDriver(ABC):
         """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
         spare, answers = self._has_spare(effect.ensemble), dict[BookieId, Answer]()
         if not spare:
-            there = [each for slot in effect.slots if (each := effect.ensemble[slot]) in self._writable()]
+            there = sorted({effect.ensemble[slot] for slot in effect.slots}.intersection(self._writable()))
             answers = await self._bookies.probe(there, timeout_ms=self._config.probe_timeout_ms)
         slots = [slot for slot in effect.slots if answers.get(effect.ensemble[slot]) is Answer.OK]
         self._machine.bookies_found(slots, self._clock.now_ms(), spare=spare)

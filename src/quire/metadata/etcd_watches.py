@@ -127,7 +127,7 @@ class EtcdWatches:
         place.ended = True
         if self._places.pop(place.number, None) is None or place.number not in self._asked:
             return None
-        return self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+        return self._write_end_of(place)
 
     def close(self) -> None:
         """End the stream, without a notification."""
@@ -147,6 +147,9 @@ class EtcdWatches:
             key=place.key, range_end=place.end, start_revision=place.next_revision, watch_id=place.number
         )
         await asyncio.shield(self._write(WatchRequest(create_request=request)))
+
+    def _write_end_of(self, place: WatchedRange) -> asyncio.Task[None]:
+        return self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
 
     def _write(self, request: WatchRequest) -> asyncio.Task[None]:
         """Write in a task of its own: gRPC ends the stream, which is that of all watches, with a write that is cancelled."""
@@ -257,9 +260,7 @@ class EtcdWatches:
 
     async def _again(self, place: WatchedRange) -> None:
         if place.number in self._asked:
-            await asyncio.shield(
-                self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
-            )
+            await asyncio.shield(self._write_end_of(place))
         if place.ended:
             return
         self._last += 1
