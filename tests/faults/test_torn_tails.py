@@ -22,6 +22,7 @@ from quire.cli.local_cluster import LocalCluster
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry
+from support.rounds import FULL
 from support.torn_tail import suspected, tear
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -108,7 +109,7 @@ def test_a_power_cut_with_a_torn_tail_ends_no_writer(
                         await takes_adds(client, bookie, loaders)
                         await all_move(loaders, 50)
         figures["longest_away_ms"] = round(longest * 1000)
-        assert longest < BACK_SECONDS, "the machine is too slow for what this test is about"
+        assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
         kind = "named" if named else "unnamed"
         record(f"torn_tail_{kind}_on_{victims}", figures)
 
@@ -138,7 +139,7 @@ def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
                     for bookie in local.bookies:
                         await takes_adds(client, bookie.id, loaders)
         figures["longest_away_ms"] = round(longest * 1000)
-        assert longest < BACK_SECONDS, "the machine is too slow for what this test is about"
+        assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
         kind = "named" if named else "unnamed"
         record(f"torn_tail_{kind}_on_all_at_once", figures)
 
