@@ -107,6 +107,7 @@ RED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", RED)
 def test_without_a_protection_a_row_is_lost_or_there_twice(cluster, sink):
     lives = [Life((RED[sink],))]

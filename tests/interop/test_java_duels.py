@@ -17,7 +17,7 @@ from support.java_peers import PATIENT, PATIENT_CLIENT, PATIENT_JAVA, JavaPeers,
 from support.ledgers import SIZE, payload
 from support.rounds import keep_figures, rounds
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 DUELS = rounds(3, 200)
 FENCED_CODES = {-101, -11, -12, -6}
