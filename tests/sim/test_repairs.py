@@ -54,8 +54,8 @@ BY_ITSELF = (
     "auto-recovery repairs a ledger",
     "a hole is marked",
     "a marked hole is filled",
-    "fault: session_lost",
-    "fault: clock_jump",
+    "fault: session lost",
+    "fault: clock jump",
 )
 
 
