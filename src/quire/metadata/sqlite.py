@@ -242,8 +242,12 @@ class SqliteStore(MetadataStore):
                 await self._ask(lambda: self._thread.detach(watch))
 
     async def _update(self, registration: Registration, value: bytes) -> None:
-        await self._ask(lambda: self._thread.registrations.update(registration, value), changes=True)
-        registration.value = value
+        def done() -> None:
+            registration.value = value
+
+        await self._order(
+            lambda: self._thread.registrations.update(registration, value), changes=True, done=done
+        )
 
     async def _take_back(self, registration: Registration) -> None:
         if not self._closed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +18,6 @@ from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import SESSIONS
 from quire.metadata.sqlite_sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
 from quire.metadata.store import Create, KeyMissingError, Put, Registration, sequential_key
-
-
-@dataclass(slots=True)
-class _Held:
-    registration: Registration
-    value: bytes
 
 
 class SqliteRegistrations:
@@ -46,7 +39,7 @@ class SqliteRegistrations:
         self._data_version = -1
         self._session: SessionFile | None = None
         self._number = 0
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, Registration] = {}
         self._next_beat_ms = 0
         self._in_doubt = False
         self.look()
@@ -69,24 +62,21 @@ class SqliteRegistrations:
         """After the commit of `register`: keep it alive."""
         if not self._held:
             self._next_beat_ms = self._options.now_ms() + self._options.beat_ms
-        self._held[registration.key] = _Held(registration, registration.value)
+        self._held[registration.key] = registration
 
     def update(self, registration: Registration, value: bytes) -> None:
-        """Register another value; renews the session first if it was lost."""
+        """Register another value, which the registration has after the commit; renews the session first if it was lost."""
         self._restore()
-        held = self._held.get(registration.key)
         row = self._file.get(registration.key)
-        if held is None or held.registration is not registration or row is None:
+        if self._held.get(registration.key) is not registration or row is None:
             raise KeyMissingError(
                 f"the registration {registration.key} was lost; register again", key=registration.key
             )
         self._file.apply((Put(row.key, value, row.version),))
-        held.value = value
 
     def take_back(self, registration: Registration) -> None:
         """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `doubt`."""
-        held = self._held.get(registration.key)
-        if held is None or held.registration is not registration:
+        if self._held.get(registration.key) is not registration:
             return
         del self._held[registration.key]
         row = self._file.get(registration.key)
@@ -145,12 +135,11 @@ class SqliteRegistrations:
             self._register_again(self._held[key], number)
         return present
 
-    def _register_again(self, held: _Held, number: int) -> None:
-        key = held.registration.key
-        create = (Create(key, held.value),)
+    def _register_again(self, registration: Registration, number: int) -> None:
+        create = (Create(registration.key, registration.value),)
         make = partial(self._file.apply, create, number, over=self.remove_if_over)
-        if not made_again(held.registration, make, self._tell):
-            del self._held[key]
+        if not made_again(registration, make, self._tell):
+            del self._held[registration.key]
 
     def _own_session(self) -> int:
         """This store's session, made if it has none; its counter moves."""
@@ -166,8 +155,8 @@ class SqliteRegistrations:
 
     def lose_all(self) -> None:
         """The file cannot be used any more: notify every owner."""
-        for held in self._held.values():
-            self._tell(held.registration.lost.set)
+        for registration in self._held.values():
+            self._tell(registration.lost.set)
         self._held.clear()
 
     def close(self, *, sweep_file: bool) -> None:

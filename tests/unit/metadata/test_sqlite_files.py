@@ -14,6 +14,7 @@ from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
     DiskFullError,
+    MetadataUnknownError,
     MisuseError,
     NoClusterError,
     StorageError,
@@ -235,6 +236,30 @@ def test_sessions_that_cannot_be_written_leave_nothing_open(path, monkeypatch):
 
     def no_space(session):
         raise StorageError(f"the session file {session.path} cannot be written (No space left on device)")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_registered_again_is_what_was_committed_last(path, monkeypatch):
+    """An update that failed, or whose end is unknown, does not happen later."""
+
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            held = await store.register("r", b"1")
+            await held.update(b"2")
+            with monkeypatch.context() as failing:
+                failing.setattr(store._thread, "_commit", fail)
+                with pytest.raises(MetadataUnknownError):
+                    await held.update(b"3")
+            assert (await store.get("r")).value == b"2"
+            shutil.rmtree(path.with_name("metadata.db-sessions"))
+            await store._ask(store._thread.registrations.mend, changes=True)
+            assert (await store.get("r")).value == b"2"
+            assert held.value == b"2"
+            assert held.renewed == 1
+
+    def fail():
+        raise sqlite3.OperationalError("disk I/O error")
 
     asyncio.run(scenario())
 
