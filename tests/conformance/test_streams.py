@@ -167,6 +167,34 @@ def test_a_lost_response_is_settled_by_the_owner():
     run(scenario())
 
 
+def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_is_still_ours():
+    record = replace(stream_of(1), custom=((TOKEN_KEY, bytes(7) + b"1"),))
+
+    class Meanwhile(Losing):
+        async def multi(self, ops):
+            try:
+                return await super().multi(ops)
+            except MetadataUnknownError:
+                await StreamStore(self).write(
+                    record.taken_over(2, 11), (await self.get(stream_key(1))).version
+                )
+                raise
+
+    async def scenario():
+        store = Meanwhile()
+        streams = StreamStore(store)
+        store.lost = 1
+        version = await streams.create("s", record)
+        with pytest.raises(VersionConflictError):
+            await streams.write(record.taken_over(2, 12), version)
+        assert (await streams.read(1))[0].terms.owner == 11
+        store.lost = 1
+        with pytest.raises(AlreadyExistsError, match="taken by another"):
+            await streams.create("s", replace(stream_of(2), custom=record.custom))
+
+    run(scenario())
+
+
 def test_a_record_that_has_grown_too_large_is_refused_before_it_is_written():
     async def scenario():
         streams = StreamStore(MemoryStore())

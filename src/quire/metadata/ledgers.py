@@ -101,11 +101,11 @@ class LedgerStore:
     async def create(self, record: LedgerMetadata) -> int:
         """Store a new ledger's record.
 
-        A lost response is settled here: the record found is ours if its creation token is. So give every record that is
-        created a random token.
+        A lost response is settled here: the record found is ours if its tokens are. So give every record that is created
+        random ones.
 
         Returns:
-            The version to name at the next change.
+            The version to name at the next change, which conflicts where another client has changed the record already.
 
         Raises:
             AlreadyExistsError: another ledger has the id, or a stream.
@@ -131,6 +131,8 @@ class LedgerStore:
                 found = await self._store.get(key) if unknown and record.creation_token else None
                 if found is not None and found.value == value:
                     return found.version
+                if found is not None and record.token and token_of(found, record.ledger_id) == record.token:
+                    return found.version - 1
                 raise AlreadyExistsError(
                     f"ledger {record.ledger_id} already exists; use another id", ledger_id=record.ledger_id
                 ) from error

@@ -65,10 +65,10 @@ class StreamStore:
     async def create(self, name: str, record: LedgerMetadata) -> int:
         """Store a new stream's record and its name, both or neither.
 
-        A lost response is settled here: the record that is found is ours if its owner is.
+        A lost response is settled here: the record that is found is ours if its token is.
 
         Returns:
-            The version to name at the next change.
+            The version to name at the next change, which conflicts where another client has changed the record already.
 
         Raises:
             AlreadyExistsError: another stream has the name, or a ledger or a stream has the id.
@@ -93,6 +93,8 @@ class StreamStore:
                 found = await self._store.get(key) if unknown else None
                 if found is not None and found.value == value:
                     return found.version
+                if found is not None and record.token and _token_of(found, stream_id) == record.token:
+                    return found.version - 1
                 if error.ids.get("key") == named:
                     msg = (
                         f"the name {name!r} is taken by another stream; use another name, or open that stream"
@@ -276,3 +278,10 @@ def _stream_id(key: str) -> LedgerId:
             f"the key {key} names no stream; remove it from the metadata store", key=key
         )
     return LedgerId(found)
+
+
+def _token_of(found: Versioned, stream_id: int) -> int:
+    try:
+        return decode_stream(found.value, stream_id).token
+    except CorruptMetadataError:
+        return 0

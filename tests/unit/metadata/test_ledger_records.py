@@ -13,7 +13,7 @@ from quire.core.errors import (
     NoSuchLedgerError,
 )
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
 from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.core.writer_state import Hole
 from quire.metadata.keys import ledger_notes_key
@@ -105,6 +105,35 @@ def test_a_lost_answer_is_settled_by_reading(lost):
         version = await ledgers.write(record_of(1).in_recovery(), version)
         assert await ledgers.read(1) == (record_of(1).in_recovery(), version)
 
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_is_changed_before_its_lost_answer_is_settled_is_still_ours():
+    """What the creator writes next conflicts, as if the other client had come after the answer."""
+    ours, others = (
+        replace(record_of(1, token), custom=((TOKEN_KEY, token.to_bytes(8, "big")),)) for token in (5, 6)
+    )
+
+    class Meanwhile(ForgetfulStore):
+        async def multi(self, ops):
+            try:
+                return await super().multi(ops)
+            except MetadataUnknownError:
+                await ledgers.write(*await ledgers.read(1))
+                raise
+
+    async def scenario():
+        store.lose = ["after"]
+        version = await ledgers.create(ours)
+        with pytest.raises(VersionConflictError):
+            await ledgers.write(ours.closed(-1, 0), version)
+        assert (await ledgers.read(1))[0] == replace(ours, creation_token=0)
+        store.lose = ["before"]
+        with pytest.raises(AlreadyExistsError):
+            await ledgers.create(others)
+
+    store = Meanwhile()
+    ledgers = LedgerStore(store)
     asyncio.run(scenario())
 
 
