@@ -1,12 +1,13 @@
 """What is known of every bookie of a cluster: its registration, its cookie, and what it reports when it is asked.
 
-All bookies are asked at once, so that one that does not respond costs one time-out and not one for each.
+Many bookies are asked at once, so that those that do not respond cost one time-out and not one for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quire.cli.attention import conditions_of, silent, unregistered
 from quire.cli.output import counted, human_bytes, human_duration
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 
 ASKED_AT_ONCE: Final = 64
 TIMEOUT_MS: Final = 2000
+LEAST_MS: Final = 100
+
+
+class Listed(NamedTuple):
+    """The bookies of a cluster, as the metadata store lists them: those that are registered, and all that have a cookie."""
+
+    registered: dict[BookieId, BookieInfo]
+    cookies: Collection[BookieId]
+
+
+async def listed(tools: Toolbox) -> Listed:
+    """The bookies of a cluster; no bookie is asked."""
+    return Listed(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
 
 
 async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict[str, Any]]:
@@ -27,15 +41,24 @@ async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict
         tools: the opened cluster.
         timeout_ms: so long each bookie may take to respond.
     """
-    found, cookies = await asyncio.gather(tools.registry.available(), tools.registry.list_cookies())
+    return await _rows(tools, await listed(tools), timeout_ms)
+
+
+async def rows_within(tools: Toolbox, found: Listed, left_ms: int) -> list[dict[str, Any]]:
+    """As `bookie_rows`, of bookies that are listed, in a time for all of them; no bookie gets less than `LEAST_MS`."""
+    turns = max(1, -(-len(found.registered) // ASKED_AT_ONCE))
+    return await _rows(tools, found, max(LEAST_MS, left_ms // turns))
+
+
+async def _rows(tools: Toolbox, found: Listed, timeout_ms: int) -> list[dict[str, Any]]:
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def row(bookie: BookieId, info: BookieInfo) -> dict[str, Any]:
         async with turn:
             return await _row(tools, bookie, info, timeout_ms)
 
-    rows = await asyncio.gather(*(row(bookie, info) for bookie, info in sorted(found.items())))
-    return [*rows, *(_down(str(bookie)) for bookie in sorted(set(cookies) - set(found)))]
+    rows = await asyncio.gather(*(row(bookie, info) for bookie, info in sorted(found.registered.items())))
+    return [*rows, *(_down(str(bookie)) for bookie in sorted(set(found.cookies) - set(found.registered)))]
 
 
 async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: int) -> dict[str, Any]:

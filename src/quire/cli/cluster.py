@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quire.cli import autorecovery
 from quire.cli.attention import kinds_of, lines_of
-from quire.cli.bookie_rows import bookie_rows, collector_of, shown
+from quire.cli.bookie_rows import bookie_rows, collector_of, listed, rows_within, shown
 from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.ledger_show import DAMAGED, every_ledger
 from quire.cli.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
@@ -171,13 +172,16 @@ async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
     from quire.cli.toolbox import open_toolbox
 
     began = time.monotonic()
-    try:
-        async with asyncio.timeout(timeout_s), open_toolbox(uri) as tools:
-            rows = await bookie_rows(tools, max(100, int(timeout_s * 900)))
-    except TimeoutError as error:
-        raise NoClusterError(
-            f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
-        ) from error
+    async with AsyncExitStack() as opened:
+        try:
+            async with asyncio.timeout(timeout_s):
+                tools = await opened.enter_async_context(open_toolbox(uri))
+                found = await listed(tools)
+        except TimeoutError as error:
+            raise NoClusterError(
+                f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
+            ) from error
+        rows = await rows_within(tools, found, int((began + timeout_s - time.monotonic()) * 1000))
     writable = sum(row["standing"] == "up" and row["answers"] == "ok" for row in rows)
     needy = [row["id"] for row in rows if row["conditions"]]
     of = f"{writable} of {counted(len(rows), 'bookie')} can be written to"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 import quire
+from quire.cli import bookie_rows
 from quire.cli.bookie_rows import figures_of
-from quire.cli.cluster import collection_of
+from quire.cli.cluster import collection_of, examine
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.cli.output import counted, human_duration
 from quire.cli.snapshot import Snapshot, Snapshots
 from quire.cli.toolbox import open_toolbox
 from quire.cli.top import heading
+from quire.core.ids import BookieId
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.sqlite import SqliteStore
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,32 @@ def test_health_has_an_exit_code_for_each_state(tmp_path: Path) -> None:
 def test_a_store_that_does_not_respond_is_no_health() -> None:
     asked = ("cluster", "health", "--timeout", "0.3", "--cluster", "zk://127.0.0.1:1/ledgers")
     assert "did not respond in 0.3 s" in call("", *asked, code=1)
+
+
+def test_bookies_that_are_silent_are_blamed_and_not_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also more of them than are asked at once."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        writer.close()
+
+    async def look() -> tuple[dict[str, Any], str]:
+        uri = f"sqlite:{tmp_path / 'metadata.db'}"
+        server = await asyncio.start_server(silent, "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        async with server, await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+            for name in ("a", "b", "c"):
+                await BookieRegistry(store).register(BookieInfo(BookieId(name), "127.0.0.1", port))
+            return await examine(uri, 0.5)
+
+    monkeypatch.setattr(bookie_rows, "ASKED_AT_ONCE", 1)
+    facts, text = asyncio.run(look())
+    assert text == "unhealthy: 0 of 3 bookies can be written to, and a log needs 3 by default"
+    assert facts["attention"] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
