@@ -19,6 +19,7 @@ import logging
 import os
 import selectors
 import ssl
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -60,6 +61,8 @@ LOST: Final = (
 """The response is lost; what was asked for may have happened."""
 RECONNECT_DELAY_S: Final = 0.05
 RECONNECT_DELAY_MAX_S: Final = 1.0
+CLOSE_S: Final = 2.0
+"""How long a client that is closed waits for the server to end its session; without, it ends by its time."""
 _POLL: Final = SimpleNamespace(
     DefaultSelector=selectors.PollSelector,
     EVENT_READ=selectors.EVENT_READ,
@@ -450,18 +453,30 @@ class ZookeeperSession:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End the session: the server removes its registrations at once."""
+        """End the session: the server removes its registrations at once, if it responds."""
         if self._closed:
             return
         self._closed = True
         self._stop_setting_up()
         if os.getpid() == self._pid:
-            with contextlib.suppress(KazooException, OSError, SASLException, AuthFailedError):
-                await asyncio.to_thread(self._stop_client)
+            stopped = self._loop.create_future()
+            # No thread of the loop's executor: the process would wait for its end.
+            threading.Thread(
+                target=self._stop_client, args=(stopped,), name="kazoo closing", daemon=True
+            ).start()
+            await asyncio.wait((stopped,), timeout=CLOSE_S)
+            if not stopped.done():
+                self._cut()
 
-    def _stop_client(self) -> None:
-        self.client.stop()
-        self.client.close()
+    def _stop_client(self, stopped: asyncio.Future[None]) -> None:
+        with contextlib.suppress(KazooException, OSError, SASLException, AuthFailedError):
+            self.client.stop()
+            self.client.close()
+        self.post(stopped.set_result, None)
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.client._connection._socket.shutdown(2)
 
     def _stop_setting_up(self) -> None:
         if self._setting_up is not None:
@@ -472,7 +487,6 @@ class ZookeeperSession:
         self._closed = True
         self._stop_setting_up()
         self.client._stopped.set()
-        with contextlib.suppress(OSError, AttributeError):
-            self.client._connection._socket.shutdown(2)
+        self._cut()
         self.client._safe_close()
         self.client.close()

@@ -5,9 +5,40 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
+from quire.metadata import zookeeper_session
 from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import ZookeeperAddress
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
 from support.waiting import until_async
+
+
+def test_a_server_that_is_silent_delays_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt to connect lasts as long as a session may, and is not waited for."""
+    monkeypatch.setattr(zookeeper_session, "CLOSE_S", 0.01)
+
+    async def scenario() -> None:
+        before = set(threading.enumerate())
+        came, asked = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(1)
+            came.set()
+            await asked.wait()
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1") as server:
+            host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            address = ZookeeperAddress((host,), "/ledgers", ZookeeperOptions(session_timeout_ms=600_000))
+            opening = asyncio.ensure_future(ZookeeperStore.open(address))
+            await came.wait()
+            opening.cancel()
+            await asyncio.wait({opening}, timeout=20)
+            assert opening.cancelled()
+            await until_async(lambda: not set(threading.enumerate()) - before, "kazoo to end", 10)
+            asked.set()
+
+    asyncio.run(scenario())
 
 
 def test_an_opening_that_is_cancelled_leaves_no_thread_behind() -> None:
