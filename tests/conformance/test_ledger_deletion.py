@@ -8,11 +8,12 @@ import pytest
 from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
 from quire.metadata.keys import ledger_notes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Require, VersionConflictError
+from quire.metadata.streams import StreamStore
 from quire.metadata.tombstones import ENDED_AT_ONCE
 from quire.wire.store_records import Tombstone
 from quire_testing.kit.stepped import StepClock
@@ -149,5 +150,21 @@ def test_what_has_a_record_is_no_orphan(driver):
             await ledgers.delete(4)
             made, _ = await ledgers.read_tombstone(4)
             assert (made.by_hand, made.token) == (True, 9)
+
+    run(scenario())
+
+
+def test_a_stream_is_no_orphan(driver):
+    async def scenario():
+        async with clients(driver, 1) as (store,):
+            ledgers, streams = LedgerStore(store), StreamStore(store)
+            await streams.create("s", new_stream(record_of(4), owner=7))
+            with pytest.raises(RefusedError, match=r"4 is a stream, .*delete it with `quire stream delete"):
+                await ledgers.delete_orphan(4)
+            assert await ledgers.read_tombstone(4) is None
+            await streams.delete("s")
+            await ledgers.delete_orphan(4)
+            made, _ = await ledgers.read_tombstone(4)
+            assert (made.by_hand, made.token) == (True, TOKEN)
 
     run(scenario())

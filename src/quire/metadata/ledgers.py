@@ -375,23 +375,30 @@ class LedgerStore:
         """Have bookies drop what they hold of a ledger that has no record, whatever token it has: a person's order.
 
         Raises:
-            RefusedError: the ledger has a record; nothing was changed.
+            RefusedError: the ledger has a record, or the id is a stream's; nothing was changed.
             MetadataUnknownError: the outcome is unknown; call again.
             StoreBusyError: its tombstone was changed again and again.
         """
-        key = ledger_key(ledger_id)
+        key, of_stream = ledger_key(ledger_id), stream_key(ledger_id)
         for _ in range(ATTEMPTS_MAX):
             stands = await look(self._store, tombstone_key(ledger_id))
             before = tombstone_in(stands, ledger_id)
             token, version = (before.token, before.record_version) if before else (0, 0)
             made = Tombstone(LedgerId(ledger_id), token, self._clock.wall_ms(), version, by_hand=True)
             try:
-                await self._store.multi([Require(key, None), tombstone_op(made, stands)])
+                orphaned = Require(key, None), Require(of_stream, None)
+                await self._store.multi([*orphaned, tombstone_op(made, stands)])
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") == key:
                     raise RefusedError(
                         f"ledger {ledger_id} has a record and is not an orphan; delete it with `quire "
                         f"ledger delete {ledger_id}`",
+                        ledger_id=ledger_id,
+                    ) from error
+                if error.ids.get("key") == of_stream:
+                    raise RefusedError(
+                        f"{ledger_id} is a stream, which has a record, and is not an orphan; find its name with `quire "
+                        "stream list` and delete it with `quire stream delete NAME`",
                         ledger_id=ledger_id,
                     ) from error
             else:
