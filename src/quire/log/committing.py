@@ -186,6 +186,8 @@ class LogCommitter:
             return FoundHead(None)
         head, version = found
         if self._batch.truncate:
+            if await self._trimmer(head).make_room():
+                return await self._found(log_id)
             cursors = LogCursors(self._client.store, self._client.clock.wall_ms)
             await self._patience.ask(cursors.check_truncation, head, head.closed_end)
         leader, alive = head.leader, True
@@ -248,8 +250,10 @@ class LogCommitter:
             with contextlib.suppress(QuireError):
                 found = await self._heads.read(part.log_id)
                 if found is not None and found[0].intents:
-                    trimmer = LogTrimmer(found[0], self._heads, self._ledgers, self._config)
-                    await trimmer.run(TrimMachine(-1))
+                    await self._trimmer(found[0]).run(TrimMachine(-1))
+
+    def _trimmer(self, head: LogHead) -> LogTrimmer:
+        return LogTrimmer(head, self._heads, self._ledgers, self._config)
 
     # --- waiting -----------------------------------------------------------------------------------------------
 

@@ -395,7 +395,7 @@ class Log:
     async def truncate(self, before: int) -> None:
         """Truncate the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
 
-        Any client may do it, beside a writer. What a crashed truncation left is carried out first.
+        Any client may do it, beside a writer. What a crashed truncation left is carried out, too.
 
         Args:
             before: the log's new first offset, at most its end.
@@ -410,8 +410,9 @@ class Log:
         end = head.closed_end
         if before > end:
             end = await confirmed_end(head, self._ledgers)
-        machine = self._trim(max(before, 0), end=end, now_ms=self._client.clock.wall_ms())
-        await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
+        trimmer = LogTrimmer(head, self._heads, self._ledgers, self._config)
+        await trimmer.make_room()
+        await trimmer.run(self._trim(max(before, 0), end=end, now_ms=self._client.clock.wall_ms()))
 
     async def cursors(self) -> list[Cursor]:
         """The named positions of readers in this log, by name.

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from quire.core import log_trimming as t
 from quire.core.errors import MisuseError, NoSuchLogError, PastEndError
-from quire.core.log_list import LogHead
+from quire.core.log_list import INTENTS_MAX, LogHead
 from quire.core.log_trimming import TrimMachine, TrimOutcome
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
@@ -43,6 +43,17 @@ class LogTrimmer:
         self._heads, self._ledgers, self._config = heads, ledgers, config
         self._name, self._log_id = head.name, head.log_id
         self._at_once = asyncio.Semaphore(config.deletes_at_once)
+
+    async def make_room(self) -> bool:
+        """Carry out what earlier truncations left, if the list holds no more of them; says whether it did.
+
+        Raises:
+            QuireError: as `run`.
+        """
+        if len(self._first_head.intents) < INTENTS_MAX:
+            return False
+        await self.run(TrimMachine(-1))
+        return True
 
     async def run(self, machine: TrimMachine) -> None:
         """Run a machine to its end.

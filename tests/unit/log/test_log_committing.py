@@ -19,7 +19,7 @@ from quire.core.errors import (
     TransactionResetError,
 )
 from quire.core.log_commit import CommitBatch, OnReset, Part
-from quire.core.log_list import Adoption, LogHead, LogItem, LogSettings, Mark
+from quire.core.log_list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, LogSettings, Mark
 from quire.core.log_marks import with_mark
 from quire.log.committing import LogCommitter, discard
 from quire.log.config import LogConfig
@@ -272,6 +272,33 @@ def test_overwrite_takes_the_old_records_out_in_the_same_swap(tmp_path: Path) ->
         async with await log.open_writer() as writer:
             with pytest.raises(LogLedError, match="cannot be truncated beside it"):
                 await committed(at, await staged(at, [b"x"]), truncate=True)
+
+    in_world(tmp_path, work)
+
+
+def test_a_list_that_is_full_of_unfinished_truncations_takes_another_one(tmp_path: Path) -> None:
+    """Clients that ended in the middle of theirs left them: they are finished first."""
+
+    async def fill(at: World) -> None:
+        heads = LogHeads(at.store)
+        head, version = await heads.read(await log_id_of(at)) or (LogHead(b""), -1)
+        left = tuple(Intent(IntentKind.TRUNCATE, 0, created_ms=n) for n in range(INTENTS_MAX))
+        await heads.write(replace(head, intents=left), version)
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for n in range(3):
+                await writer.append_many(numbers(n, n + 1))
+                await writer.roll()
+        await fill(at)
+        await log.truncate(before=1)
+        assert (await head_of(at)).intents == ()
+        assert await values(log) == numbers(1, 3)
+        await fill(at)
+        await committed(at, await staged(at, [b"new"]), truncate=True)
+        assert (await head_of(at)).intents == ()
+        assert await values(log) == [b"new"]
 
     in_world(tmp_path, work)
 
