@@ -50,8 +50,8 @@ from quire.metadata.election import Election
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
-"""So many ledgers of one batch are required by the compare-and-swap itself; etcd takes 128 operations at once. Those
-beyond are looked at right before it, which a collector's grace time then has to cover."""
+"""So many ledgers of one batch, or as many as the store takes besides the heads, are required by the compare-and-swap itself.
+Those beyond are looked at right before it, which a collector's grace time then has to cover."""
 
 OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
 """What the caller's checkpoint has of the batch of a number; None when it has nothing that can be read."""
@@ -115,6 +115,7 @@ class LogCommitter:
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
         self._patience = Patience(self._config.metadata_attempts_max)
+        self._in_doubt = False
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
         """Commit the batch, once, whatever responses are lost.
@@ -123,6 +124,7 @@ class LogCommitter:
             placed_within_ms: how long to wait until a leader has placed what was offered to it.
 
         Raises:
+            MisuseError: it goes into more logs than the store changes in one step, or their lists are too long for that.
             NoSuchLogError: a log of the batch is not there.
             LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
             TransactionResetError: the named transaction counts from the beginning again, or its number is below the
@@ -136,11 +138,12 @@ class LogCommitter:
                 again, under the same number. Never once it is known to be in.
             StoreAwayError, …: it was away before the logs were changed: the batch is not in.
         """
+        self._check_count()
         self._machine.start()
         try:
             await self._run()
         except QuireError as error:
-            if not self._machine.may_be_in or isinstance(error, OutcomeUnknownError):
+            if not self._in_doubt or isinstance(error, OutcomeUnknownError):
                 raise
             msg = f"this batch may or may not be in log {', '.join(map(repr, self._names))} ({error.message})"
             raise MetadataUnknownError(msg, **error.ids) from error
@@ -152,6 +155,14 @@ class LogCommitter:
         unplaced = await self._placed(placed_within_ms)
         by_number = tuple(self._names[place] for place in self._machine.by_number)
         return Committed(ended.outcome is CommitOutcome.ALREADY, unplaced, by_number)
+
+    def _check_count(self) -> None:
+        count, most = len(self._batch.parts), self._client.store.ops_max
+        if most is not None and count > most:
+            raise MisuseError(
+                f"this batch goes into {count} logs, and the metadata store changes at most {most} in one step; nothing was"
+                " committed: write it as several batches, each into fewer logs"
+            )
 
     async def _run(self) -> None:
         machine = self._machine
@@ -228,11 +239,17 @@ class LogCommitter:
             self._at("swapped")
             self._machine.swapped()
 
+        def unknown() -> None:
+            self._in_doubt = True
+            self._machine.unknown()
+
+        most = self._client.store.ops_max
+        guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
         await self._patience.swap(
-            self._heads.write_all(effect.changes, required[:GUARDED_MAX]),
+            self._heads.write_all(effect.changes, required[:guarded]),
             swapped,
             self._machine.conflicted,
-            self._machine.unknown,
+            unknown,
         )
 
     async def _delete(self, log_id: bytes, items: tuple[LogItem, ...]) -> None:

@@ -69,6 +69,8 @@ from quire.wire.proto.etcd_pb2 import Event, KeyValue, RangeRequest
 
 REQUEST_BYTES_MAX: Final = 1_500_000
 """A server takes 1.5 MiB at once unless configured otherwise (--max-request-bytes)."""
+OPS_MAX: Final = 127
+"""A server takes 128 conditions at once unless configured otherwise (--max-txn-ops); one is this client's own fence."""
 BOOKIES: Final = "bookies/"
 
 
@@ -136,6 +138,10 @@ class EtcdStore(MetadataStore):
     @property
     def session_timeout_ms(self) -> int:
         return self._connection.address.options.session_timeout_ms
+
+    @property
+    def ops_max(self) -> int:
+        return OPS_MAX
 
     # --- reads ---------------------------------------------------------------------------------------------------
 

@@ -374,6 +374,11 @@ class MetadataStore(ABC):
         """How long a registration may outlive its owner's process."""
         return SESSION_TIMEOUT_MS
 
+    @property
+    def ops_max(self) -> int | None:
+        """How many operations one `multi` may have; None where only their bytes count."""
+        return None
+
     @abstractmethod
     async def get(self, key: str) -> Versioned | None:
         """A key's value, None if it does not exist."""

@@ -16,18 +16,23 @@ from quire.bookie.server import BookieServer
 from quire.core.errors import (
     CorruptMetadataError,
     MetadataUnknownError,
+    MisuseError,
     NotEnoughBookiesError,
     NotLeaderError,
     NotWritingError,
     QuireError,
 )
-from quire.core.log_list import ItemState, LogHead, LogItem
+from quire.core.log_commit import CommitBatch, Part
+from quire.core.log_list import ItemState, LogHead, LogItem, LogSettings
 from quire.log.altering import alter_log
+from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
+from quire.log.staging import StagedBy, stage
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.store import Delete, Op, StoreAwayError, StoreBusyError, Versioned
+from quire.metadata.store import Delete, Op, Put, StoreAwayError, StoreBusyError, Versioned
+from quire.wire.batch import encode_batch
 from support.log_cluster import FAST, World, in_world, numbers, values
 from support.waiting import until_async
 
@@ -339,3 +344,71 @@ def test_a_deposed_leader_stops_at_its_next_swap(tmp_path: Path) -> None:
         assert await at.ledgers() == [item.ledger_id for item in about.items]
 
     in_world(tmp_path, work)
+
+
+class FewAtOnce(MemoryStore):
+    """A store that takes few operations in one step, as etcd does."""
+
+    @property
+    def ops_max(self) -> int:
+        return 5
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if len(ops) > self.ops_max:
+            raise MisuseError(f"{len(ops)} operations are more than {self.ops_max}")
+        return await super().multi(ops)
+
+
+def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step(tmp_path: Path) -> None:
+    """What is left beside the lists requires ledgers; more logs than that are refused before anything is changed."""
+
+    async def committed(at: World, names: Sequence[str], ledgers: int) -> None:
+        parts = []
+        for name in names:
+            log_id = (await at.log(name).identify()).log_id
+            items = []
+            for number in range(ledgers):
+                by = StagedBy("q", 0, partition=number, attempt=0, host="here")
+                ledger = await stage(at.client, log_id, LogSettings(), by)
+                await ledger.append(encode_batch([name.encode()], base_ms=5))
+                items.append(await ledger.close(1, 5, 5))
+            parts.append(Part(log_id, tuple(items)))
+        await LogCommitter(at.client, names, CommitBatch(tuple(parts))).commit()
+
+    async def work(at: World) -> None:
+        names = ["a", "b", "c", "d", "e", "f"]
+        for name in names:
+            await at.made(name)
+        await committed(at, names[:4], ledgers=2)
+        assert [await values(at.log(name)) for name in names[:4]] == [
+            [name.encode()] * 2 for name in names[:4]
+        ]
+        with pytest.raises(
+            MisuseError, match=r"into 6 logs, .* at most 5 in one step; nothing was committed"
+        ):
+            await committed(at, names, ledgers=1)
+        assert await values(at.log("f")) == []
+
+    in_world(tmp_path, work, FewAtOnce())
+
+
+def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
+    """Only a response that is lost leaves that open."""
+
+    class Refusing(MemoryStore):
+        async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+            if isinstance(ops[-1], Put) and ops[-1].key.startswith("logs/"):
+                raise MisuseError("these lists are larger than the store takes at once")
+            return await super().multi(ops)
+
+    async def work(at: World) -> None:
+        log_id = (await (await at.made()).identify()).log_id
+        ledger = await stage(
+            at.client, log_id, LogSettings(), StagedBy("q", 0, partition=0, attempt=0, host="here")
+        )
+        await ledger.append(encode_batch([b"0"], base_ms=5))
+        part = Part(log_id, (await ledger.close(1, 5, 5),))
+        with pytest.raises(MisuseError, match="larger than the store takes"):
+            await LogCommitter(at.client, ["orders"], CommitBatch((part,))).commit()
+
+    in_world(tmp_path, work, Refusing())
