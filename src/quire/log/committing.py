@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.client.client import Client
 from quire.core import log_commit as c
@@ -35,14 +35,14 @@ from quire.core.log_commit import (
     FoundHead,
 )
 from quire.core.log_effects import RecoverLedger
-from quire.core.log_list import LogHead, LogItem, PageLayout
+from quire.core.log_list import ItemFlags, LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.electing import election_of
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.log.listing import delete_unlisted, read_listing
+from quire.log.listing import Listing, delete_unlisted, read_listing
 from quire.log.patience import Patience
 from quire.log.refusing import mark_error
 from quire.log.trimming import LogTrimmer
@@ -76,6 +76,13 @@ class Committed:
     already: bool
     unplaced: tuple[str, ...] = ()
     by_number: tuple[str, ...] = ()
+
+
+class _Before(NamedTuple):
+    """A log's list as it was read: the head's version, and the first offset behind all that is closed."""
+
+    version: int
+    end: int
 
 
 class LogCommitter:
@@ -115,7 +122,8 @@ class LogCommitter:
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
         self._patience = Patience(self._config.metadata_attempts_max)
-        self._in_doubt = False
+        self._read: dict[bytes, _Before] = {}
+        self._in_doubt: dict[bytes, _Before] = {}
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
         """Commit the batch, once, whatever responses are lost.
@@ -134,8 +142,9 @@ class LogCommitter:
             DamagedMarkError: what the log has of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
-            MetadataUnknownError: the store was away for too long. The batch may or may not be in the logs: commit it
-                again, under the same number. Never once it is known to be in.
+            MetadataUnknownError: the store was away for too long, or a log was rewritten or truncated before a lost
+                response could be looked up. The batch may or may not be in the logs: commit it again, under the same
+                number. Never once it is known to be in.
             StoreAwayError, …: it was away before the logs were changed: the batch is not in.
         """
         self._check_count()
@@ -183,7 +192,8 @@ class LogCommitter:
                     raise MetadataUnknownError(
                         f"the metadata store did not return the list of log {self._names[place]!r}"
                     )
-                machine.looked(place, listed=ledger_id in listing.ledgers)
+                listed = ledger_id in listing.ledgers or await self._was_listed(listing, ledger_id)
+                machine.looked(place, listed=listed)
             case RecoverLedger(item):
                 await self._recover(item)
             case c.SwapHeads():
@@ -196,6 +206,7 @@ class LogCommitter:
         if found is None:
             return FoundHead(None)
         head, version = found
+        self._read[log_id] = _Before(version, head.closed_end)
         if self._batch.truncate:
             if await self._trimmer(head).make_room():
                 return await self._found(log_id)
@@ -210,6 +221,28 @@ class LogCommitter:
         if mark is not None and mark.fingerprint is not None and mark.batch_id != self._batch.batch_id:
             own = await self._own(mark.batch_id)
         return FoundHead(head, version, alive, own)
+
+    async def _was_listed(self, listing: Listing, ledger_id: int) -> bool:
+        """Whether a list that does not name a ledger took it in with the compare-and-swap whose response was lost.
+
+        Raises:
+            MetadataUnknownError: it does not show that any more: it was rewritten, or truncated, where the ledger would be.
+        """
+        head = listing.head
+        before = None if head is None else self._in_doubt.get(head.log_id)
+        if head is None or before is None or listing.version == before.version:
+            return False
+        above = await self._patience.ask(self._heads.all_items, head, before.end)
+        if any(item.ledger_id == ledger_id for item in above):
+            return True
+        if head.start_offset > before.end or any(item.flags & ItemFlags.REWRITTEN for item in above):
+            raise MetadataUnknownError(
+                f"the metadata store did not say whether it took this batch into log {head.name!r}, and the log was "
+                f"rewritten or truncated behind offset {before.end} before it could be looked up; read the log from there "
+                "on before writing the batch again",
+                log=head.name,
+            )
+        return False
 
     async def _recover(self, item: LogItem) -> None:
         self._at("fence")
@@ -240,9 +273,10 @@ class LogCommitter:
             self._machine.swapped()
 
         def unknown() -> None:
-            self._in_doubt = True
+            self._in_doubt = dict(self._read)
             self._machine.unknown()
 
+        self._in_doubt = {}  # what was read since has shown that the batch is not in
         most = self._client.store.ops_max
         guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
         await self._patience.swap(

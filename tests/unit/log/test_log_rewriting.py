@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from quire.core.errors import ListChangedError, MetadataUnknownError, MisuseError, StagedLedgerGoneError
 from quire.core.ids import LedgerId
+from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import (
     ItemFlags,
     ItemState,
     LogHead,
     LogItem,
     LogPage,
+    LogSettings,
     PageLayout,
     PageRef,
     paged,
@@ -26,11 +29,14 @@ from quire.core.log_list import (
 from quire.core.log_rewriting import Replacement, replaceable, with_replaced
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
+from quire.log.committing import LogCommitter
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.rewriting import LogRewriter
-from quire.log.staging import StagedBy
+from quire.log.staging import StagedBy, stage
 from quire.metadata.memory import MemoryStore
+from quire.metadata.store import Op, Put
+from quire.wire.batch import encode_batch
 from support.log_cluster import FAST, World, in_world, numbers, take, values
 
 BY = StagedBy(host="here")
@@ -94,6 +100,70 @@ def test_records_offsets_and_times_stay_and_the_list_is_short(tmp_path: Path, in
         assert await offsets_and_values(log) == before
 
     in_world(tmp_path, work)
+
+
+class Meanwhile(MemoryStore):
+    """A store that takes a list in, loses its response, and has another client do something before it is asked again."""
+
+    then: Callable[[], Awaitable[object]] | None = None
+    done = True
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        then, heads = self.then, [op for op in ops if isinstance(op, Put) and op.key.startswith("logs/")]
+        if then is None or not heads:
+            return await super().multi(ops)
+        self.then = None
+        if self.done:
+            await super().multi(ops)
+        await then()
+        raise MetadataUnknownError("lost")
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("way", ["rewritten", "truncated", "appended"])
+def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_committed_again(
+    tmp_path: Path, way: str, done: bool
+) -> None:
+    store = Meanwhile()
+
+    async def work(at: World) -> None:
+        log = await many_small(at, 1)
+        log_id = (await log.identify()).log_id
+        staged = await stage(at.client, log_id, LogSettings(), BY)
+        await staged.append(encode_batch([b"new"], base_ms=5))
+        batch = CommitBatch((Part(log_id, (await staged.close(1, 5, 5),)),))
+
+        async def appended() -> None:
+            async with await log.open_writer() as writer:
+                for each in (b"x", b"y"):
+                    await writer.append(each)
+                    await writer.roll()
+
+        async def rewritten() -> None:
+            await appended()
+            await rolled_up(at, 100)
+
+        async def truncated() -> None:
+            await appended()
+            await log.truncate(before=(await log.describe()).end_offset)
+
+        store.then, store.done = (
+            {"rewritten": rewritten, "truncated": truncated, "appended": appended}[way],
+            done,
+        )
+        committer = LogCommitter(at.client, ["orders"], batch, config=FAST)
+        if way == "appended":
+            await committer.commit()
+            others = [b"x", b"y"]
+            assert await values(log, 5) == ([b"new", *others] if done else [*others, b"new"])
+        else:
+            before = [] if way == "truncated" else [b"new", b"x", b"y"] if done else [b"x", b"y"]
+            with pytest.raises(MetadataUnknownError, match="rewritten or truncated behind offset 5"):
+                await committer.commit()
+            start = (await log.describe()).start_offset
+            assert await values(log, max(start, 5)) == before
+
+    in_world(tmp_path, work, store)
 
 
 def test_a_leader_goes_on_and_a_reader_that_was_on_its_way_ends(tmp_path: Path) -> None:
