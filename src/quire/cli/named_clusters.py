@@ -17,6 +17,7 @@ from typing import Final
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.env.private import FOLDER_MODE, open_private
+from quire.env.real import expanded
 
 METADATA_FILE: Final = "metadata.db"
 """The metadata store in a directory of `quire up`."""
@@ -131,7 +132,7 @@ def uri_of(text: str) -> str:
                 f"{text!r} names no cluster: give a URI (sqlite:PATH, zk://HOST:2181/ledgers, etcd://HOST:2379/ledgers), a "
                 "directory of `quire up`, or a name that `quire context list` shows."
             )
-    return _uri_of_path(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111 - no error for an unknown user
+    return _uri_of_path(expanded(text).absolute())
 
 
 def _uri_of_path(path: Path) -> str:

@@ -50,6 +50,11 @@ def require_linux() -> None:
         raise MisuseError(msg)
 
 
+def expanded(path: str) -> Path:
+    """A path with the home of the user that it names; what names no user of this machine stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises for an unknown user
+
+
 def disk_bytes(directory: Path) -> int:
     """The size of the disk that a directory lies on, or will lie on."""
     there = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())

@@ -5,10 +5,8 @@ Source: docs/metadata.md: the URIs `sqlite:PATH`, `memory:NAME`, `zk://…`, `et
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from quire.core.errors import AlreadyExistsError, MisuseError, NoClusterError
+from quire.env.real import expanded
 from quire.metadata.memory import MemoryStore, space
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import MetadataStore
@@ -40,7 +38,7 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
                 raise NoClusterError(
                     f"{uri!r} names no file; write sqlite:PATH, as in sqlite:/data/quire/metadata.db"
                 )
-            return await SqliteStore.open(_expanded(path), create=create)
+            return await SqliteStore.open(expanded(path), create=create)
         case "memory":
             return MemoryStore(space(rest))
         case _ if is_zookeeper(scheme):
@@ -57,11 +55,6 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
             return await EtcdStore.open(parse_etcd_uri(uri), create=create)
         case _:
             raise NoClusterError(f"{uri!r} is not the URI of a cluster; use {FORMS}")
-
-
-def _expanded(path: str) -> Path:
-    """A path with the home of the user that it names; what names no user of this machine stays as it is."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises for an unknown user
 
 
 async def format_store(uri: str, *, force: bool = False) -> str:
@@ -91,7 +84,7 @@ async def format_store(uri: str, *, force: bool = False) -> str:
         return await format_etcd(parse_etcd_uri(uri), force=force)
     if force:
         raise MisuseError(f"--force is for ZooKeeper and etcd; to format {uri!r}, remove the file first")
-    if scheme == "sqlite" and _expanded(path.removeprefix("//")).exists():
+    if scheme == "sqlite" and expanded(path.removeprefix("//")).exists():
         raise AlreadyExistsError(f"a cluster already exists at {uri!r}; remove the file to format it")
     async with await open_store(uri, create=True) as store:
         return store.instance_id
