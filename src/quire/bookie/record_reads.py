@@ -102,7 +102,10 @@ class RecordReads:
                     self._enqueue(ledger_id, asked[count:])
                     del asked[count:]
                 for tell in (*self.listeners, *asked):
-                    tell(ledger_id, told)
+                    try:
+                        tell(ledger_id, told)
+                    except Exception:  # the others must get it, and whoever waits for another record
+                        log.exception("telling of the record of ledger %d", ledger_id)
         finally:
             # In the turn that found nothing waiting: the next request must not count on this reader.
             reader = asyncio.current_task()

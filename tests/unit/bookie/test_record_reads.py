@@ -14,25 +14,29 @@ from quire.metadata.both_records import BothRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
 
 
+async def two_records() -> BothRecords:
+    store = BothRecords(MemoryStore(MemorySpace()))
+    for ledger_id in (1, 2):
+        record = new_ledger(
+            LedgerId(ledger_id),
+            [BookieId("b1")],
+            write_quorum=1,
+            ack_quorum=1,
+            digest_type=DigestType.CRC32C,
+            password=b"",
+            creation_token=1,
+        )
+        await store.ledgers.create(record)
+    return store
+
+
 def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of twenty ledgers took no adds any more after a power cut: their reads had begun in the turn in which every
     reader ended, and nobody was left to do them."""
     monkeypatch.setattr(record_reads, "READING_MAX", 1)
 
     async def work() -> None:
-        store = BothRecords(MemoryStore(MemorySpace()))
-        for ledger_id in (1, 2):
-            record = new_ledger(
-                LedgerId(ledger_id),
-                [BookieId("b1")],
-                write_quorum=1,
-                ack_quorum=1,
-                digest_type=DigestType.CRC32C,
-                password=b"",
-                creation_token=1,
-            )
-            await store.ledgers.create(record)
-        reads, loop = RecordReads(store), asyncio.get_running_loop()
+        reads, loop = RecordReads(await two_records()), asyncio.get_running_loop()
         told: asyncio.Future[int] = loop.create_future()
 
         def second(ledger_id: int, record: object) -> None:
@@ -49,3 +53,34 @@ def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatc
         reads.close()
 
     asyncio.run(work())
+
+
+def test_a_caller_that_fails_keeps_no_record_from_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the reader: who had asked after it, and for the next ledger, waited for ever."""
+    monkeypatch.setattr(record_reads, "READING_MAX", 1)
+
+    async def work() -> None:
+        reads, told = RecordReads(await two_records()), list[int]()
+        both = asyncio.Event()
+
+        def fails(*_: object) -> None:
+            raise ZeroDivisionError
+
+        def tell(ledger_id: int, record: object) -> None:
+            assert isinstance(record, LedgerMetadata)
+            told.append(ledger_id)
+            if len(told) == 2:
+                both.set()
+
+        reads.read(1, fails)
+        reads.read(1, tell)
+        reads.read(2, tell)
+        async with asyncio.timeout(10):
+            await both.wait()
+        assert told == [1, 2]
+        reads.close()
+
+    asyncio.run(work())
+    assert "telling of the record of ledger 1" in caplog.text
