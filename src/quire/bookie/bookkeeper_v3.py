@@ -214,7 +214,7 @@ class V3Requests:
         ):  # no entry of a stream is one that this protocol can say
             self._refuse(request, Answer.BAD_REQUEST)
             return
-        answer, _, explicit, evidence = self._ledgers.last_confirmed(as_request(Kind.READ_LAC, ledger_id))
+        answer, lac, explicit, evidence = self._ledgers.last_confirmed(as_request(Kind.READ_LAC, ledger_id))
         if answer is Answer.UNKNOWN:
             # With a LAC in it, this would count as a response: it must not.
             self._refuse(request, Answer.ERROR)
@@ -226,8 +226,10 @@ class V3Requests:
                 fields["lacBody"] = explicit
             if len(evidence):
                 fields["lastEntryBody"] = bytes(evidence)
-            # A LAC without an entry is Java's oddity: "EIO", and the client takes the LAC all the same.
-            alone = Answer.ERROR if explicit else Answer.NO_ENTRY
+            # A LAC without an entry is Java's oddity: "EIO", and the client takes the LAC all the same. "No entry" says
+            # that nothing is confirmed: a bookie that knows better, or may have lost what says so, does not say it.
+            denies = lac == NO_ENTRY and not explicit and not self._ledgers.may_have_lost(ledger_id)
+            alone = Answer.NO_ENTRY if denies else Answer.ERROR
             self._answer(request, 0 if len(evidence) else bookkeeper.v3_code(alone), **fields)
 
     # --- the rest ----------------------------------------------------------------------------------------------------

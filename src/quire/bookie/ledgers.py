@@ -393,6 +393,12 @@ class Ledgers:
         """Whether some copies of a ledger here may be dropped soon, so that no list says what is here."""
         return self._storage.is_condemned(ledger_id)
 
+    def may_have_lost(self, ledger_id: int) -> bool:
+        """Whether entries of a ledger that is known may be lost here, so that "not here" is no response."""
+        machine = self._known(ledger_id)
+        failing = self._storage.failure is not None
+        return machine is not None and machine.conclusive_through(0, 0, failing=failing) < 0
+
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
         return page_of(self._storage.good_from(ledger_id, first), intervals_max)

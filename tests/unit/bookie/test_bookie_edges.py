@@ -12,6 +12,7 @@ import pytest
 
 from quire.bookie.polls import POLLS_MAX
 from quire.core.answers import Answer
+from quire.core.bookie_ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
@@ -244,6 +245,22 @@ def test_v3(bookie: StillBookie, operation: int, fill: dict[str, Any]) -> None:
     answer = v3.decode_response(bookie.serve_pieces([v3_request(operation, fill)]))
     assert answer.header.txnId == 9
     assert v3.status_of(answer) == bookkeeper.v3_code(Answer.BAD_REQUEST)
+
+
+@pytest.mark.parametrize(("lost", "said"), [(False, Answer.NO_ENTRY), (True, Answer.ERROR)])
+def test_a_lac_that_may_be_lost_is_not_denied_to_v3(bookie: StillBookie, lost: bool, said: Answer) -> None:
+    """Of the ledger the bookie has no entry. In limbo it may have had some; "no entry" would say that it is empty."""
+    ledger_id = NOT_KNOWN + 2 + lost
+    facts = LedgerFacts(ledger_id, ACCESS.key)
+    bookie.create(ledger_id)
+    if lost:
+        bookie.inside(lambda: bookie.server.ledgers.put_in_limbo(facts, lambda _: None))
+    else:
+        fence = v2.encode_read(ledger_id, 0, v2.V2Flag.DO_FENCING, ACCESS.key)
+        bookie.serve_pieces([fence])
+    answer = v3.decode_response(bookie.serve_pieces([v3_request(pb.READ_LAC, {"ledgerId": ledger_id})]))
+    assert v3.status_of(answer) == answer.readLacResponse.status == bookkeeper.v3_code(said)
+    assert not answer.readLacResponse.HasField("lacBody")
 
 
 def test_a_disk_that_says_nothing_of_itself_is_an_error_to_who_asks(
