@@ -54,6 +54,8 @@ class V2Codec(BookKeeperCodec):
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
         # By ledger, and whether they fence: reads that are under way, and those of entries that are not answered.
         self._reads: Counter[tuple[int, bool]] = Counter()
+        # By ledger, and whether they are a recovery's: runs that are under way, and entries of those given up.
+        self._adds: Counter[tuple[int, bool]] = Counter()
         self._next_batch = 1
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -98,10 +100,11 @@ class V2Codec(BookKeeperCodec):
         return v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key)
 
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        if isinstance(request, AddRun):
-            return super().send(request, sink, tag, deadline)
         asked: object = request
-        # Responses to reads do not say whether they fenced: those that do and those that do not would be confused.
+        # Responses to adds do not say whether they are a recovery's: "fenced" to an earlier one would count for it.
+        if isinstance(asked, AddRun) and not (asked.recovery and self._adds[asked.ledger.ledger_id, False]):
+            return super().send(request, sink, tag, deadline)
+        # Those to reads do not say whether they fenced: those that do and those that do not would be confused.
         if (isinstance(asked, ReadRange) or (isinstance(asked, ReadLac) and asked.fence)) and not self._reads[
             asked.ledger.ledger_id, not asked.fence
         ]:
@@ -124,19 +127,20 @@ class V2Codec(BookKeeperCodec):
             self._reads[_kind_of(asked)] += 1
 
     def begin(self, asked: PendingRequest, queue: PacedQueue | None = None) -> None:
-        if not isinstance(asked, RunAsked):
+        if isinstance(asked, RunAsked):
+            self._adds[asked.ledger_id, asked.request.recovery] += 1
+        else:
             self._reads[_kind_of(asked)] += 1
         super().begin(asked, queue)
 
     def finished(self, asked: PendingRequest) -> None:
-        if not isinstance(asked, RunAsked):
-            self._over(_kind_of(asked))
+        if isinstance(asked, RunAsked):
+            kind = asked.ledger_id, asked.request.recovery
+            self._adds[kind] += asked.in_flight if asked.begun else 0
+            _over(self._adds, kind)
+        else:
+            _over(self._reads, _kind_of(asked))
         super().finished(asked)
-
-    def _over(self, kind: tuple[int, bool]) -> None:
-        self._reads[kind] -= 1
-        if self._reads[kind] <= 0:
-            del self._reads[kind]
 
     # --- the connection beside -----------------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class V2Codec(BookKeeperCodec):
         answer = v2.decode_answer(memoryview(data)[at : at + 4 + size])
         if isinstance(answer, v2.ReadAnswer):
             fenced = (answer.ledger_id, True)
-            self._over(fenced if fenced in self._reads else (answer.ledger_id, False))
+            _over(self._reads, fenced if fenced in self._reads else (answer.ledger_id, False))
             asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
             said = bookkeeper.v2_answer(answer.code)
             if asked is not None and self.item_answered(asked, answer.entry_id, said):
@@ -199,6 +203,9 @@ class V2Codec(BookKeeperCodec):
         found = self.runs.odd((ledger_id, entry_id))
         if found is not None:
             self.add_answered(*found, bookkeeper.v2_answer(code))
+            return
+        recovery = (ledger_id, True)
+        _over(self._adds, recovery if recovery in self._adds else (ledger_id, False))
 
     def _batch_came(self, answer: v2.BatchReadAnswer) -> None:
         asked = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)
@@ -225,6 +232,13 @@ class V2Codec(BookKeeperCodec):
             asked = waiting.pop(0)
         asked.expected -= 1
         return asked
+
+
+def _over(under_way: Counter[tuple[int, bool]], kind: tuple[int, bool]) -> None:
+    """One of them less."""
+    under_way[kind] -= 1
+    if under_way[kind] <= 0:
+        del under_way[kind]
 
 
 def _kind_of(asked: PendingRequest) -> tuple[int, bool]:

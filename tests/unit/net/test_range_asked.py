@@ -21,8 +21,9 @@ from quire.net.v3_codec import V3Codec
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.requests import ReadRange
-from quire.wire.responses import ReadReply
+from quire.wire.requests import AddRun, ReadRange
+from quire.wire.responses import AddReply, ReadReply
+from quire.wire.run import checksum, encode_run
 
 PASSWORD = b"pw"
 
@@ -131,6 +132,21 @@ class Asker:
         self.replies.append(response)
 
 
+def v2_channels() -> list[Channel]:
+    """A connection of V2; the one beside it comes behind it once it is made."""
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
+    channels: list[Channel] = []
+
+    def connected(codec: Any) -> Channel:
+        channel = Channel("b1", context, codec, lambda *_: None)  # type: ignore[arg-type]
+        channels.append(channel)
+        channel.connection_made(Line())  # type: ignore[arg-type]
+        return channel
+
+    connected(V2Codec(context, lambda: connected(V3Codec(context)), NoBatches()))
+    return channels
+
+
 @pytest.mark.parametrize("fences_first", [False, True])
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
@@ -139,16 +155,8 @@ def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
     """In V2 they look alike: an entry that is denied before the fence may be acknowledged before it."""
 
     async def work() -> None:
-        context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
-        channels: list[Channel] = []
-
-        def connected(codec: Any) -> Channel:
-            channel = Channel("b1", context, codec, lambda *_: None)  # type: ignore[arg-type]
-            channels.append(channel)
-            channel.connection_made(Line())  # type: ignore[arg-type]
-            return channel
-
-        channel = connected(V2Codec(context, lambda: connected(V3Codec(context)), NoBatches()))
+        channels = v2_channels()
+        [channel] = channels
         first = Asker(channel, fence=fences_first)
         if given_up:
             channel.drop(first)
@@ -165,6 +173,45 @@ def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
         Asker(channel, fence=not fences_first)
         assert len(channels) == 2
         assert channel.transport.sent.count(b"\x02\x02") == 2  # type: ignore[union-attr]
+
+    asyncio.run(work())
+
+
+class Adder:
+    """One who adds entry 7 to ledger 5."""
+
+    def __init__(self, channel: Channel, *, recovery: bool) -> None:
+        self.answers: list[Answer] = []
+        ledger = LedgerAccess(LedgerId(5), master_key(PASSWORD), 0, EntryDigest(DigestType.CRC32C, PASSWORD))
+        entry = entry_of(DigestType.CRC32C)
+        body = encode_run(5, 7, 7, [entry], [len(entry)], digest_type=DigestType.CRC32C)
+        channel.send(AddRun(ledger, body, checksum(body), 6, recovery), self, None, deadline=1e9)
+
+    def answered(self, tag: object, response: AddReply) -> None:
+        self.answers.append(response.answer)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_late_response_to_an_add_is_none_to_a_recovery_of_its_entry(given_up: bool) -> None:
+    """The writer is fenced. In V2 its response looks like the recovery's, which the fence does not stop."""
+
+    async def work() -> None:
+        channels = v2_channels()
+        [channel] = channels
+        first = Adder(channel, recovery=False)
+        if given_up:
+            channel.expire(2e9)
+            assert first.answers == [Answer.TIMED_OUT]
+        second = Adder(channel, recovery=True)
+        channel.frames_received(v2.encode_add_answer(bookkeeper.v2_code(Answer.FENCED), 5, 7), [0])
+        assert first.answers == [Answer.TIMED_OUT if given_up else Answer.FENCED]
+        assert not second.answers
+        [_, beside] = channels
+        assert v3.decode_request(beside.transport.sent).addRequest.flag == v3.RECOVERY_ADD  # type: ignore[union-attr]
+        # Nothing of the writer's is under way any more: V2 carries entries that V3 has no room for.
+        third = Adder(channel, recovery=True)
+        channel.frames_received(v2.encode_add_answer(0, 5, 7), [0])
+        assert third.answers == [Answer.OK]
 
     asyncio.run(work())
 
