@@ -6,12 +6,14 @@ import ssl
 import pytest
 import uvloop
 
+from quire.bookie.client_connection import ClientConnection
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.net.security import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
 from quire.net.tls import BookieTls
 from support.certificates import jaas
 from support.small_cluster import small_cluster
+from support.waiting import until_async
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 PROTOCOLS = ["auto", "v3", "v2"]
@@ -97,6 +99,43 @@ def test_a_cluster_that_changes_over(tmp_path, keys, protocol):
                 cluster.clients.clear()
 
     run("uvloop", work())
+
+
+def test_a_connection_that_is_lost_while_it_is_opened_is_no_refusal(tmp_path, keys, monkeypatch):
+    """The bookie stops, and takes a last connection before it is gone: its writer waits for it, as for any other."""
+    made = ClientConnection.connection_made
+    stops = []
+
+    def connection_made(self, transport):
+        made(self, transport)
+        if stops:
+            stops.append(transport)
+            transport.abort()
+
+    monkeypatch.setattr(ClientConnection, "connection_made", connection_made)
+
+    async def work():
+        async with small_cluster(tmp_path, bookies=1, security=keys.of_bookie()) as cluster:
+            settings = {"change_retry_ms_min": 20, "change_retry_ms_max": 100, "quorum_wait_ms": 60_000}
+            client = await cluster.client(ClientConfig(security=keys.of_client(), **settings))
+            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await ledger.append(b"before")
+            stops.extend(transports(cluster))
+            for transport in stops:
+                transport.abort()
+            [bookie] = cluster.servers
+            async with asyncio.timeout(20):
+                while not client.bookies.troubles():
+                    await client.bookies.info(bookie)
+                    await asyncio.sleep(0)
+            assert "its log says why" in client.bookies.troubles()
+            pending = ledger.append_nowait(b"after")
+            await until_async(lambda: pending.done() or ledger._machine.below_quorum, "the writer to wait")
+            stops.clear()
+            assert await pending == 1
+            await ledger.close()
+
+    run("asyncio", work())
 
 
 def test_the_key_may_have_a_password_and_stand_in_the_certificates_file(tmp_path, keys):

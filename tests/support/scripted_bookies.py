@@ -119,6 +119,8 @@ class ScriptedBookies:
     def are_refused(self, bookies):
         return False
 
+    are_in_trouble = are_refused
+
     def troubles(self):
         return ""
 

@@ -438,12 +438,13 @@ class BookieClient(Inquiries):
         if peer.channel is not channel:
             return
         peer.channel = None
-        if channel.was_refused:
+        if channel.was_refused or channel.was_cut_off:
+            peer.refused = channel.was_refused
             if peer.trouble != reason:
                 peer.trouble = reason
                 log.warning("no connection to bookie %s: %s", channel.meant, reason)
         elif channel.was_ready:
-            peer.failures, peer.trouble = 0, ""
+            peer.failures, peer.trouble, peer.refused = 0, "", False
         pause = min(RETRY_SECONDS * 2**peer.failures, RETRY_SECONDS_MAX)
         peer.failures = min(peer.failures + 1, 8)
         peer.retry_at = asyncio.get_running_loop().time() + pause
@@ -451,15 +452,20 @@ class BookieClient(Inquiries):
             log.info("connection to bookie %s ended: %s", channel.meant, reason)
 
     def are_refused(self, bookies: Iterable[BookieId]) -> bool:
-        """Whether none of these bookies accepts a connection from this client."""
+        """Whether none of these bookies accepts a connection from this client, which no waiting will change."""
         peers = [self._peers.get(bookie) for bookie in bookies]
-        return all(peer is not None and peer.refused_because for peer in peers)
+        return all(peer is not None and peer.refused and not peer.is_open for peer in peers)
+
+    def are_in_trouble(self, bookies: Iterable[BookieId]) -> bool:
+        """Whether connections to each of these bookies ended before they were open, for whichever reason."""
+        peers = [self._peers.get(bookie) for bookie in bookies]
+        return all(peer is not None and peer.trouble and not peer.is_open for peer in peers)
 
     def troubles(self) -> str:
-        """The bookies that accept no connection from this client and why, as the end of a sentence; usually empty."""
+        """The bookies to which no connection can be opened and why, as the end of a sentence; usually empty."""
         reasons: dict[str, list[str]] = {}
         for bookie, peer in self._peers.items():
-            reasons.setdefault(peer.refused_because, []).append(bookie)
+            reasons.setdefault("" if peer.is_open else peer.trouble, []).append(bookie)
         return "".join(f" ({', '.join(names)}: {why})" for why, names in reasons.items() if why)
 
     def _expire(self) -> None:

@@ -28,12 +28,18 @@ class Reply(Generic[R]):
 
 @dataclass(slots=True)
 class Peer:
-    """One bookie: its channel now, when it may be tried again, and why it accepts no connection from this client."""
+    """One bookie: its channel now, when it may be tried again, and what is wrong between it and this client.
+
+    Attributes:
+        trouble: why the last connection that was not opened ended; empty if one was.
+        refused: because one side does not take the other, which no waiting will change.
+    """
 
     channel: Channel | None = None
     retry_at: float = 0.0
     failures: int = 0
     trouble: str = ""
+    refused: bool = False
     connecting: asyncio.Task[None] | None = None
 
     @property
@@ -43,6 +49,6 @@ class Peer:
         return channel is not None and channel.was_ready and bool(channel.features & LACS)
 
     @property
-    def refused_because(self) -> str:
-        """The trouble, while no connection is open."""
-        return self.trouble if self.channel is None or not self.channel.was_ready else ""
+    def is_open(self) -> bool:
+        """Whether a connection is open."""
+        return self.channel is not None and self.channel.was_ready

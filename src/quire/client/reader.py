@@ -157,7 +157,7 @@ class LedgerReader(TailingReader):
             found = await quorum_lac(self._record, self._access, self._bookies, timeout_ms=timeout_ms)
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
         self._raise_lac(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
-        if self._bookies.are_refused(self._record.last_fragment.ensemble):
+        if self._bookies.are_in_trouble(self._record.last_fragment.ensemble):
             # That no bookie responded does not show that there is nothing.
             raise ReadUnavailableError(
                 f"ledger {self.ledger_id}: none of its bookies accepts this client{self._bookies.troubles()}",

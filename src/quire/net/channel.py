@@ -23,7 +23,7 @@ from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Wa
 from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
 from quire.net.framing import FrameProtocol
 from quire.net.native_greeting import NativeGreeting
-from quire.net.opening import Opening, why_it_ended
+from quire.net.opening import Opening, says_no, why_it_ended
 from quire.net.security import ClientKeys
 from quire.wire import native
 from quire.wire.entry import Buffer
@@ -118,6 +118,8 @@ class Channel(FrameProtocol):
         host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests, and the bookie has shown that it takes this client.
         was_refused: one side does not take the other, which no waiting will change.
+        was_cut_off: it ended while it was being opened. A bookie that does not take this client may end it without a
+            word; so does one that stops.
         features: what the bookie said that it can do.
         beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
             who finds that the files are not readable unsets it.
@@ -147,7 +149,7 @@ class Channel(FrameProtocol):
         self._opening: Opening | None = None
         self.host = ""
         self.was_ready = False
-        self.was_refused = False
+        self.was_refused = self.was_cut_off = False
         self.features = 0
         self.beside = False
         self.place_misses = 0
@@ -334,9 +336,9 @@ class Channel(FrameProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        opening = self._keys is not None and not self.was_ready
-        self.was_refused = self.was_refused or opening
-        self.end(self._reason or why_it_ended(exc, opening=opening))
+        self.was_cut_off = self._keys is not None and not self.was_ready
+        self.was_refused = self.was_refused or (self.was_cut_off and says_no(exc))
+        self.end(self._reason or why_it_ended(exc, opening=self.was_cut_off))
 
     def end(self, reason: str) -> None:
         """The connection is over, or was never made: the maker of it gets the reason, every sender UNREACHABLE."""

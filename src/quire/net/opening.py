@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias
 
 from quire.core.answers import Answer
@@ -51,6 +51,9 @@ class Opened(Protocol):
     def refuse(self, reason: str) -> None:
         """It cannot be opened."""
 
+    def give_up_on(self, reason: str) -> None:
+        """It is not open, and may be another time."""
+
     def begin_over(self, keys: ClientKeys) -> None:
         """Begin TLS."""
 
@@ -84,12 +87,12 @@ class OpenedBookKeeper(Opened, Protocol):
 class _Opening:
     """The time that an opening may take, and how it ends badly."""
 
-    def __init__(self, keys: ClientKeys, refuse: Callable[[str], None]) -> None:
+    def __init__(self, keys: ClientKeys, channel: Opened) -> None:
         self.keys = keys
-        self._refuse = refuse
+        self._refuse = channel.refuse
         self._sasl: SaslClient | None = None
         self._is_over = False
-        self._timer = asyncio.get_running_loop().call_later(keys.opening_seconds, refuse, _LATE)
+        self._timer = asyncio.get_running_loop().call_later(keys.opening_seconds, channel.give_up_on, _LATE)
 
     def over(self) -> None:
         """The connection is open, or has ended."""
@@ -119,7 +122,7 @@ class NativeOpening(_Opening):
     """The opening of our own protocol: a hello that asks for TLS, the hello, AUTH requests."""
 
     def __init__(self, channel: Opened, codec: OpeningNative, keys: ClientKeys) -> None:
-        super().__init__(keys, channel.refuse)
+        super().__init__(keys, channel)
         self._channel, self._codec = channel, codec
         self._asks_tls = keys.wants_tls
         if self._asks_tls:
@@ -171,7 +174,7 @@ class BookKeeperOpening(_Opening):
     """
 
     def __init__(self, channel: OpenedBookKeeper, keys: ClientKeys, *, is_v2: bool) -> None:
-        super().__init__(keys, channel.refuse)
+        super().__init__(keys, channel)
         self._channel = channel
         self._is_v2 = is_v2
         self._asks_tls = keys.wants_tls
@@ -256,6 +259,11 @@ class BookKeeperOpening(_Opening):
 
 
 Opening: TypeAlias = NativeOpening | BookKeeperOpening
+
+
+def says_no(exc: Exception | None) -> bool:
+    """Whether TLS ended a connection because one side does not take the other, and not because one of them was gone."""
+    return isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError)
 
 
 def why_it_ended(exc: Exception | None, *, opening: bool) -> str:
