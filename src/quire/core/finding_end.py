@@ -55,7 +55,8 @@ class EndStep(Enum):
     GO_ON = "go on"
     AGAIN = "again"
     """Open a window at the same entry: a LAC contradicts what the bookies said."""
-    NOTHING = "nothing"
+    WAIT = "wait"
+    """For the bookies that have not responded about the entry, each of which must have been asked."""
 
 
 END_TABLE: Final = StateTable(
@@ -132,12 +133,12 @@ class Votes:
             del votes[count:]
         self.told = [min(told, last) for told in self.told]
 
-    def ask(self, lap: int) -> list[tuple[int, int]]:
-        """Ask each idle slot for what its responses do not cover: (slot, first id); the last one is the window's."""
+    def ask(self, lap: int, needed: int) -> list[tuple[int, int]]:
+        """Ask each idle slot that has not responded about `needed`: (slot, first id); the last one is the window's."""
         found = [
             (slot, max(told, lap) + 1)
             for slot, told in enumerate(self.told)
-            if self.asked[slot] is None and told < self.last
+            if self.asked[slot] is None and told < needed
         ]
         for slot, first in found:
             self.asked[slot] = (first, self.last)
@@ -298,13 +299,16 @@ class EndSearch:
     def asks(self, *, anew: bool = False) -> list[tuple[int, int]]:
         """Each idle slot, with the first id that its responses do not cover yet: it is asked up to `votes.last`.
 
+        While bookies are waited for, only those are asked: one may have responded about an older window so far.
+
         Args:
             anew: the window begins at what follows the recovered entries, and nobody has voted on it.
         """
         assert END_TABLE.acts["asks"][self.status]
         if anew:
             self._open_window()
-        return self.votes.ask(self.lap)
+        waits = self.status is EndStatus.WAITING
+        return self.votes.ask(self.lap, self.lap + 1 if waits else self.votes.last)
 
     def answered(
         self,
@@ -403,7 +407,7 @@ class EndSearch:
             return EndStep.AGAIN if self.asks_again() else self.contradicted(entry_id, silent)
         if silent and not self._waited:
             if self.status is EndStatus.WAITING:
-                return EndStep.NOTHING
+                return EndStep.WAIT
             self.status = END_TABLE.moved[self.status, EndStatus.WAITING]
             return WaitForAnswers(silent)
         self.status = END_TABLE.moved[self.status, EndStatus.FOUND]

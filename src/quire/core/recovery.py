@@ -406,12 +406,12 @@ class RecoveryMachine:
         found = end.conclude()
         if isinstance(found, RecoveryInconclusive):
             self._stop(found)
-        elif isinstance(found, WaitForAnswers):
-            self.out.append(found)
-        elif found is EndStep.AGAIN:
-            self._ask(anew=True)
         elif found is EndStep.GO_ON:
             self._go_on()
+        else:
+            if isinstance(found, WaitForAnswers):
+                self.out.append(found)
+            self._ask(anew=found is EndStep.AGAIN)
 
     def _go_on(self) -> None:
         """Read further, or go on to the end."""
