@@ -13,7 +13,9 @@ from quire.client.copying import copies
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId
+from quire.metadata.ledgers import ledger_key
 from quire.metadata.repairs import RepairStore
+from quire.metadata.store import Put
 from quire.spark.jobs import scrub
 from quire.spark.jobs.__main__ import run_lines
 from quire.wire.entry import Entry
@@ -268,3 +270,24 @@ def test_the_command_shows_a_plan_and_ends_with_a_line(spark, own_cluster, tmp_p
     assert (lines[1]["dry_run"], lines[1]["units"]) == (True, 3)
     assert (lines[3]["mode"], lines[3]["ok"], lines[3]["found"]) == ("audit", True, {})
     assert "77" in lines[4]["error"]
+
+
+def test_a_damaged_record_is_reported_and_hides_no_other_ledger(spark, own_cluster, tmp_path, capsys):
+    damaged, good = own_cluster.run(fill, 2)
+
+    async def damage_record(client):
+        key = ledger_key(damaged)
+        before = await client.store.get(key)
+        await client.store.multi([Put(key, before.value[:-9], before.version)])
+
+    own_cluster.run(damage_record)
+    work = scrub.plan(own_cluster.uri)
+    assert {record.ledger_id for unit in work.units for record, _ in unit.pieces} == {good}
+    arguments = ["scrub", "--cluster", own_cluster.uri, "--out", str(tmp_path / "t")]
+    # Where nothing is left to look at, no worker of Spark is needed to say so.
+    assert run_lines(spark, [json.dumps([*arguments, "--ledger", str(damaged)]) + "\n"], 0.0) == 1
+    *_, line = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (line["ok"], line["found"], line["unread"]) == (False, {}, [*work.unread])
+    [unread] = work.unread
+    assert unread["ledger"] == damaged
+    assert str(damaged) in unread["detail"]

@@ -35,7 +35,7 @@ from quire.client.scrubbing import (
     majority,
     windows,
 )
-from quire.core.errors import NoSuchLedgerError
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.log_list import Place
@@ -99,11 +99,13 @@ class ScrubPlan:
         units: the work.
         ledgers: closed ledgers and streams that it covers.
         open_ledgers: ledgers and streams that are not closed, which it covers up to their last decided fragment.
+        unread: those whose copies cannot be looked at, since their records cannot be read: the ledger, and why.
     """
 
     units: tuple[ScrubUnit, ...]
     ledgers: int
     open_ledgers: int
+    unread: tuple[Fields, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class ScrubReport(command.Report):
     """What all copies showed.
 
     Attributes:
-        ok: no copy is missing, corrupt or unlike the others.
+        ok: no copy is missing, corrupt or unlike the others, and every record could be read.
+        unread: the ledgers whose records could not: no copy of them was looked at.
         copies: good copies of entries that were read (or listed, of an audit none).
         bytes: their payload.
         found: entries by verdict; an entry counts for each bookie.
@@ -126,6 +129,7 @@ class ScrubReport(command.Report):
     ok: bool
     ledgers: int
     open_ledgers: int
+    unread: list[Fields]
     copies: int
     bytes: int
     found: dict[str, int]
@@ -162,7 +166,7 @@ def plan(
     Raises:
         NoSuchLogError, NoSuchLedgerError, NoSuchStreamError: one that was named is not there.
     """
-    records = cluster.call(uri, _records, tuple(logs), tuple(ledgers), tuple(streams))
+    records, unread = cluster.call(uri, _records, tuple(logs), tuple(ledgers), tuple(streams))
     closed = sum(record.state is LedgerState.CLOSED for record in records)
     found: list[ScrubUnit] = []
     by_bookie: dict[str, list[tuple[LedgerMetadata, BookieShare]]] = {}
@@ -185,7 +189,7 @@ def plan(
             group.append(piece)
             size += more
         found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size, mark))
-    return ScrubPlan(tuple(found), closed, len(records) - closed)
+    return ScrubPlan(tuple(found), closed, len(records) - closed, tuple(unread))
 
 
 def run(
@@ -237,9 +241,10 @@ def run(
     return ScrubReport(
         mode="audit" if work.units and work.units[0].audit else "scrub",
         table=table,
-        ok=not any(found.get(verdict) for verdict in BAD),
+        ok=not work.unread and not any(found.get(verdict) for verdict in BAD),
         ledgers=work.ledgers,
         open_ledgers=work.open_ledgers,
+        unread=list(work.unread),
         copies=copies,
         bytes=size,
         found=found,
@@ -320,7 +325,8 @@ def _rows(result: WindowCheck) -> Iterator[Fields]:
 
 async def _records(
     client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...], streams: tuple[str, ...]
-) -> list[LedgerMetadata]:
+) -> tuple[list[LedgerMetadata], list[Fields]]:
+    """The records of what is to be looked at, and the ledgers whose records are damaged, by ascending id."""
     named = [*ledgers, *[int(await client.stream_store.find(name)) for name in streams]]
     wanted = list(named)
     for name in logs:
@@ -329,15 +335,20 @@ async def _records(
     if not logs and not named:
         wanted = [ledger_id async for ledger_id in client.both_records.ids()]
     found: list[LedgerMetadata] = []
+    unread: list[Fields] = []
     for some in batched(dict.fromkeys(wanted), 64):
         answers = await asyncio.gather(*map(client.both_records.read, some), return_exceptions=True)
         for ledger_id, answer in zip(some, answers, strict=True):
             if isinstance(answer, NoSuchLedgerError) and ledger_id not in named:
                 continue  # deleted between the list and now
-            if isinstance(answer, BaseException):
+            if isinstance(answer, CorruptMetadataError):
+                unread.append({"ledger": int(ledger_id), "detail": answer.message})
+            elif isinstance(answer, BaseException):
                 raise answer
-            found.append(answer[0])
-    return sorted(found, key=lambda record: record.ledger_id)
+            else:
+                found.append(answer[0])
+    found.sort(key=lambda record: record.ledger_id)
+    return found, sorted(unread, key=lambda each: int(each["ledger"]))
 
 
 def _cut(record: LedgerMetadata, share: BookieShare, unit_bytes: int) -> Iterator[BookieShare]:
@@ -441,6 +452,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     facts = {
         "ledgers": work.ledgers,
         "open_ledgers": work.open_ledgers,
+        "unread": list(work.unread),
         "units": len(work.units),
         "bytes": sum(unit.size for unit in work.units),
     }
