@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
-from quire.core.errors import LedgerIdReusedError, OutcomeUnknownError, QuireError
+from quire.core.errors import OutcomeUnknownError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 
@@ -30,11 +30,8 @@ class Problem:
 
     @property
     def of_sent(self) -> Problem:
-        """What it means for entries that were sent: where one bookie refuses them, others may have stored them.
-
-        An id that was used before stays what it is: the ledger is new, and is to be made again.
-        """
-        if issubclass(self.kind, OutcomeUnknownError | LedgerIdReusedError):
+        """What it means for entries that were sent: where one bookie refuses them, others may have stored them."""
+        if issubclass(self.kind, OutcomeUnknownError):
             return self
         message = f"{self.message}; entries that were not acknowledged may or may not be in the ledger"
         return Problem(OutcomeUnknownError, message)

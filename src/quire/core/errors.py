@@ -179,10 +179,6 @@ class ListChangedError(RefusedError):
     """Items of a log's list that were to be replaced are no longer what they were; plan again."""
 
 
-class LedgerIdReusedError(RefusedError):
-    """The ledger's id was used before by another ledger, and bookies hold that one's entries. Make the ledger again."""
-
-
 class StagedLedgerGoneError(RefusedError):
     """A ledger that was written for a batch was deleted before the batch was committed: write the batch again."""
 
@@ -214,6 +210,13 @@ class TermSupersededError(OutcomeUnknownError):
 
 class QuorumLostError(OutcomeUnknownError):
     """Some write set cannot reach its ack quorum, and no bookie came in time (`quorum_wait_ms`): the writer has ended."""
+
+
+class LedgerIdReusedError(OutcomeUnknownError):
+    """The ledger's id was used before by another ledger, and bookies hold that one's entries. Make the ledger again.
+
+    What was appended and not acknowledged may be on the other bookies, and be recovered.
+    """
 
 
 class MetadataUnknownError(OutcomeUnknownError):

@@ -65,6 +65,7 @@ def _reused(ledger_id: int, where: str, answer: Answer) -> str:
         held = "the bookie keeps a tombstone of that ledger (or another client has just deleted this one)"
     return (
         f"{where}: id {ledger_id} was used before by another ledger, and {held}; "
+        "entries that were not acknowledged may or may not be in the new one; "
         "create the ledger again, which gives it another id; if the metadata store was restored "
         "from a backup, see docs/metadata.md, 'Restoring a backup'"
     )

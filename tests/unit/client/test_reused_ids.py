@@ -7,11 +7,17 @@ from dataclasses import replace
 import pytest
 
 from quire.client.config import ClientConfig
-from quire.core.errors import LedgerClosedError, LedgerIdReusedError, ReadUnavailableError
+from quire.core.errors import (
+    LedgerClosedError,
+    LedgerIdReusedError,
+    OutcomeUnknownError,
+    ReadUnavailableError,
+)
 from quire.core.ledger_metadata import TOKEN_KEY, LedgerState
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import Delete
 from support.small_cluster import SmallCluster, small_cluster
+from support.waiting import until_async
 from unit.client.test_reading import run, texts
 
 FOREVER_MS = 10**15
@@ -63,6 +69,38 @@ async def test_a_writer_is_told_and_the_next_ledger_has_another_id(tmp_path) -> 
         async with await client.create_ledger() as writer:
             assert writer.ledger_id > before.ledger_id
             await writer.append(b"here")
+
+
+@run
+async def test_what_a_writer_sent_before_it_was_told_may_be_recovered(tmp_path) -> None:
+    """One bookie of three holds the earlier ledger; the others store the new one's entry, and a recovery finds it."""
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as before:
+            await before.append(b"before")
+        restore(cluster, before.ledger_id)
+        client = await cluster.client()
+        client.chance.random()
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        assert writer.ledger_id == before.ledger_id
+        await cluster.start_bookie("b4")
+        other = await cluster.client()
+        record, version = await other.ledger_store.read(writer.ledger_id)
+        await other.ledger_store.write(record.in_recovery(), version)
+        with pytest.raises(OutcomeUnknownError, match="may or may not be in the new one") as caught:
+            await writer.append(b"sent")
+        assert caught.value.code == "ledger_id_reused"
+        others = [
+            server
+            for bookie, server in cluster.servers.items()
+            if bookie in record.fragments[0].ensemble and bookie not in before.metadata.fragments[0].ensemble
+        ]
+        await until_async(
+            lambda: all(server.ledgers.last_entry(writer.ledger_id) == 0 for server in others),
+            "the other bookies to store it",
+        )
+        reader = await other.open_ledger(writer.ledger_id)
+        assert [bytes(entry.payload) async for entry in reader.read()] == [b"sent"]
 
 
 @run
