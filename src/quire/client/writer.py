@@ -70,6 +70,7 @@ class LedgerWriter(WriterEnd):
         "_futures",
         "_loop",
         "_new_future",
+        "_partly",
         "_payloads",
         "_run_bytes_max",
         "_run_cost_max",
@@ -102,10 +103,9 @@ class LedgerWriter(WriterEnd):
         self._run_cost_max = config.frame_limits.native_entry * self._copies
         self._taking = True
         # What this loop turn has collected; a future for each entry that a caller waits for.
-        self._payloads = _NO_PAYLOADS
-        self._futures = _NO_FUTURES
-        self._batch_bytes = 0
-        self._batch_cost = 0
+        self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
+        self._partly: asyncio.Future[int] | None = None  # of several entries, the first of which were sent
+        self._batch_bytes = self._batch_cost = 0
         self._turn_due = False
         self._drains = _NOBODY
         self._finished: asyncio.Future[None] | None = None
@@ -308,20 +308,22 @@ class LedgerWriter(WriterEnd):
 
     def _put_many(self, payloads: Sequence[bytes], costs: Sequence[int]) -> asyncio.Future[int]:
         """The same of several, with a future for the id of the last; the writer may end when the first of them are sent."""
-        runs, taken = self._machine.window.next_run, 0
+        before, taken = self._machine.lap + len(self._payloads), 0
         try:
             for payload, cost in zip(payloads[:-1], costs[:-1], strict=True):
                 taken += 1
                 self._collect(payload, cost, None)
             taken += 1
-            return self._put(payloads[-1], costs[-1])
+            last = self._put(payloads[-1], costs[-1])
         except NotWritingError:
             self._window.give_back(sum(costs[taken:]))
             problem = self._machine.problem
-            if problem is None or self._machine.window.next_run == runs:
+            if problem is None or self._machine.lap <= before:
                 raise
-            # Of the last that was sent: if it is in the ledger, those before it are.
-            raise problem.of_sent.exception(**self._about(), entry_id=self._machine.lap) from None
+            raise self._sent_in_part(problem) from None
+        if self._machine.lap > before:
+            self._partly = last
+        return last
 
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:
@@ -369,8 +371,9 @@ class LedgerWriter(WriterEnd):
         size = sum(map(len, payloads))
         cost = (size + count * self._entry_overhead) * self._copies
         self._payloads, self._futures = self._payloads[count:], self._futures[count:]
-        self._batch_bytes -= size
-        self._batch_cost -= cost
+        if futures[-1] is None:
+            self._partly = next(filter(None, self._futures))
+        self._batch_bytes, self._batch_cost = self._batch_bytes - size, self._batch_cost - cost
         self._send(payloads, futures, size, cost)
 
     def _send(
@@ -462,8 +465,11 @@ class LedgerWriter(WriterEnd):
         error = self._with_troubles(problem).exception(**self._about())
         # A stream's error of unknown outcome names an entry, of which the record tells what became of it.
         unsent = self._not_taking() if self._access.term else error
+        partly = self._sent_in_part(problem)
         waiting: list[tuple[asyncio.Future[Any], QuireError]] = [
-            (future, unsent) for future in self._futures if future is not None
+            (future, partly if future is self._partly else unsent)
+            for future in self._futures
+            if future is not None
         ]
         waiting += [(drained, error) for _, drained in self._drains]
         for future, why in waiting:

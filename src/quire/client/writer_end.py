@@ -88,6 +88,10 @@ class WriterEnd(WriterDriver):
                 await asyncio.wait(told)
         await self.leave()
 
+    def _sent_in_part(self, problem: e.Problem) -> QuireError:
+        """The error about the last entry that was sent: if it is in the ledger, those before it are."""
+        return problem.of_sent.exception(**self._about(), entry_id=self._machine.lap)
+
     def _ended(self, effect: e.Ended) -> None:
         log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)
         self._stopped(effect.problem)
