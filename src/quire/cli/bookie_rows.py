@@ -22,16 +22,16 @@ TIMEOUT_MS: Final = 2000
 LEAST_MS: Final = 100
 
 
-class Listed(NamedTuple):
+class FoundBookies(NamedTuple):
     """The bookies of a cluster, as the metadata store lists them: those that are registered, and all that have a cookie."""
 
     registered: dict[BookieId, BookieInfo]
     cookies: Collection[BookieId]
 
 
-async def listed(tools: Toolbox) -> Listed:
+async def listed(tools: Toolbox) -> FoundBookies:
     """The bookies of a cluster; no bookie is asked."""
-    return Listed(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
+    return FoundBookies(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
 
 
 async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict[str, Any]]:
@@ -44,13 +44,13 @@ async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict
     return await _rows(tools, await listed(tools), timeout_ms)
 
 
-async def rows_within(tools: Toolbox, found: Listed, left_ms: int) -> list[dict[str, Any]]:
+async def rows_within(tools: Toolbox, found: FoundBookies, left_ms: int) -> list[dict[str, Any]]:
     """As `bookie_rows`, of bookies that are listed, in a time for all of them; no bookie gets less than `LEAST_MS`."""
     turns = max(1, -(-len(found.registered) // ASKED_AT_ONCE))
     return await _rows(tools, found, max(LEAST_MS, left_ms // turns))
 
 
-async def _rows(tools: Toolbox, found: Listed, timeout_ms: int) -> list[dict[str, Any]]:
+async def _rows(tools: Toolbox, found: FoundBookies, timeout_ms: int) -> list[dict[str, Any]]:
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def row(bookie: BookieId, info: BookieInfo) -> dict[str, Any]:
