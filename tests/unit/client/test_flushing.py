@@ -306,3 +306,26 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_closed_ledger_from_i
         await closing
         assert "may lack a hole: b3 may lack 0.." in caplog.text
         assert ledger.holes
+
+
+@run
+async def test_several_entries_whose_first_were_sent_are_unknown_when_the_writer_ends():
+    """A run of them has left; the rest waits for the end of the loop turn, in which a bookie refuses an earlier entry."""
+    async with world() as w:
+        ledger = await w.writer(replace(LONG, run_bytes_max=1000))
+        for bookie in ("b1", "b2", "b3"):
+            w.bookies.set(bookie, "stopped")
+        first = ledger.append_nowait(b"first")
+        await until_async(lambda: len(w.bookies.waiting["b3"]) == 1, "the first to leave")
+        many = asyncio.ensure_future(ledger.append_many([bytes(600), bytes(600)]))
+        while ledger._machine.lap < 1:
+            await asyncio.sleep(0)
+        assert ledger._collects(), "the second of them was not sent"
+        _, _, sink, tag, _ = w.bookies.waiting["b1"][0]
+        sink.add_answered(tag, Answer.UNAUTHORISED)
+        for pending in (first, many):
+            with pytest.raises(OutcomeUnknownError, match="may or may not be in the ledger") as caught:
+                await pending
+        assert caught.value.ids["entry_id"] == 1, "the last that was sent"
+        assert isinstance(ledger.problem, WrongPasswordError)
+        await ledger.abandon()

@@ -14,7 +14,6 @@ from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.writer import LedgerWriter
-from quire.core.answers import Answer
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -22,10 +21,8 @@ from quire.core.errors import (
     MetadataUnknownError,
     MisuseError,
     NotWritingError,
-    OutcomeUnknownError,
     QuorumLostError,
     WindowFullError,
-    WrongPasswordError,
 )
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.env.real import RealClock
@@ -85,29 +82,6 @@ def run(test):
         asyncio.run(test(*args, **kwargs))
 
     return wrapped
-
-
-@run
-async def test_several_entries_whose_first_were_sent_are_unknown_when_the_writer_ends():
-    """A run of them has left; the rest waits for the end of the loop turn, in which a bookie refuses an earlier entry."""
-    async with cluster() as c:
-        ledger = await c.writer(config=replace(FAST, run_bytes_max=1000))
-        for bookie in ("b1", "b2", "b3"):
-            c.bookies.set(bookie, "stopped")
-        first = ledger.append_nowait(b"first")
-        await until_async(lambda: len(c.bookies.waiting["b3"]) == 1, "the first to leave")
-        many = asyncio.ensure_future(ledger.append_many([bytes(600), bytes(600)]))
-        while ledger._machine.lap < 1:
-            await asyncio.sleep(0)
-        assert ledger._collects(), "the second of them was not sent"
-        _, _, sink, tag, _ = c.bookies.waiting["b1"][0]
-        sink.add_answered(tag, Answer.UNAUTHORISED)
-        for pending in (first, many):
-            with pytest.raises(OutcomeUnknownError, match="may or may not be in the ledger") as caught:
-                await pending
-        assert caught.value.ids["entry_id"] == 1, "the last that was sent"
-        assert isinstance(ledger.problem, WrongPasswordError)
-        await ledger.abandon()
 
 
 @run
