@@ -28,6 +28,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segment import Sink
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
 from quire.wire.plain_adds import AddedRun, AddRequest
@@ -131,7 +132,7 @@ class Ledgers:
                 del self._machines[request.ledger_id]  # nothing has been learned of it yet
             return answer
         if facts is not None:
-            storage.put_facts(facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
         taken = storage.put_run(
             run,
             request.body_crc,
@@ -188,7 +189,7 @@ class Ledgers:
             body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type, term=term
         )
         if facts is not None:
-            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
             self.flush_soon()
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[ledger_id] = machine
@@ -279,7 +280,7 @@ class Ledgers:
             then(Answer.ERROR)
             return
         if facts is not None:
-            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
 
         def durable(error: StorageError | None) -> None:
             then(Answer.OK if error is None else Answer.ERROR)
@@ -496,7 +497,7 @@ class Ledgers:
         for machine in unsaved.values():
             facts = machine.save().facts
             assert facts is not None
-            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
 
@@ -580,10 +581,17 @@ class Ledgers:
             then(error)
 
         if facts is not None:
-            self._storage.put_facts(facts, WHEN_DURABLE, durable)
+            self._put_facts(machine, facts, WHEN_DURABLE, durable)
         else:
             self._storage.delete(known.ledger_id, known.deleted_until_ms, WHEN_DURABLE, durable)
         self.flush_soon()
+
+    def _put_facts(self, machine: BookieLedgerMachine, facts: LedgerFacts, sink: Sink, tag: object) -> None:
+        """Journal facts. With a term that is higher than the stored one they say what was put before it was taken."""
+        stored = self._storage.facts(facts.ledger_id) if facts.term else None
+        if facts.term != (0 if stored is None else stored.term):
+            facts.term_lsn = machine.facts.term_lsn = self._storage.last_lsn
+        self._storage.put_facts(facts, sink, tag)
 
     def flush_soon(self) -> None:
         """Flush at the end of this loop turn, together with what others put in it."""

@@ -33,8 +33,8 @@ class LedgerFacts:
 
     `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
     there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
-    `term_lsn`: the LSN of the record with which the term
-    was taken. `lac_term`: the term of the writer that sent the LAC. `lafr`: the last entry known to be on its full
+    `term_lsn`: what was put up to this LSN was here
+    before the term was taken. `lac_term`: the term of the writer that sent the LAC. `lafr`: the last entry known to be on its full
     write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
     """
 

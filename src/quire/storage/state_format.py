@@ -48,7 +48,7 @@ STATE: Final = Layout(
         Field("LAC", "q", _BOOKIE),
         Field("tombstone until, wall clock ms, 0 = alive", "Q", _BOOKIE),
         Field("entries up to this LSN are dead", "Q", _BOOKIE),
-        Field("LSN of the record with which the term was taken", "Q", _new("nobody yet")),
+        Field("LSN of the last record before the term was taken", "Q", _new("bookie")),
         Field("term of the writer that told the LAC", "Q", _new("nobody yet")),
         Field("LAFR, -1 = not known", "q", _new("bookie")),
         Field("entries below this id are dead", "q", _new("nobody yet")),

@@ -212,6 +212,20 @@ def test_a_fence_of_an_earlier_term_leaves_a_stranger_unknown(bookie: StreamBook
     assert bookie.ask(Kind.READ_LAC, term=3, flags=FENCE).answer is Answer.OK
 
 
+def test_what_was_here_before_a_term_was_taken_is_known(bookie: StreamBookie) -> None:
+    """Compaction merges nothing across that LSN: an entry of an earlier term would get one above those of the new term."""
+    storage = bookie.server.storage
+    assert bookie.add(3, 0) is Answer.OK
+    before = storage.last_lsn
+    assert bookie.ask(Kind.READ_LAC, term=5, flags=FENCE).answer is Answer.OK
+    assert storage.facts(STREAM).term_lsn == before  # type: ignore[union-attr]
+    assert bookie.add(5, 1) is Answer.OK
+    assert bookie.add(5, 2) is Answer.OK
+    assert storage.facts(STREAM).term_lsn == before  # type: ignore[union-attr]
+    assert bookie.ask(Kind.READ_LAC, term=6, flags=FENCE).answer is Answer.OK
+    assert storage.facts(STREAM).term_lsn > before  # type: ignore[union-attr]
+
+
 def test_a_ledgers_id_is_no_streams_and_back(bookie: StreamBookie) -> None:
     assert bookie.ask(Kind.READ_LAC, ledger_id=LEDGER, term=1, flags=FENCE).answer is Answer.BAD_REQUEST
     assert bookie.add(0, 0, 3) is Answer.BAD_REQUEST, "entries of a stream, and no term"
