@@ -196,5 +196,7 @@ async def killed_while_the_store_is_away(
 @pytest.mark.timeout(3600)
 def test_daemons_are_killed_and_the_store_is_away(tmp_path: Path, rounds: Rounds, record: Record) -> None:
     kills = rounds(20, 4)
-    figures = killed_while_the_store_is_away(tmp_path, ledgers=100 * kills, kills=kills, away_s=rounds(60, 10))
+    figures = killed_while_the_store_is_away(
+        tmp_path, ledgers=100 * kills, kills=kills, away_s=rounds(60, 10)
+    )
     record("autorecovery_killed_while_the_store_is_away", run(figures))

@@ -101,6 +101,7 @@ async def cycles(directory: Path, count: int) -> dict[str, Any]:
     return {"ledgers": CYCLES * count, "cycles": rows}
 
 
+@pytest.mark.slow
 def test_deleted_ledgers_cost_nothing_for_ever(
     tmp_path: Path,
     rounds: Callable[[int, int], int],

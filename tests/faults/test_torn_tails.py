@@ -116,7 +116,9 @@ def test_a_power_cut_with_a_torn_tail_ends_no_writer(
     run(work())
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize(
+    "named", [pytest.param(True, id="named"), pytest.param(False, id="unnamed", marks=pytest.mark.slow)]
+)
 def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
     named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
