@@ -17,7 +17,6 @@ from quire.bookie.waiters import NO_ASKER
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
@@ -26,6 +25,7 @@ from quire.wire.native import Request
 from quire_testing.kit.stepped import StepClock, StepWorker
 from support.museum import incident, require
 from support.one_bookie import Denies, OneBookie, check_nothing_denied, filled, opened, recovered
+from support.records import record_of
 from support.storage_disk import (
     FaultyFiles,
 )
@@ -215,16 +215,7 @@ async def test_870_an_empty_listing(fault: bool, tmp_path: Path) -> None:
     store = MemoryStore()
     records = ShortListing(store)
     for ledger_id in (1, 2, 3):
-        await records.create(
-            new_ledger(
-                LedgerId(ledger_id),
-                [BookieId("b1")],
-                write_quorum=1,
-                ack_quorum=1,
-                digest_type=DigestType.CRC32C,
-                password=b"",
-            )
-        )
+        await records.create(record_of(ledger_id, ["b1"], password=b""))
     asked = (ListingIsProof if fault else CollectorStore)(store, BookieId("b1"))
     asked.records.ledgers = records
     worker = StepWorker()

@@ -13,19 +13,24 @@ from typing import Any
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.bookies import BookieClient
+from quire.core.log_list import LogItem, LogSettings
 from quire.env.real import RealClock
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.records import Record
+from quire.log.staging import StagedBy, stage
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import MetadataStore
 from quire.storage.config import StorageConfig
+from quire.wire.batch import encode_batch
 
 SMALL = StorageConfig(segment_bytes=4 * 1024 * 1024)
 LIMIT_S = 30
 FAST = LogConfig(back_off_ms_min=1, back_off_ms_max=20, page_items=2, fan_out=2)
+BY = StagedBy("query-1", 0, partition=0, attempt=0, host="here")
 
 
 @dataclass
@@ -78,6 +83,21 @@ def in_world(
             await asyncio.wait_for(work(at), LIMIT_S)
 
     asyncio.run(run())
+
+
+async def log_id_of(at: World, name: str = "orders") -> bytes:
+    found = await LogHeads(at.store).find(name)
+    assert found is not None
+    return found
+
+
+async def staged(
+    at: World, values_: list[bytes], name: str = "orders", by: StagedBy = BY, time_ms: int = 5
+) -> LogItem:
+    """What one task writes."""
+    ledger = await stage(at.client, await log_id_of(at, name), LogSettings(), by)
+    await ledger.append(encode_batch(values_, base_ms=time_ms))
+    return await ledger.close(len(values_), time_ms, time_ms)
 
 
 async def values(log: Log, start: int | None = None, end: int | None = None) -> list[bytes | None]:

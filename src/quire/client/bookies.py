@@ -454,18 +454,18 @@ class BookieClient(Inquiries):
     def are_refused(self, bookies: Iterable[BookieId]) -> bool:
         """Whether none of these bookies accepts a connection from this client, which no waiting will change."""
         peers = [self._peers.get(bookie) for bookie in bookies]
-        return all(peer is not None and peer.refused and not peer.is_open for peer in peers)
+        return all(peer is not None and peer.refused and peer.blocked_because for peer in peers)
 
     def are_in_trouble(self, bookies: Iterable[BookieId]) -> bool:
         """Whether connections to each of these bookies ended before they were open, for whichever reason."""
         peers = [self._peers.get(bookie) for bookie in bookies]
-        return all(peer is not None and peer.trouble and not peer.is_open for peer in peers)
+        return all(peer is not None and peer.blocked_because for peer in peers)
 
     def troubles(self) -> str:
         """The bookies to which no connection can be opened and why, as the end of a sentence; usually empty."""
         reasons: dict[str, list[str]] = {}
         for bookie, peer in self._peers.items():
-            reasons.setdefault("" if peer.is_open else peer.trouble, []).append(bookie)
+            reasons.setdefault(peer.blocked_because, []).append(bookie)
         return "".join(f" ({', '.join(names)}: {why})" for why, names in reasons.items() if why)
 
     def _expire(self) -> None:

@@ -49,6 +49,6 @@ class Peer:
         return channel is not None and channel.was_ready and bool(channel.features & LACS)
 
     @property
-    def is_open(self) -> bool:
-        """Whether a connection is open."""
-        return self.channel is not None and self.channel.was_ready
+    def blocked_because(self) -> str:
+        """The trouble, while no connection is open."""
+        return self.trouble if self.channel is None or not self.channel.was_ready else ""

@@ -40,7 +40,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
 )
-from quire.metadata.tombstones import look, tombstone_in, tombstone_op
+from quire.metadata.tombstones import look, token_of, tombstone_in, tombstone_op
 from quire.wire.ledger_notes import notes_of_record, record_with_notes
 from quire.wire.store_records import Tombstone
 from quire.wire.stream_metadata import decode_stream, decode_stream_name, encode_stream, encode_stream_name
@@ -93,7 +93,11 @@ class StreamStore:
                 found = await self._store.get(key) if unknown else None
                 if found is not None and found.value == value:
                     return found.version
-                if found is not None and record.token and _token_of(found, stream_id) == record.token:
+                if (
+                    found is not None
+                    and record.token
+                    and token_of(found, stream_id, decode_stream) == record.token
+                ):
                     return found.version - 1
                 if error.ids.get("key") == named:
                     msg = (
@@ -278,10 +282,3 @@ def _stream_id(key: str) -> LedgerId:
             f"the key {key} names no stream; remove it from the metadata store", key=key
         )
     return LedgerId(found)
-
-
-def _token_of(found: Versioned, stream_id: int) -> int:
-    try:
-        return decode_stream(found.value, stream_id).token
-    except CorruptMetadataError:
-        return 0

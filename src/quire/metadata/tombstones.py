@@ -8,11 +8,12 @@ Source: `docs/formats/metadata.md`, "Tombstones".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError
 from quire.core.ids import ID_MAX, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.metadata.keys import TOMBSTONES, tombstone_key
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -28,6 +29,8 @@ from quire.wire import ledger_metadata
 from quire.wire.records import U64_MAX
 from quire.wire.store_records import Tombstone, decode_tombstone, encode_tombstone
 
+ParseRecord: TypeAlias = Callable[[bytes, int], LedgerMetadata]
+
 ENDED_AT_ONCE: Final = 100
 """etcd takes 128 operations in one transaction."""
 
@@ -41,10 +44,10 @@ async def look(store: MetadataStore, key: str) -> Versioned | None:
         return listed[0][1] if listed and listed[0][0] == key else None
 
 
-def token_of(found: Versioned, ledger_id: int) -> int:
-    """The token in a ledger's record; 0 where it has none, or cannot be read."""
+def token_of(found: Versioned, ledger_id: int, parse: ParseRecord = ledger_metadata.parse) -> int:
+    """The token in the record of a ledger, or of a stream; 0 where it has none, or cannot be read."""
     try:
-        token = ledger_metadata.parse(found.value, ledger_id).token
+        token = parse(found.value, ledger_id).token
     except CorruptMetadataError:
         return 0
     return token if token <= U64_MAX else 0

@@ -8,26 +8,16 @@ import pytest
 
 from quire.bookie import record_reads
 from quire.bookie.record_reads import RecordReads
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.metadata.both_records import BothRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
+from support.records import create_records
 
 
 async def two_records() -> BothRecords:
-    store = BothRecords(MemoryStore(MemorySpace()))
-    for ledger_id in (1, 2):
-        record = new_ledger(
-            LedgerId(ledger_id),
-            [BookieId("b1")],
-            write_quorum=1,
-            ack_quorum=1,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-            creation_token=1,
-        )
-        await store.ledgers.create(record)
-    return store
+    store = MemoryStore(MemorySpace())
+    await create_records(store, (1, 2))
+    return BothRecords(store)
 
 
 def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

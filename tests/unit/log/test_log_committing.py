@@ -19,36 +19,17 @@ from quire.core.errors import (
     TransactionResetError,
 )
 from quire.core.log_commit import CommitBatch, OnReset, Part
-from quire.core.log_list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, LogSettings, Mark
+from quire.core.log_list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, Mark
 from quire.core.log_marks import with_mark
 from quire.log.committing import LogCommitter, discard
 from quire.log.config import LogConfig
 from quire.log.cursors import CursorHoldsError, CursorUse, LogCursors
 from quire.log.heads import LogHeads
-from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import StoreAwayError
-from quire.wire.batch import encode_batch
 from quire.wire.log_records import encode_head, parse_head
-from support.log_cluster import World, in_world, numbers, values
+from support.log_cluster import World, in_world, log_id_of, numbers, staged, values
 from support.waiting import until_async
-
-BY = StagedBy("query-1", 0, partition=0, attempt=0, host="here")
-
-
-async def log_id_of(at: World, name: str = "orders") -> bytes:
-    found = await LogHeads(at.store).find(name)
-    assert found is not None
-    return found
-
-
-async def staged(
-    at: World, values_: list[bytes], name: str = "orders", by: StagedBy = BY, time_ms: int = 5
-) -> LogItem:
-    """What one task writes."""
-    ledger: StagedLedger = await stage(at.client, await log_id_of(at, name), LogSettings(), by)
-    await ledger.append(encode_batch(values_, base_ms=time_ms))
-    return await ledger.close(len(values_), time_ms, time_ms)
 
 
 async def committed(at: World, *items: LogItem, name: str = "orders", wait_ms: int = 0, **batch: Any) -> Any:

@@ -23,17 +23,15 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import ItemState, LogHead, LogItem, LogSettings
+from quire.core.log_list import ItemState, LogHead, LogItem
 from quire.log.altering import alter_log
 from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
-from quire.log.staging import StagedBy, stage
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import Delete, Op, Put, StoreAwayError, StoreBusyError, Versioned
-from quire.wire.batch import encode_batch
-from support.log_cluster import FAST, World, in_world, numbers, values
+from support.log_cluster import BY, FAST, World, in_world, log_id_of, numbers, staged, values
 from support.waiting import until_async
 
 
@@ -365,14 +363,11 @@ def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step
     async def committed(at: World, names: Sequence[str], ledgers: int) -> None:
         parts = []
         for name in names:
-            log_id = (await at.log(name).identify()).log_id
-            items = []
-            for number in range(ledgers):
-                by = StagedBy("q", 0, partition=number, attempt=0, host="here")
-                ledger = await stage(at.client, log_id, LogSettings(), by)
-                await ledger.append(encode_batch([name.encode()], base_ms=5))
-                items.append(await ledger.close(1, 5, 5))
-            parts.append(Part(log_id, tuple(items)))
+            items = [
+                await staged(at, [name.encode()], name, replace(BY, partition=number))
+                for number in range(ledgers)
+            ]
+            parts.append(Part(await log_id_of(at, name), tuple(items)))
         await LogCommitter(at.client, names, CommitBatch(tuple(parts))).commit()
 
     async def work(at: World) -> None:
@@ -402,12 +397,8 @@ def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
             return await super().multi(ops)
 
     async def work(at: World) -> None:
-        log_id = (await (await at.made()).identify()).log_id
-        ledger = await stage(
-            at.client, log_id, LogSettings(), StagedBy("q", 0, partition=0, attempt=0, host="here")
-        )
-        await ledger.append(encode_batch([b"0"], base_ms=5))
-        part = Part(log_id, (await ledger.close(1, 5, 5),))
+        await at.made()
+        part = Part(await log_id_of(at), (await staged(at, [b"0"]),))
         with pytest.raises(MisuseError, match="larger than the store takes"):
             await LogCommitter(at.client, ["orders"], CommitBatch((part,))).commit()
 

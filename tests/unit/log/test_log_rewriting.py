@@ -21,7 +21,6 @@ from quire.core.log_list import (
     LogHead,
     LogItem,
     LogPage,
-    LogSettings,
     PageLayout,
     PageRef,
     paged,
@@ -33,11 +32,10 @@ from quire.log.committing import LogCommitter
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.rewriting import LogRewriter
-from quire.log.staging import StagedBy, stage
+from quire.log.staging import StagedBy
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op, Put
-from quire.wire.batch import encode_batch
-from support.log_cluster import FAST, World, in_world, numbers, take, values
+from support.log_cluster import FAST, World, in_world, log_id_of, numbers, staged, take, values
 
 BY = StagedBy(host="here")
 
@@ -128,10 +126,7 @@ def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_committed_a
 
     async def work(at: World) -> None:
         log = await many_small(at, 1)
-        log_id = (await log.identify()).log_id
-        staged = await stage(at.client, log_id, LogSettings(), BY)
-        await staged.append(encode_batch([b"new"], base_ms=5))
-        batch = CommitBatch((Part(log_id, (await staged.close(1, 5, 5),)),))
+        batch = CommitBatch((Part(await log_id_of(at), (await staged(at, [b"new"], by=BY),)),))
 
         async def appended() -> None:
             async with await log.open_writer() as writer:
