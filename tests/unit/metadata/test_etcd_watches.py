@@ -43,6 +43,7 @@ class WatchServer:
         self.token = "first"
         self.denied = b""
         self.cut = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     async def authenticate(self, _request: Any, _context: Any) -> AuthenticateResponse:
         """A login."""
@@ -68,22 +69,30 @@ class WatchServer:
             if request.HasField("create_request") and (token != self.token or create.key == self.denied):
                 # As etcd since 3.5: the stream stays, and the answer does not say which watch it is about.
                 why = "permission denied" if token == self.token else "invalid auth token"
-                await stream.write(
+                await self._write(
+                    stream,
                     WatchResponse(
                         header=header,
                         watch_id=-1,
                         created=True,
                         canceled=True,
                         cancel_reason=f"rpc error: etcdserver: {why}",
-                    )
+                    ),
                 )
             elif request.HasField("create_request"):
                 self.watches[create.watch_id] = (create.key, stream)
-                await stream.write(WatchResponse(header=header, watch_id=create.watch_id, created=True))
+                await self._write(
+                    stream, WatchResponse(header=header, watch_id=create.watch_id, created=True)
+                )
             else:
                 number = request.cancel_request.watch_id
                 del self.watches[number]
-                await stream.write(WatchResponse(header=header, watch_id=number, canceled=True))
+                await self._write(stream, WatchResponse(header=header, watch_id=number, canceled=True))
+
+    async def _write(self, stream: Any, response: WatchResponse) -> None:
+        """gRPC takes one write at a time, and a client may hear of one before it is over here."""
+        async with self._writing:
+            await stream.write(response)
 
     async def change(self, key: bytes) -> None:
         """Tell all who watch a key that it was changed."""
@@ -91,7 +100,7 @@ class WatchServer:
             if watched == key:
                 event = Event(kv=KeyValue(key=key, mod_revision=2))
                 header = ResponseHeader(revision=2)
-                await stream.write(WatchResponse(header=header, watch_id=number, events=[event]))
+                await self._write(stream, WatchResponse(header=header, watch_id=number, events=[event]))
 
 
 @asynccontextmanager
