@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from itertools import count
 from typing import Any
@@ -19,6 +20,17 @@ SHAPES = ((3, 3, 2), (5, 3, 2))
 """Of five bookies: with spares, and without."""
 GROUP = 5
 PAUSE_S = 0.2
+GROUP_BYTES = 1536 * 1024
+"""Of all ledgers together: more in a second than a bookie's kernel takes for it."""
+SEND_BUFFER = 16 * 1024
+
+
+class ShortSocket(socket.socket):
+    """What a bookie does not take waits in this process, and is lost with it; the kernel would still deliver it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
 
 def say(ledger: int, acknowledged: int, **facts: Any) -> None:
@@ -26,7 +38,7 @@ def say(ledger: int, acknowledged: int, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-async def one_ledger(client: Any, number: int, guarantee: str | None, over: asyncio.Event) -> None:
+async def one_ledger(client: Any, number: int, size: int, guarantee: str | None, over: asyncio.Event) -> None:
     ensemble, write, ack = SHAPES[number % len(SHAPES)]
     writer = await client.create_ledger(
         ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, guarantee=guarantee
@@ -37,7 +49,7 @@ async def one_ledger(client: Any, number: int, guarantee: str | None, over: asyn
         for entry in range(GROUP):
             while True:
                 try:
-                    waiting.append(writer.append_nowait(b"%d/%d/%d" % (ledger, group, entry)))
+                    waiting.append(writer.append_nowait((b"%d/%d/%d" % (ledger, group, entry)).ljust(size)))
                     break
                 except quire.WindowFullError:
                     await writer.drain()
@@ -54,8 +66,12 @@ async def main(uri: str, ledgers: int, guarantee: str | None) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), over.set)
     async with quire.connect(uri) as client:
-        await asyncio.gather(*(one_ledger(client, number, guarantee, over) for number in range(ledgers)))
+        size = GROUP_BYTES // GROUP // ledgers
+        await asyncio.gather(
+            *(one_ledger(client, number, size, guarantee, over) for number in range(ledgers))
+        )
 
 
 if __name__ == "__main__":
+    socket.socket = ShortSocket  # type: ignore[misc]
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "none" else sys.argv[3]))
