@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 from quire.bookie.followers import Followers, Poll
@@ -36,8 +37,10 @@ from quire.wire.run import RunView
 
 EVERY_LAC = 1 << 63
 """Above each LAC: all waiting polls look again."""
-MACHINES_KEPT = 1024
-"""So many of the newest machines are kept, at most as many more, and those that storage knows less than."""
+MACHINES_KEPT = 16_384
+"""So many machines are kept, and those that storage knows less than; each takes some 410 bytes."""
+MACHINES_AT_ONCE = 64
+"""Above that, for so many that came twice as many are looked at: no add waits for a look at all of them."""
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 
@@ -66,7 +69,7 @@ class Ledgers:
         self._storage = storage
         self._written = written
         self._machines: dict[int, BookieLedgerMachine] = {}
-        self._machines_max = 2 * MACHINES_KEPT
+        self._machines_max = MACHINES_KEPT
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
@@ -499,7 +502,7 @@ class Ledgers:
             assert facts is not None
             self._put_facts(machine, facts, FACTS_OF, (machine, facts))
         if len(unsaved) >= LACS_UNSAVED_MAX:
-            self._forget_machines()
+            self._forget_machines(2 * len(unsaved))
 
     def settle_lacs(self, *, every: bool = False) -> None:
         """LACs that came in frames some seconds ago go with the next group; all of them before a clean stop."""
@@ -530,24 +533,28 @@ class Ledgers:
 
     def _made(self, ledger_id: int, facts: LedgerFacts | None) -> BookieLedgerMachine:
         if len(self._machines) >= self._machines_max:
-            self._forget_machines()
+            self._forget_machines(2 * MACHINES_AT_ONCE)
         # What was lost with a damaged record may have been an unknown ledger's entries, and its fence.
         searching = facts is None and self._storage.suspects(ledger_id)
         machine = self.after_loss.machine(ledger_id, facts, searching=searching, kind=self.machine)
         self._machines[ledger_id] = machine
         return machine
 
-    def _forget_machines(self) -> None:
-        """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
-        storage, evidence, told = self._storage, self._evidence, self.told_lacs
-        for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if ledger_id in told or not machine.is_as_stored(storage.facts(ledger_id)):
-                continue
-            del self._machines[ledger_id]
-            if evidence.get(ledger_id) == storage.last_entry(ledger_id):
+    def _forget_machines(self, looks: int) -> None:
+        """Look at so many of the longest kept machines, and let go of those that can be made again from what storage knows.
+
+        The others are the newest then: most of many ledgers are idle.
+        """
+        storage, evidence, machines = self._storage, self._evidence, self._machines
+        for ledger_id in list(islice(machines, looks)):
+            if len(machines) <= MACHINES_KEPT - MACHINES_AT_ONCE:
+                break
+            machine = machines.pop(ledger_id)
+            if ledger_id in self.told_lacs or not machine.is_as_stored(storage.facts(ledger_id)):
+                machines[ledger_id] = machine
+            elif evidence.get(ledger_id) == storage.last_entry(ledger_id):
                 del evidence[ledger_id]
-        # Twice what had to stay: however many that is, looking through them costs little for each that comes.
-        self._machines_max = 2 * max(MACHINES_KEPT, len(self._machines))
+        self._machines_max = max(MACHINES_KEPT, len(machines) + MACHINES_AT_ONCE)
 
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)

@@ -19,6 +19,7 @@ def test_quiet_ledgers_have_no_machine_and_are_still_who_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookie_ledgers, "MACHINES_KEPT", 2)
+    monkeypatch.setattr(bookie_ledgers, "MACHINES_AT_ONCE", 1)
 
     async def work(at: World) -> None:
         fenced, told = access(1), access(2)
@@ -30,8 +31,13 @@ def test_quiet_ledgers_have_no_machine_and_are_still_who_they_were(
             assert await at.add(access(ledger_id), [0]) is Answer.OK
         await at.server.storage.drain()
         ledgers = at.server.ledgers
-        ledgers._forget_machines()
+        ledgers._forget_machines(100)
         assert len(ledgers._machines) <= 2
+        # As machines come, the longest kept ones go: few are looked at for each.
+        for ledger_id in range(3, 20):
+            assert await at.add(access(ledger_id), [1]) is Answer.OK
+            await at.server.storage.drain()
+            assert len(ledgers._machines) <= 4
         assert len(ledgers._evidence) <= 2
         assert await at.add(fenced, [2], lac=1) is Answer.FENCED
         assert await at.add(access(2, password=b"wrong"), [2]) is Answer.UNAUTHORISED
@@ -45,6 +51,7 @@ def test_quiet_ledgers_have_no_machine_and_are_still_who_they_were(
 
 def test_a_machine_whose_fence_is_on_its_way_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bookie_ledgers, "MACHINES_KEPT", 1)
+    monkeypatch.setattr(bookie_ledgers, "MACHINES_AT_ONCE", 1)
 
     async def work(at: World) -> None:
         assert await at.add(access(1), [0]) is Answer.OK
@@ -55,12 +62,12 @@ def test_a_machine_whose_fence_is_on_its_way_is_kept(tmp_path: Path, monkeypatch
         machine = ledgers._machines[1]
         for ledger_id in range(2, 9):
             ledgers._machine(ledger_id)
-        ledgers._forget_machines()
+        ledgers._forget_machines(100)
         assert ledgers._machines[1] is machine
         assert not answers, "nothing is durable in this turn"
         await at.server.storage.drain()
         assert answers == [Answer.OK]
-        ledgers._forget_machines()
+        ledgers._forget_machines(100)
         assert 1 not in ledgers._machines
 
     in_world(tmp_path, work)
