@@ -386,7 +386,7 @@ class Outgoing:
                 place.oldest, place.oldest_ms = oldest, now_ms
             unsent = self._bookies.unsent_bytes(place.bookie, place)
             seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
-            if self.moves(place, now_ms) or seen != place.seen or not unsent:
+            if not unsent or seen != place.seen or self.moves(place, now_ms):
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True
             elif now_ms - place.moved_ms >= config.slow_after_ms and (

@@ -391,7 +391,7 @@ class WriterDriver(ABC):
                     place.bookie,
                 )
                 self._machine.bookie_lost(place.slot, place.bookie)
-            self._perform()
+                self._perform()
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._config.explicit_lac_after_ms)
