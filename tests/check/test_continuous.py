@@ -32,7 +32,7 @@ from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 from support.rounds import keep_figures
 
-STATES_IN_TEST = 30_000
+STATES_IN_TEST = 15_000
 """Larger worlds are for `make full`, like the continuous set as a whole: they have nearly all of the transitions."""
 SECONDS_MAX = 600
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())

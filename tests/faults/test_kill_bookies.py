@@ -87,7 +87,7 @@ async def one_round(
 def test_kill_one_bookie_a_round(
     bookies: int, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    figures = run(one_bookie_a_round(tmp_path, bookies, rounds(100, 3), chance))
+    figures = run(one_bookie_a_round(tmp_path, bookies, rounds(100, 2), chance))
     record(f"kill_one_bookie_a_round_of_{bookies}", figures)
 
 

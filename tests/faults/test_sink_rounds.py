@@ -62,7 +62,7 @@ def test_each_row_is_there_once_after_any_kill(cluster, chance, rounds, record):
     first = facts[0]["seed"] if facts else chance.getrandbits(32)
     done = {each["seed"] for each in facts}
     with kept.open("a") as file:
-        for seed in range(first, first + rounds(1000, 5)):
+        for seed in range(first, first + rounds(1000, 3)):
             if seed in done:
                 continue
             played = cluster.run(round_of(seed, cluster.victims))

@@ -154,10 +154,10 @@ def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
     """SIGKILL and start on the own directory: open ledgers take adds of this bookie again at once."""
 
     async def work() -> None:
-        figures: dict[str, Any] = {"rounds": rounds(100, 3), "torn": 0, "in_doubt": 0}
+        figures: dict[str, Any] = {"rounds": rounds(100, 2), "torn": 0, "in_doubt": 0}
         took: list[float] = []
         async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
-            for _ in range(rounds(100, 3)):
+            for _ in range(rounds(100, 2)):
                 async with writers(client, 5) as loaders:
                     await all_move(loaders, 50)
                     await pause(chance)

@@ -103,7 +103,7 @@ def test_the_peers_have_pulsars_limit() -> None:
     assert largest("v3") > PULSAR
 
 
-@pytest.mark.parametrize(("cluster", "version"), cells(CLUSTERS, SPOKEN, quick={("mixed", "v2")}))
+@pytest.mark.parametrize(("cluster", "version"), cells(CLUSTERS, SPOKEN, quick={("ours", "v2")}))
 def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, version: str) -> None:
     async def work(world: World) -> None:
         sizes = [PULSAR, largest(version)]

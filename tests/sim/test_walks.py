@@ -91,7 +91,9 @@ def test_a_walk_takes_steps_of_the_explorers_world_only() -> None:
             assert step in walks.world.successors(before)
 
 
-@pytest.mark.parametrize("mutant", ["D8", "X3", "X11", "X17"])
+@pytest.mark.parametrize(
+    "mutant", [*("X3", "X17"), *(pytest.param(each, marks=pytest.mark.slow) for each in ("D8", "X11"))]
+)
 def test_a_failing_walk_becomes_a_short_transcript_that_replays(mutant: str) -> None:
     seeds = range(1_000_000, 1_010_000)
     failure = some_walks(("duel", "network", "crashes"), seeds, mutant).failures[0]

@@ -78,7 +78,7 @@ def logs(spark, cluster):
 @pytest.mark.parametrize("handed", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_sparks_answer_is_the_clients(spark, cluster, logs, setting, handed):
     setting(FILTERS_SETTING, handed)
-    for seed in range(rounds(2, 300)):
+    for seed in range(rounds(1, 300)):
         chance = random.Random(f"{handed} {seed}")
         parts = [make_part(chance, spark, cluster.uri, logs, f"part_{number}") for number in range(2)]
         for _ in range(QUESTIONS_OF_A_PART):
