@@ -20,8 +20,8 @@ SHAPES = ((3, 3, 2), (5, 3, 2))
 """Of five bookies: with spares, and without."""
 GROUP = 5
 PAUSE_S = 0.2
-GROUP_BYTES = 1536 * 1024
-"""Of all ledgers together: more in a second than a bookie's kernel takes for it."""
+SIZE = 32 * 1024
+"""Of an entry: all together are more in a second than a bookie's kernel takes for it."""
 SEND_BUFFER = 16 * 1024
 
 
@@ -38,7 +38,7 @@ def say(ledger: int, acknowledged: int, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-async def one_ledger(client: Any, number: int, size: int, guarantee: str | None, over: asyncio.Event) -> None:
+async def one_ledger(client: Any, number: int, guarantee: str | None, over: asyncio.Event) -> None:
     ensemble, write, ack = SHAPES[number % len(SHAPES)]
     writer = await client.create_ledger(
         ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, guarantee=guarantee
@@ -49,7 +49,7 @@ async def one_ledger(client: Any, number: int, size: int, guarantee: str | None,
         for entry in range(GROUP):
             while True:
                 try:
-                    waiting.append(writer.append_nowait((b"%d/%d/%d" % (ledger, group, entry)).ljust(size)))
+                    waiting.append(writer.append_nowait((b"%d/%d/%d" % (ledger, group, entry)).ljust(SIZE)))
                     break
                 except quire.WindowFullError:
                     await writer.drain()
@@ -66,10 +66,7 @@ async def main(uri: str, ledgers: int, guarantee: str | None) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), over.set)
     async with quire.connect(uri) as client:
-        size = GROUP_BYTES // GROUP // ledgers
-        await asyncio.gather(
-            *(one_ledger(client, number, size, guarantee, over) for number in range(ledgers))
-        )
+        await asyncio.gather(*(one_ledger(client, number, guarantee, over) for number in range(ledgers)))
 
 
 if __name__ == "__main__":
