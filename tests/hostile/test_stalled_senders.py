@@ -166,12 +166,10 @@ def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
             )
             async with contextlib.AsyncExitStack() as silent:
-                writers = []
                 for _ in range(200):
                     reader, writer = await asyncio.open_connection(*server.address, limit=1024)
-                    # Kept: later Pythons close the connection of a writer that nobody holds.
-                    writers.append(writer)
-                    silent.callback(writer.transport.abort)
+                    # With the writer: later Pythons close the connection of one that nobody holds.
+                    silent.callback(lambda kept: kept.transport.abort(), writer)
                     reader._transport.pause_reading()
                     writer.write(hello + (ask + body) * 20)
                 async with asyncio.timeout(300):
