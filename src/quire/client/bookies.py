@@ -262,6 +262,12 @@ class BookieClient(Inquiries):
         peer = self._peers.get(bookie)
         return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
 
+    @property
+    def anything_unsent(self) -> bool:
+        """Whether anything of anybody waits for a connection to take it."""
+        channels = [peer.channel for peer in self._peers.values() if peer.channel is not None]
+        return any(channel.anything_unsent for channel in channels)
+
     def entries_answered(self, bookie: BookieId) -> int:
         """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
         peer = self._peers.get(bookie)

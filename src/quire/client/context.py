@@ -60,7 +60,7 @@ class ClientContext:
     ) -> Self:
         """A client's context, with a quarantine, a timer and LAC frames of its own; without `noted` it knows ledgers only."""
         quarantine = Quarantine(config.quarantine_ms)
-        ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
+        ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms, lambda: bookies.anything_unsent)
         lacs = LacFrames(bookies, config)
         return cls(
             bookies,

@@ -140,6 +140,7 @@ class Outgoing:
         "_ensemble",
         "_held",
         "_kept",
+        "_looked_ms",
         "_places",
         "_unsettled",
         "_window",
@@ -164,6 +165,7 @@ class Outgoing:
         self._writer = writer
         self._clock = clock
         self._places: tuple[SlotConnection, ...] = ()
+        self._looked_ms = 0  # when it was last looked for slow places
         self._unsettled = _NO_RUNS
         self._kept = _NO_RUNS  # confirmed, and may be sent again
         self._held = _NOTHING
@@ -376,6 +378,9 @@ class Outgoing:
         makes progress, none is at fault: then it is this side.
         """
         config, window, now_ms = self._config, self._window, self._clock.now_ms()
+        # Of what was while nobody looked nothing is known: all begin anew.
+        anew = now_ms - self._looked_ms > config.slow_after_ms
+        self._looked_ms = now_ms
         slow: list[SlotConnection] = []
         moving = False
         for place in self._places:
@@ -386,7 +391,7 @@ class Outgoing:
                 place.oldest, place.oldest_ms = oldest, now_ms
             unsent = self._bookies.unsent_bytes(place.bookie, place)
             seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
-            if not unsent or seen != place.seen or self.moves(place, now_ms):
+            if anew or not unsent or seen != place.seen or self.moves(place, now_ms):
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True
             elif now_ms - place.moved_ms >= config.slow_after_ms and (

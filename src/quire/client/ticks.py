@@ -1,17 +1,22 @@
 """One timer for all writers of a client.
 
-Writers that hold something are looked at a few times a second; those that have become idle once more, some seconds
-later. None of them has a timer of its own, and those that stay idle cost nothing.
+Writers that hold something are looked at a few times a second, and less often while everything that they gave to bookies
+is on its way: then no bookie can be slow, and thousands of writers may hold something. Those that have become idle are looked
+at once more, some seconds later. None of them has a timer of its own, and those that stay idle cost nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import takewhile
-from typing import Protocol
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
+
+PERIODS: Final = 4
+"""While nothing waits to be sent, writers are looked at in one of so many periods."""
 
 
 class Ticking(Protocol):
@@ -33,13 +38,16 @@ class Ticks:
     Args:
         period_ms: how often a writer that holds something is looked at.
         quiet_ms: how long after the last such look a writer is quiet.
+        waits: whether anything of any writer waits to be sent.
     """
 
-    __slots__ = ("_busy", "_kept", "_period", "_quiet_after", "_resting", "_timer")
+    __slots__ = ("_busy", "_kept", "_left_out", "_period", "_quiet_after", "_resting", "_timer", "_waits")
 
-    def __init__(self, period_ms: float, quiet_ms: float) -> None:
+    def __init__(self, period_ms: float, quiet_ms: float, waits: Callable[[], bool]) -> None:
         self._period = period_ms / 1000
         self._quiet_after = quiet_ms / 1000
+        self._waits = waits
+        self._left_out = 0  # the periods since the last look
         self._busy: dict[Ticking, None] = {}
         self._kept: dict[Ticking, None] = {}
         # When each becomes quiet, the earliest first: all wait equally long.
@@ -73,10 +81,13 @@ class Ticks:
     def _fired(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for writer in list(self._busy):
-            if not self._ticks(writer) and writer in self._busy:
-                del self._busy[writer]
-                self._resting[writer] = now + self._quiet_after
+        self._left_out += 1
+        if self._left_out >= PERIODS or self._waits():
+            self._left_out = 0
+            for writer in list(self._busy):
+                if not self._ticks(writer) and writer in self._busy:
+                    del self._busy[writer]
+                    self._resting[writer] = now + self._quiet_after
         for writer, _ in list(takewhile(lambda item: item[1] <= now, self._resting.items())):
             if self._resting.pop(writer, None) is not None:
                 writer.quiet()

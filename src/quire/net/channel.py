@@ -212,6 +212,11 @@ class Channel(FrameProtocol):
         for deadline in self.codec.drop(sink):
             self._silence.given_up(int(1000 * deadline))
 
+    @property
+    def anything_unsent(self) -> bool:
+        """Whether requests of anybody have not been given to the transport yet."""
+        return bool(self._queue.unsent or self.codec.waiting_bytes)
+
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
         return self._queue.unsent.get(sink, 0) + self.codec.waiting_bytes.get(sink, 0)

@@ -77,7 +77,7 @@ class World:
         )
         version = await self.ledgers.create(record)
         self.store.writes = 0
-        self.ticks = Ticks(5, 10_000)
+        self.ticks = Ticks(5, 10_000, lambda: True)
         context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
         context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
         return LedgerWriter(record, version, LedgerAccess.of(record), context)
