@@ -88,6 +88,10 @@ class ScriptedBookies:
         unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
         return max(0, unsent - SOCKET_BYTES)
 
+    @property
+    def anything_unsent(self):
+        return any(self.waiting.values())
+
     def entries_answered(self, bookie):
         return 0
 

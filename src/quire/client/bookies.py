@@ -9,14 +9,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
 
 from quire.client import short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.channels import Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.client.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
-from quire.client.peers import Peer, Reply
+from quire.client.peers import Follower, Peer, Reply
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
@@ -61,13 +60,6 @@ class AddSink:
     def add_answered(self, tag: object, answer: Answer) -> None:
         """The response to the run with this tag."""
         raise NotImplementedError
-
-
-class Follower(Protocol):
-    """Who wants to know when other bookies take entries."""
-
-    def bookies_changed(self) -> None:
-        """The list is another one."""
 
 
 class BookieClient(Inquiries):
@@ -253,9 +245,9 @@ class BookieClient(Inquiries):
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""
-        peer = self._peers.get(bookie)
-        if peer is not None and peer.channel is not None:
-            peer.channel.drop(sink)
+        channel = self._peers[bookie].channel if bookie in self._peers else None
+        if channel is not None:
+            channel.drop(sink)
 
     def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
@@ -265,8 +257,7 @@ class BookieClient(Inquiries):
     @property
     def anything_unsent(self) -> bool:
         """Whether anything of anybody waits for a connection to take it."""
-        channels = [peer.channel for peer in self._peers.values() if peer.channel is not None]
-        return any(channel.anything_unsent for channel in channels)
+        return any(channel.anything_unsent for channel in self._in_use)
 
     def entries_answered(self, bookie: BookieId) -> int:
         """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
@@ -281,9 +272,12 @@ class BookieClient(Inquiries):
 
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
-        for peer in self._peers.values():
-            if peer.channel is not None:
-                peer.channel.drop(sink)
+        for channel in self._in_use:
+            channel.drop(sink)
+
+    @property
+    def _in_use(self) -> list[Channel]:
+        return [peer.channel for peer in self._peers.values() if peer.channel is not None]
 
     # --- reads and the rest ------------------------------------------------------------------------------------------
 
@@ -476,7 +470,7 @@ class BookieClient(Inquiries):
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
-        channels = [peer.channel for peer in self._peers.values() if peer.channel is not None]
+        channels = self._in_use
         for channel in channels:
             channel.expire(now)
         self._sweep = (
@@ -497,6 +491,5 @@ class BookieClient(Inquiries):
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, QuireError):
                 await task
-        for peer in list(self._peers.values()):
-            if peer.channel is not None:
-                peer.channel.close()
+        for channel in self._in_use:
+            channel.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from quire.net.channel import Channel
 from quire.wire.native_hello import LACS
@@ -52,3 +52,10 @@ class Peer:
     def blocked_because(self) -> str:
         """The trouble, while no connection is open."""
         return self.trouble if self.channel is None or not self.channel.was_ready else ""
+
+
+class Follower(Protocol):
+    """Who wants to know when other bookies take entries."""
+
+    def bookies_changed(self) -> None:
+        """The list is another one."""

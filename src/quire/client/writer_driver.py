@@ -17,10 +17,10 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from quire.client.access import LedgerAccess
+from quire.client.choosing import BookieChoices
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
-from quire.client.joining import truncated_first
 from quire.client.lac_sending import LacNews
 from quire.client.outgoing import Outgoing, SlotConnection
 from quire.client.window import ByteWindow
@@ -34,10 +34,8 @@ from quire.core.errors import (
     QuorumLostError,
 )
 from quire.core.holes import holes_of_runs, joined
-from quire.core.ids import NO_ENTRY, BookieId, LedgerId
+from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.placement import choose_replacements
-from quire.core.terms import needs_of
 from quire.core.writer_state import Hole, Status, WriterLimits
 from quire.metadata.store import KeyMissingError, VersionConflictError
 
@@ -73,10 +71,9 @@ class WriterDriver(ABC):
     __slots__ = (
         "_access",
         "_bookies",
-        "_chance",
+        "_choices",
         "_clock",
         "_config",
-        "_doubted",
         "_flush",
         "_lacs",
         "_lost",
@@ -107,7 +104,7 @@ class WriterDriver(ABC):
         self._machine = context.machines.writer(record, version, _limits_of(config), last, length)
         self._access = access
         self._bookies, self._records = context.bookies, context.records
-        self._clock, self._chance = context.clock, context.chance
+        self._clock = context.clock
         self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
         self._window = ByteWindow(config.window_bytes_max)
         self._outgoing = Outgoing(
@@ -115,12 +112,12 @@ class WriterDriver(ABC):
         )
         self._timer: asyncio.TimerHandle | None = None
         self._ticking = False
-        self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
         self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
         self._recorded: tuple[Hole, ...] = ()  # what the ledger's record says of `holes`
         self._flush: LedgerFlush | None = None  # from the end on
+        self._choices = BookieChoices(self._machine, access, context, self._start, self._perform)
         self._bookies.follow(self)
         if absent:
             self._machine.began_without(absent, self._clock.now_ms())
@@ -192,6 +189,8 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
+        elif self._window.waiters:
+            self._outgoing.release()  # this bookie was the last that had not been sent what callers wait for
         if self._flush is not None:
             self._flush.answered(place, run, answer)
         news = self._news
@@ -249,88 +248,9 @@ class WriterDriver(ABC):
         self._outgoing.retire(effect.slot)
         self._outgoing.release()
 
-    def _choose(self, effect: e.ChooseReplacements) -> None:
-        chosen, doubtful = self._replacements(effect)
-        pause_ms = self._pause_before_doubtful() if doubtful else 0
-        if pause_ms or (chosen and effect.truncated_from != NO_ENTRY):
-            self._start(self._choose_later(effect, pause_ms))
-        else:
-            self._chosen(effect, chosen)
-
-    async def _choose_later(self, effect: e.ChooseReplacements, pause_ms: int) -> None:
-        await asyncio.sleep(pause_ms / 1000)
-        chosen = await truncated_first(effect, self._replacements, self._access, self._bookies)
-        self._chosen(effect, chosen)
-        self._perform()
-
-    def _chosen(self, effect: e.ChooseReplacements, chosen: dict[int, BookieId]) -> None:
-        refused = [slot for slot in effect.slots if self._bookies.are_refused([effect.ensemble[slot]])]
-        self._machine.replacements_chosen(chosen, self._clock.now_ms(), refused=refused)
-
-    def _replacements(self, effect: e.ChooseReplacements) -> tuple[dict[int, BookieId], bool]:
-        """A bookie for each slot that can have one, and whether one of them is doubtful."""
-        quarantined = self._quarantine.bookies(self._clock.now_ms())
-        chosen = choose_replacements(
-            effect.slots,
-            effect.ensemble,
-            self._writable(),
-            self._chance,
-            failed=effect.failed,
-            quarantined=quarantined,
-            required=effect.required,
-        )
-        return chosen, any(bookie in quarantined for bookie in chosen.values())
-
-    def _pause_before_doubtful(self) -> int:
-        """Milliseconds; none as long as entries are confirmed in between.
-
-        A crashed bookie stays registered until its session ends. Two of them would otherwise replace each other, with a
-        compare-and-swap of the record each time, as fast as the store responds.
-        """
-        config, lac = self._config, self._machine.window.lac
-        before, pause_ms = self._doubted
-        longer = min(max(2 * pause_ms, config.change_retry_ms_min), config.change_retry_ms_max)
-        self._doubted = lac, longer if lac == before else 0
-        return self._doubted[1]
-
-    async def _look(self, effect: e.LookForBookies) -> None:
-        """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
-        spare, answers = self._has_spare(effect.ensemble), dict[BookieId, Answer]()
-        if not spare:
-            there = sorted({effect.ensemble[slot] for slot in effect.slots}.intersection(self._writable()))
-            answers = await self._bookies.probe(there, timeout_ms=self._config.probe_timeout_ms)
-        slots = [slot for slot in effect.slots if answers.get(effect.ensemble[slot]) is Answer.OK]
-        self._machine.bookies_found(slots, self._clock.now_ms(), spare=spare)
-        self._perform()
-
-    def _has_spare(self, ensemble: Sequence[BookieId]) -> bool:
-        return not {*ensemble, *self._quarantine.bookies(self._clock.now_ms())}.issuperset(self._writable())
-
-    def _writable(self) -> list[BookieId]:
-        """The bookies that may get the ledger's entries."""
-        return self._bookies.writable(needs_of(self._machine.swap.record.terms))
-
     def bookies_changed(self) -> None:
         """Other bookies are registered: those of this ledger that are not, or as read-only, have left."""
-        config, machine, now_ms = self._config, self._machine, self._clock.now_ms()
-        for slot, bookie in enumerate(machine.ensemble):
-            if not self._bookies.is_writable(bookie):
-                span_ms = config.left_wait_ms_max - config.left_wait_ms_min + 1
-                wait_ms = config.left_wait_ms_min + self._chance.getrandbits(32) % span_ms
-                machine.bookie_left(slot, bookie, now_ms, wait_ms)
-        self._perform()
-
-    async def _ask_left(self, effect: e.AskLeftBookies) -> None:
-        """Which bookies that left are read-only or silent, and which answer? Without a spare nobody is asked."""
-        bookies, spare = self._bookies, self._has_spare(effect.ensemble)
-        left = [item for item in enumerate(effect.ensemble) if spare and not bookies.is_writable(item[1])]
-        away = [bookie for _, bookie in left if not bookies.is_registered(bookie)]
-        replies = await bookies.probe(away, timeout_ms=self._config.probe_timeout_ms)
-        silent = (None, Answer.UNREACHABLE, Answer.TIMED_OUT)
-        answered = [item for item in left if replies.get(item[1]) not in silent]
-        leaving = [item for item in left if item not in answered]
-        self._machine.left_bookies_asked(leaving, self._clock.now_ms(), spare=spare, answered=answered)
-        self._perform()
+        self._choices.bookies_changed()
 
     def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:
         for slot in effect.slots:
@@ -483,9 +403,9 @@ class WriterDriver(ABC):
         e.FullyReplicated: lambda self, effect: self._fully_replicated(effect),
         e.Failed: _failed,
         e.DropUnsent: _drop,
-        e.ChooseReplacements: _choose,
-        e.AskLeftBookies: lambda self, effect: self._start(self._ask_left(effect)),
-        e.LookForBookies: lambda self, effect: self._start(self._look(effect)),
+        e.ChooseReplacements: lambda self, effect: self._choices.choose(effect),
+        e.AskLeftBookies: lambda self, effect: self._start(self._choices.ask_left(effect)),
+        e.LookForBookies: lambda self, effect: self._start(self._choices.look(effect)),
         e.EnsembleChanged: _ensemble_changed,
         e.SlotAbsent: _slot_absent,
         e.SlotReturned: _slot_returned,

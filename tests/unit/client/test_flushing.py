@@ -65,7 +65,7 @@ class World:
         self.bookies = ScriptedBookies(["b1", "b2", "b3"])
         self.quarantine = Quarantine(60_000)
 
-    async def writer(self, config=SHORT, ack=2, stored_format=3):
+    async def writer(self, config=SHORT, ack=2, stored_format=3, period_ms=5):
         record = new_ledger(
             await self.ledgers.next_id(),
             self.bookies.names,
@@ -77,7 +77,7 @@ class World:
         )
         version = await self.ledgers.create(record)
         self.store.writes = 0
-        self.ticks = Ticks(5, 10_000, lambda: True)
+        self.ticks = Ticks(period_ms, 10_000, lambda: True)
         context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
         context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
         return LedgerWriter(record, version, LedgerAccess.of(record), context)
@@ -121,6 +121,20 @@ async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_retur
         assert w.bookies.entries["b3"] == w.bookies.entries["b1"]
         assert await w.recorded(ledger) == (LedgerState.CLOSED, [])
         assert (ledger.holes, w.store.writes, w.ticks.unfinished) == ((), 1, ())
+
+
+@run
+async def test_who_waits_for_room_goes_on_when_the_slow_bookie_answers():
+    """All is confirmed by the others, and no periodic look comes: the slow bookie's answer makes the room."""
+    async with world() as w:
+        ledger = await w.writer(replace(LONG, window_bytes_max=3 * SOCKET_BYTES), period_ms=3_600_000)
+        w.bookies.set("b3", "stopped")
+        await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(2 * SOCKET_BYTES // 1000)))
+        waiting = asyncio.ensure_future(ledger.append(bytes(2 * SOCKET_BYTES)))
+        await until_async(lambda: ledger._window.waiters)
+        w.bookies.set("b3", "ok")
+        await waiting
+        await ledger.close()
 
 
 @run
