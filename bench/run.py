@@ -38,6 +38,7 @@ SCRIPTS = (
     "spark_stream",
     "spark_jobs",
     "spark_beside",
+    "compacted",
     "spark_first",
 )
 """In the order in which they run."""

@@ -1,0 +1,192 @@
+"""Compaction: cold reads of what it moved, restarts after it, and Spark's reads while it moves segments.
+
+P10-compacted: of 1,000 ledgers that were written in turn every other one is deleted, and what lives is compacted. One of
+those that live, read after a restart with nothing of it in memory, against the same read of a ledger of the same size
+that was written alone and was not moved. The restarts before and after are timed as well: until a client can read.
+
+S3-moving and S5-moving: a Spark job reads a log of 100 B records, one of 1 KB records, and one that is striped over five
+bookies, while the bookies compact segments of which an eighth lives, and give them back to be written again; against the
+same read with quiet bookies, in turn. What is compacted is written and deleted before each read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import harness
+from accounting import load_average
+from harness import CPUS, Claim, Comparison, say
+from peers import OUT, LoadClient, QuireCluster
+from quire.spark.local import session
+from read import COLD_SIZE, COLD_WINDOW, ENTRIES, LEDGERS, SAMPLE, fill
+from spark_sides import content, must_be_equal, noop, table
+
+COLD = Claim(
+    "P10-compacted",
+    "cold read of one ledger of 1,000 written in turn, half deleted and compacted, over one alone",
+    "entries/s",
+    0.9,
+)
+RESTART = Claim(
+    "P10-restart", "a restart after the compaction, over one before", "s", 1.1, higher_is_better=False
+)
+MOVING = {
+    "S3-moving-100B": (100, 3, "Spark reads 100 B records while segments move, over quiet bookies"),
+    "S3-moving-1KB": (1024, 3, "the same, 1 KB records"),
+    "S5-moving-E5": (1024, 5, "the same, striped over five bookies"),
+}
+RECORDS = 1_000_000
+PARTS = 8
+GARBAGE_MIB = 512
+
+
+def restarted(cluster: QuireCluster, ledger: int) -> tuple[float, LoadClient]:
+    """Restart the bookies with cold files; seconds until a client has read a ledger, and that client."""
+    begun = time.perf_counter()
+    cluster.restart_cold()
+    client = cluster.client()
+    client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
+    return time.perf_counter() - begun, client
+
+
+def measure_cold(pairs: int) -> list[Comparison]:
+    """P10-compacted and P10-restart."""
+    parameters = {
+        "size": COLD_SIZE,
+        "ledgers": f"{LEDGERS}, every other one deleted",
+        "entries": f"{ENTRIES} in each ledger, one to each in turn, window {COLD_WINDOW} per ledger",
+        "cold": "bookies restarted, segments dropped from the page cache; connections are up",
+        "reads": f"median of {SAMPLE} ledgers of each kind, each read once, each entry compared",
+        "quorum": "E=3 Qw=3 Qa=2",
+    }
+    cold, restart = Comparison(COLD, parameters), Comparison(RESTART, parameters)
+    with QuireCluster("quire-compacted") as cluster:
+        with cluster.client() as client:
+            together = fill(client, LEDGERS, COLD_WINDOW)
+            alone = [fill(client, 1, COLD_WINDOW)[0] for _ in range(SAMPLE)]
+            connecting = fill(client, 1, COLD_WINDOW)[0]
+            client.run("delete-ledgers", *together[1::2])
+        living = together[::2][LEDGERS // (4 * SAMPLE) :: LEDGERS // (2 * SAMPLE)][:SAMPLE]
+        before: list[float] = []
+        for _ in range(pairs):
+            seconds, client = restarted(cluster, connecting)
+            before.append(seconds)
+            client.close()
+        moved = cluster.compact()
+        say(f"  compacted: {moved}")
+        if not moved["compacted"]:
+            raise RuntimeError("nothing was compacted, so the rounds are void")
+        for earlier in before:
+            load = load_average()
+            seconds, client = restarted(cluster, connecting)
+            restart.add(seconds, {"before": earlier}, load)
+            with client:
+                client.run("read-ledger", connecting, ENTRIES, COLD_SIZE, 5)
+                rates: tuple[list[float], list[float]] = ([], [])
+                for both in zip(living, alone, strict=True):
+                    for found, ledger in zip(rates, both, strict=True):
+                        result = client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
+                        found.append(result["entries_per_s"])
+            pair = cold.add(statistics.median(rates[0]), {"alone": statistics.median(rates[1])}, load)
+            say(f"  {pair.ours:,.0f} entries/s of one compacted -> {pair.ratio:.2f}; restart {seconds:.2f} s")
+    cold.extra["segments that were compacted and given back"] = moved
+    return [cold, restart]
+
+
+@contextmanager
+def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
+    """Let all bookies compact, again and again; how many segments that were each time is in `found` at the end."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not found or not ended.is_set():
+            found.append(cluster.compact()["compacted"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def leave_sparse(client: LoadClient, quorums: list[str]) -> list[int]:
+    """Write ledgers in turn and delete all but one of each eight; those that are left."""
+    count = GARBAGE_MIB // PARTS
+    ledgers = client.run("fill-ledgers", count, PARTS * 16, 64_000, 400, *quorums)["ledgers"]
+    client.run("delete-ledgers", *[one for number, one in enumerate(ledgers) if number % PARTS])
+    return list(ledgers[::PARTS])
+
+
+def rounds_of(
+    comparison: Comparison, cluster: QuireCluster, read: Callable[[], float], quorums: list[str], pairs: int
+) -> None:
+    """Read quietly and beside compaction, in turn; the first round warms the JVM and Spark's workers."""
+    records, moved = comparison.parameters["records"], []
+    with cluster.client() as client:
+        for number in range(pairs + 1):
+            load, left = load_average(), leave_sparse(client, quorums)
+            quiet, segments = read(), list[int]()
+            with moving(cluster, segments):
+                beside = read()
+            if not segments[0]:
+                raise RuntimeError("nothing was compacted, so the round is void")
+            client.run("delete-ledgers", *left)
+            if number:
+                pair = comparison.add(records / beside, {"quiet": records / quiet}, load)
+                moved.append(sum(segments))
+                say(f"  {comparison.claim.name}: {pair.ours:,.0f} records/s -> {pair.ratio:.2f}, {segments}")
+    comparison.extra["segments compacted beside a read"] = round(statistics.median(moved))
+
+
+def measure_spark(pairs: int, names: list[str]) -> list[Comparison]:
+    """S3-moving and S5-moving."""
+    comparisons = []
+    with ExitStack() as stack:
+        spark = session(master=f"local[{CPUS}]", app_name="bench", **{"spark.log.level": "ERROR"})
+        stack.callback(spark.stop)
+        for name in names:
+            size, bookies, what = MOVING[name]
+            claim = Claim(name, what, "records/s", 0.9)
+            quorum = {"ensemble": bookies, "writeQuorum": 3, "ackQuorum": 2}
+            comparison = Comparison(
+                claim, {"records": RECORDS, "value": size, "tasks": CPUS, "quorum": str(quorum)}
+            )
+            plain = spark.read.parquet(str(table(OUT / "spark-moving-table", RECORDS, size)))
+            with QuireCluster("quire-spark-moving", bookies=bookies) as cluster:
+                rows = plain.select("key", "value", "timestamp").write.format("quire").mode("append")
+                rows.options(cluster=cluster.uri, create="true", **quorum).save("records")
+                frame = spark.read.format("quire").options(cluster=cluster.uri).load("records")
+                must_be_equal({"Parquet": content(plain), "log": content(frame)})
+                rounds_of(comparison, cluster, partial(noop, frame), [f"e={bookies}"], pairs)
+                must_be_equal({"Parquet": content(plain), "log": content(frame)})
+            comparisons.append(comparison)
+            shutil.rmtree(OUT / "spark-moving-table", ignore_errors=True)
+    return comparisons
+
+
+def main() -> int:
+    """Parse the options and run."""
+    options = harness.parser(__doc__ or "", pairs=5)
+    options.add_argument("--claim", choices=["P10", *MOVING], action="append", help="only this claim")
+    given = options.parse_args()
+    wanted = given.claim or ["P10", *MOVING]
+
+    def measure() -> list[Comparison]:
+        found = measure_cold(given.pairs) if "P10" in wanted else []
+        spark = [name for name in MOVING if name in wanted]
+        return found + (measure_spark(given.pairs, spark) if spark else [])
+
+    return harness.main("compacted", given, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
