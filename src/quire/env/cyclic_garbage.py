@@ -14,6 +14,8 @@ import time
 from typing import Any, Final
 
 LONG_MS: Final = 5
+OFTEN: Final = 2
+"""After so many collections of the middle generation comes a full one: each looks at little, since what outlived it is left out."""
 _OLDEST: Final = 2
 
 
@@ -27,19 +29,25 @@ class ShortCollections:
     def __init__(self, long_ms: int = LONG_MS) -> None:
         self._long_ns = long_ms * 1_000_000
         self._begun_ns = 0
-        self._left_out = 0
+        self._left_out = 0  # at the last look at everything
+        self._since = 0  # left out since then, at most: some of it may be gone
         self._everything = False
+        self._threshold = gc.get_threshold()
 
     def start(self) -> None:
         """From now on; what is there already is not looked at again: modules, mostly."""
         gc.collect()
         gc.freeze()
+        gc.collect()  # of nothing: else Python waits until as much as a quarter of what is left out has come
         self._left_out = gc.get_freeze_count()
+        self._threshold = gc.get_threshold()
+        gc.set_threshold(*self._threshold[:2], OFTEN)
         gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
         """As it was before: all objects are looked at again."""
         gc.callbacks.remove(self._collecting)
+        gc.set_threshold(*self._threshold)
         gc.unfreeze()
 
     def _collecting(self, phase: str, info: dict[str, Any]) -> None:
@@ -48,10 +56,18 @@ class ShortCollections:
         if phase == "start":
             self._begun_ns = time.perf_counter_ns()
         elif time.perf_counter_ns() - self._begun_ns >= self._long_ns:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        if self._everything:
             gc.freeze()
-            left_out = gc.get_freeze_count()
-            if self._everything:
-                self._left_out, self._everything = left_out, False
-            elif left_out >= 2 * self._left_out:
+            self._left_out, self._since, self._everything = self._left_out + self._since, 0, False
+            return
+        self._since += len(gc.get_objects(_OLDEST))
+        gc.freeze()
+        if self._since >= self._left_out:
+            # Counting goes through all of them, a fifth of the time of a look at them: it is done as rarely.
+            self._since = gc.get_freeze_count() - self._left_out
+            if self._since >= self._left_out:
                 gc.unfreeze()  # the next full collection looks at everything
                 self._everything = True
