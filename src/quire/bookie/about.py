@@ -7,6 +7,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from quire.core.space import UNKNOWN_SPACE, FreeSpace
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,3 +29,9 @@ def disk_facts(directory: Path) -> dict[str, int] | None:
     except OSError:
         return None
     return {"bytes": usage.total, "free_bytes": usage.free}
+
+
+def free_space(directory: Path) -> FreeSpace:
+    """What is free where a directory lies; `UNKNOWN_SPACE` where the system does not say."""
+    disk = disk_facts(directory)
+    return FreeSpace(disk["free_bytes"], disk["bytes"]) if disk is not None else UNKNOWN_SPACE

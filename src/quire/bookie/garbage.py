@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from quire.bookie.about import disk_facts
+from quire.bookie.about import free_space
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
-from quire.bookie.slices import take_slices
+from quire.bookie.slices import SLICE, take_slices, turn_for_others
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, DescriptorShortageError, QuireError, StorageError
 from quire.core.garbage import (
@@ -45,6 +45,7 @@ from quire.core.garbage import (
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.progress import TaskProgress
 from quire.core.rules import RULES, Rules
+from quire.core.space import is_wanted_soon
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError
 from quire.storage.collector_file import CollectorFile
@@ -53,15 +54,13 @@ from quire.storage.segment_format import FormatError
 
 log = logging.getLogger(__name__)
 
-SLICE: Final = 256
-"""So many ledgers are looked at in one turn of the loop."""
 LOOKED_AT_ONCE: Final = 40
 """Ledgers in one look before the drop, three operations each: etcd takes 128 at a time."""
 ATTEMPTS_MAX: Final = 5
 LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
 FULL_SECONDS: Final = 5.0
-"""While its disk is full a bookie looks so often for what it may give back."""
+"""So often a bookie looks whether its disk is full, or nearly, and then for what it may give back."""
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
@@ -89,12 +88,6 @@ class CollectorReport:
     carried: int = 0
     failures: int = 0
     failure: str = ""
-
-
-async def _turn(ledger_ids: Sequence[int]) -> None:
-    """Let others have their turn where what was done, or comes, is long."""
-    if len(ledger_ids) >= SLICE:
-        await asyncio.sleep(0)
 
 
 class GarbageCollector:
@@ -132,6 +125,7 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._warned = 0
+        self._left_free = free_space(config.directory)  # by the last pass
         self._passing = asyncio.Lock()
         self.progress = TaskProgress(int(config.garbage_seconds * 1000), clock.now_ms())
         grace_ms = int(config.tombstone_seconds * 1000)
@@ -181,15 +175,17 @@ class GarbageCollector:
         return self._machine.holding
 
     async def run(self) -> None:
-        """Make a pass every `garbage_seconds`, on a full disk more often; one that fails is logged, counted, and tried again."""
+        """Make a pass every `garbage_seconds`, sooner on a disk that fills; one that fails is logged, counted, and tried again."""
         every = self._config.garbage_seconds
         if not every:
             return
         while True:
             slept, pause = 0.0, min(every, FULL_SECONDS)
-            while slept < (pause if self._storage.full else every):
+            while slept < every:
                 await asyncio.sleep(pause)
                 slept += pause
+                if self._storage.full or is_wanted_soon(free_space(self._config.directory), self._left_free):
+                    break
             try:
                 await self.collect()
             except Exception as error:
@@ -256,19 +252,19 @@ class GarbageCollector:
         machine, store = self._machine, self._store
         begun_ms = self._clock.now_ms()
         highest = await self._look()
-        await _turn(machine.missing)
+        await turn_for_others(machine.missing)
         self._moved("looking for tombstones")
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
-        await _turn(machine.missing)
+        await turn_for_others(machine.missing)
         if mine is None:
             self.told.due = sorted(one.ledger_id for one in doomed)
         else:
             self.told.due = ()
             await self._drop(doomed, mine)
-        await _turn(unknown)
+        await turn_for_others(unknown)
         machine.finish(unknown, self._storage.last_lsn)
-        await _turn(unknown)
+        await turn_for_others(unknown)
         self._warn(len(unknown))
         leap = id_to_leap_over(unknown, highest, RAISED_MAX)
         if leap is not None and leap > self._leapt:
@@ -416,13 +412,13 @@ class GarbageCollector:
         await self._give_back()
         while await self._compact(compact=compact) and not self._storage.full:
             pass  # what came back has room for more
+        self._left_free = free_space(self._config.directory)
 
     async def _compact(self, *, compact: bool) -> int:
         """Carry over what has room on the disk, and give back where it lay; of how many segments."""
-        disk = disk_facts(self._config.directory)
-        free_share = 1.0 if disk is None or not disk["bytes"] else disk["free_bytes"] / disk["bytes"]
-        room = None if disk is None else disk["free_bytes"] // 2  # others use the disk meanwhile
-        slices = self._storage.compact_slices(0.0 if compact else free_share, room)
+        disk = free_space(self._config.directory)
+        room = disk.free // 2 if disk.whole else None  # others use the disk meanwhile
+        slices = self._storage.compact_slices(0.0 if compact else disk.share, room)
         carried = await take_slices(slices, partial(self._moved, COMPACTING))
         if carried:
             self.told.carried += carried

@@ -6,10 +6,13 @@ Source: docs/protocol/collection.md, "A pass".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, TypeVar
 
 Result = TypeVar("Result")
+
+SLICE: Final = 256
+"""So many ledgers are looked at in one turn of the loop."""
 
 
 async def take_slices(
@@ -31,4 +34,10 @@ async def take_slices(
         except StopIteration as end:
             result: Result = end.value
             return result
+        await asyncio.sleep(0)
+
+
+async def turn_for_others(ledger_ids: Sequence[int]) -> None:
+    """Let others have their turn where what was done with so many ledgers, or comes, is long."""
+    if len(ledger_ids) >= SLICE:
         await asyncio.sleep(0)

@@ -18,8 +18,7 @@ from quire.bookie.about import disk_facts
 from quire.bookie.slices import take_slices
 from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX
-from quire.core.space import Reason, SpaceContext, explain
-from quire.storage.compaction import ROOMY_SHARE
+from quire.core.space import SCARCE_SHARE, Reason, SpaceContext, explain
 from quire.wire.native_info import SpaceTask
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class SpaceReport:
         stone_ms = self._storage.first_tombstone_ms
         return SpaceContext(
             100 if not disk or not disk["bytes"] else disk["free_bytes"] * 100 // disk["bytes"],
-            int(ROOMY_SHARE * 100),
+            int(SCARCE_SHARE * 100),
             int(self._config.garbage_seconds),
             max(0, first_ms - self._clock.now_ms()) // 1000,
             max(0, stone_ms - self._clock.wall_ms()) // 1000,

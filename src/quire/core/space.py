@@ -11,6 +11,41 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+SCARCE_SHARE: Final = 0.3
+"""With less of the disk free than this, space is brought back before the next pass is due."""
+
+
+class FreeSpace(NamedTuple):
+    """The file system of a bookie's directory.
+
+    Attributes:
+        free: bytes that are free.
+        whole: its size.
+    """
+
+    free: int
+    whole: int
+
+    @property
+    def share(self) -> float:
+        """How much is free, 0 to 1; 1 where nothing is known."""
+        return self.free / self.whole if self.whole else 1.0
+
+
+UNKNOWN_SPACE: Final = FreeSpace(0, 0)
+
+
+def is_wanted_soon(now: FreeSpace, after_last: FreeSpace) -> bool:
+    """Whether space has to come back before the next pass is due: half of what that left is used, and little is free.
+
+    A disk that stays as full as it is asks for nothing.
+
+    Args:
+        now: the disk.
+        after_last: the same at the end of the last pass.
+    """
+    return now.share < SCARCE_SHARE and 2 * now.free <= after_last.free
+
 
 class Reason(StrEnum):
     """Why bytes are not free."""

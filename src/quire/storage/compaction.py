@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
+from quire.core.space import SCARCE_SHARE
 from quire.core.terms import ANY_ORIGIN
 from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
@@ -45,8 +46,6 @@ from quire.wire.stored_record import RECORD_HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
-ROOMY_SHARE: Final = 0.3
-"""With more of the disk free than this nothing is compacted."""
 SPARSE_SHARE: Final = (0.25, 0.8)
 """Of a segment so much may live for it to be compacted: with little less than that free, and on a full disk."""
 SLICE_BYTES: Final = 4 << 20
@@ -86,10 +85,10 @@ def sparse_share(free_share: float) -> float:
     Args:
         free_share: of the disk, 0 to 1.
     """
-    if free_share >= ROOMY_SHARE:
+    if free_share >= SCARCE_SHARE:
         return 0.0
     low, high = SPARSE_SHARE
-    return high - (high - low) * max(free_share, 0.0) / ROOMY_SHARE
+    return high - (high - low) * max(free_share, 0.0) / SCARCE_SHARE
 
 
 def plan(sealed: Sequence[SealedSize], free_share: float, room: int | None = None) -> list[int]:

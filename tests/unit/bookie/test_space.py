@@ -11,6 +11,7 @@ import pytest
 from quire.bookie.space import ASKED_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, NoClusterError
+from quire.core.space import FreeSpace
 from quire.metadata.accepting import accept_store
 from quire.storage.config import KIB, StorageConfig
 from quire.wire.native_info import InfoQuestion, SpaceTask, decode_info_question, encode_info_question
@@ -33,7 +34,7 @@ def reasons(says: dict[str, Any]) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def a_roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine of the tests has left."""
-    monkeypatch.setattr("quire.bookie.garbage.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
+    monkeypatch.setattr("quire.bookie.garbage.free_space", lambda _: FreeSpace(71, 100))
     monkeypatch.setattr("quire.bookie.space.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.space import Reason, SegmentUse, SpaceContext, bytes_by_reason, explain
+from quire.core.space import (
+    UNKNOWN_SPACE,
+    FreeSpace,
+    Reason,
+    SegmentUse,
+    SpaceContext,
+    bytes_by_reason,
+    explain,
+    is_wanted_soon,
+)
 
 WHOLE = 1000
 
@@ -75,3 +85,24 @@ def test_every_reason_has_words_and_the_largest_comes_first() -> None:
     assert explain(dict.fromkeys(Reason, 0), context) == []
     never = explain({Reason.DELETED: 1}, context._replace(pass_seconds=0))
     assert never[0].returns.startswith("not by itself")
+
+
+@pytest.mark.parametrize(
+    ("free", "left", "wanted"),
+    [
+        (299, 599, True),
+        (299, 598, True),
+        (299, 597, False),  # a disk that stays nearly full asks for nothing
+        (300, 1000, False),  # there is room enough
+        (0, 0, True),
+        (0, 10, True),
+    ],
+)
+def test_space_is_wanted_before_the_next_pass_where_little_is_free_and_half_of_it_was_used(
+    free: int, left: int, wanted: bool
+) -> None:
+    assert is_wanted_soon(FreeSpace(free, 1000), FreeSpace(left, 1000)) == wanted
+
+
+def test_of_a_disk_that_tells_nothing_no_space_is_wanted() -> None:
+    assert not is_wanted_soon(UNKNOWN_SPACE, FreeSpace(0, 1000))
