@@ -60,7 +60,9 @@ ATTEMPTS_MAX: Final = 5
 LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
 FULL_SECONDS: Final = 5.0
-"""So often a bookie looks whether its disk is full, or nearly, and then for what it may give back."""
+"""While its disk is full a bookie looks so often for what it may give back."""
+LOOK_SECONDS: Final = 1.0
+"""So often it looks how much of the disk is free."""
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
@@ -179,13 +181,15 @@ class GarbageCollector:
         every = self._config.garbage_seconds
         if not every:
             return
+        took = 0.0
         while True:
-            slept, pause = 0.0, min(every, FULL_SECONDS)
-            while slept < every:
+            slept, pause = 0.0, min(every, LOOK_SECONDS)
+            while slept < (min(every, FULL_SECONDS) if self._storage.full else every):
                 await asyncio.sleep(pause)
                 slept += pause
-                if self._storage.full or is_wanted_soon(free_space(self._config.directory), self._left_free):
+                if is_wanted_soon(free_space(self._config.directory), self._left_free, slept, took):
                     break
+            begun_ms = self._clock.now_ms()
             try:
                 await self.collect()
             except Exception as error:
@@ -199,6 +203,7 @@ class GarbageCollector:
                     )
                 else:
                     log.exception("collecting deleted ledgers on %s failed", self._bookie_id)
+            took = (self._clock.now_ms() - begun_ms) / 1000
 
     # --- a pass --------------------------------------------------------------------------------------------------
 

@@ -35,16 +35,26 @@ class FreeSpace(NamedTuple):
 UNKNOWN_SPACE: Final = FreeSpace(0, 0)
 
 
-def is_wanted_soon(now: FreeSpace, after_last: FreeSpace) -> bool:
-    """Whether space has to come back before the next pass is due: half of what that left is used, and little is free.
+SOON_SECONDS: Final = 15.0
+"""Before a disk is full space is looked for so early, and earlier where that takes long itself."""
+PASSES: Final = 4
+
+
+def is_wanted_soon(now: FreeSpace, left: FreeSpace, waited_s: float, pass_s: float) -> bool:
+    """Whether space has to come back before the next pass is due: at this rate the disk would be full by then, or nearly.
 
     A disk that stays as full as it is asks for nothing.
 
     Args:
         now: the disk.
-        after_last: the same at the end of the last pass.
+        left: the same at the end of the last pass.
+        waited_s: seconds since then.
+        pass_s: how long the last pass took.
     """
-    return now.share < SCARCE_SHARE and 2 * now.free <= after_last.free
+    used = left.free - now.free
+    if now.share >= SCARCE_SHARE or used <= 0:
+        return False
+    return now.free * waited_s <= used * (SOON_SECONDS + PASSES * pass_s)
 
 
 class Reason(StrEnum):

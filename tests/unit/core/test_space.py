@@ -88,21 +88,25 @@ def test_every_reason_has_words_and_the_largest_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "left", "wanted"),
+    ("free", "left", "waited_s", "pass_s", "wanted"),
     [
-        (299, 599, True),
-        (299, 598, True),
-        (299, 597, False),  # a disk that stays nearly full asks for nothing
-        (300, 1000, False),  # there is room enough
-        (0, 0, True),
-        (0, 10, True),
+        (200, 300, 7.5, 0.0, True),  # full in 15 seconds
+        (200, 300, 7.6, 0.0, False),
+        (200, 300, 9.5, 1.0, True),  # a pass takes a second: full in 19
+        (200, 300, 9.6, 1.0, False),
+        (290, 291, 1.0, 0.0, False),  # full in five minutes
+        (200, 200, 60.0, 60.0, False),  # a disk that stays nearly full asks for nothing
+        (250, 200, 60.0, 60.0, False),
+        (300, 1000, 1.0, 60.0, False),  # there is room enough
+        (0, 1, 60.0, 0.0, True),
     ],
 )
-def test_space_is_wanted_before_the_next_pass_where_little_is_free_and_half_of_it_was_used(
-    free: int, left: int, wanted: bool
+def test_space_is_wanted_before_the_next_pass_where_the_disk_would_be_full_soon(
+    free: int, left: int, waited_s: float, pass_s: float, wanted: bool
 ) -> None:
-    assert is_wanted_soon(FreeSpace(free, 1000), FreeSpace(left, 1000)) == wanted
+    assert is_wanted_soon(FreeSpace(free, 1000), FreeSpace(left, 1000), waited_s, pass_s) == wanted
 
 
 def test_of_a_disk_that_tells_nothing_no_space_is_wanted() -> None:
-    assert not is_wanted_soon(UNKNOWN_SPACE, FreeSpace(0, 1000))
+    assert not is_wanted_soon(UNKNOWN_SPACE, FreeSpace(0, 1000), 1.0, 1.0)
+    assert not is_wanted_soon(FreeSpace(0, 1000), UNKNOWN_SPACE, 1.0, 1.0)
