@@ -7,6 +7,10 @@ that was written alone and was not moved. The restarts before and after are time
 S3-moving and S5-moving: a Spark job reads a log of 100 B records, one of 1 KB records, and one that is striped over five
 bookies, while the bookies compact segments of which an eighth lives, and give them back to be written again; against the
 same read with quiet bookies, in turn. What is compacted is written and deleted before each read.
+
+compacting-rate and compacting-p99: adds with a full window, and one after another, while all bookies compact as fast as they
+can, over the same adds to quiet bookies. Java's bookies, which compact by themselves as fast as they do by default, go through
+the same and are reported.
 """
 
 from __future__ import annotations
@@ -16,14 +20,14 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import harness
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, say
-from peers import OUT, LoadClient, QuireCluster
+from peers import OUT, JavaPeer, LoadClient, QuireCluster
 from quire.spark.local import session
 from read import COLD_SIZE, COLD_WINDOW, ENTRIES, LEDGERS, SAMPLE, fill
 from spark_sides import content, must_be_equal, noop, table
@@ -42,9 +46,29 @@ MOVING = {
     "S3-moving-1KB": (1024, 3, "the same, 1 KB records"),
     "S5-moving-E5": (1024, 5, "the same, striped over five bookies"),
 }
+RATE = Claim("compacting-rate", "1 KB adds beside compaction, over quiet bookies", "entries/s", 0.85)
+P99 = Claim(
+    "compacting-p99",
+    "p99 of one 1 KB add at a time beside compaction, over quiet bookies",
+    "us",
+    round(1 / 1.5, 3),
+    higher_is_better=False,
+)
 RECORDS = 1_000_000
 PARTS = 8
 GARBAGE_MIB = 512
+WARM_UP_ADDS = 200_000
+HALF = 2
+"""Every other ledger goes: there is much to copy, and compaction lasts as long as the adds beside it."""
+ADD_SIZE, SECONDS, WINDOW, ADDS = 1024, 3, 5000, 2000
+COMPACTS_SOON = """
+logSizeLimit=67108864
+gcWaitTime=1000
+minorCompactionInterval=2
+minorCompactionThreshold=0.8
+majorCompactionInterval=0
+"""
+"""Java's bookies look for what to compact each second; how fast they compact stays as it ships."""
 
 
 def restarted(cluster: QuireCluster, ledger: int) -> tuple[float, LoadClient]:
@@ -118,12 +142,12 @@ def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
         thread.join()
 
 
-def leave_sparse(client: LoadClient, quorums: list[str]) -> list[int]:
-    """Write ledgers in turn and delete all but one of each eight; those that are left."""
+def leave_sparse(client: LoadClient, quorums: Sequence[str] = (), parts: int = PARTS) -> list[int]:
+    """Write ledgers in turn and delete all but one of so many; those that are left."""
     count = GARBAGE_MIB // PARTS
     ledgers = client.run("fill-ledgers", count, PARTS * 16, 64_000, 400, *quorums)["ledgers"]
-    client.run("delete-ledgers", *[one for number, one in enumerate(ledgers) if number % PARTS])
-    return list(ledgers[::PARTS])
+    client.run("delete-ledgers", *[one for number, one in enumerate(ledgers) if number % parts])
+    return list(ledgers[::parts])
 
 
 def rounds_of(
@@ -173,15 +197,81 @@ def measure_spark(pairs: int, names: list[str]) -> list[Comparison]:
     return comparisons
 
 
+Compacts = Callable[[list[int]], AbstractContextManager[None]]
+
+
+@contextmanager
+def java_compacts(java: JavaPeer, found: list[int]) -> Iterator[None]:
+    """Java's bookies compact by themselves; how many of their logs went meanwhile is in `found` at the end."""
+    before = set(java.directory.rglob("*.log"))
+    yield
+    found.append(len(before - set(java.directory.rglob("*.log"))))
+
+
+def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float, float]]:
+    """Adds a second and the p99 of single adds, each on quiet bookies and beside compaction."""
+    jobs = {
+        "entries_per_s": ("append", ADD_SIZE, SECONDS, WINDOW),
+        "p99_us": ("latency", ADD_SIZE, ADDS),
+    }
+    both = {}
+    for figure, job in jobs.items():
+        quiet, found = client.run(*job)[figure], list[int]()
+        left = leave_sparse(client, parts=HALF)
+        with compacts(found):
+            beside = client.run(*job)[figure]
+        if not sum(found):
+            raise RuntimeError(
+                f"nothing was compacted beside '{job[0]}' of {client.name}, so the round is void"
+            )
+        client.run("delete-ledgers", *left)
+        both[figure] = quiet, beside
+    return both
+
+
+def measure_pace(pairs: int) -> list[Comparison]:
+    """compacting-rate and compacting-p99."""
+    claims = {"entries_per_s": RATE, "p99_us": P99}
+    with ExitStack() as stack:
+        java = stack.enter_context(JavaPeer("java-compacting", configuration=COMPACTS_SOON))
+        ours = stack.enter_context(QuireCluster("quire-compacting"))
+        compacts: dict[str, Compacts] = {"Quire": partial(moving, ours), "Java": partial(java_compacts, java)}
+        clients = {
+            "Quire": stack.enter_context(ours.client()),
+            "Java": stack.enter_context(java.client(v2=True)),
+        }
+        for client in clients.values():
+            client.warm_up(WARM_UP_ADDS, ADD_SIZE)
+        parameters = {"size": ADD_SIZE, "window": WINDOW, "quorum": "E=3 Qw=3 Qa=2", "peer": java.version()}
+        comparisons = {figure: Comparison(claim, parameters) for figure, claim in claims.items()}
+        theirs: dict[str, list[float]] = {figure: [] for figure in claims}
+        for _ in range(pairs):
+            load = load_average()
+            found = {name: adds_beside(client, compacts[name]) for name, client in clients.items()}
+            for figure, comparison in comparisons.items():
+                quiet, beside = found["Quire"][figure]
+                pair = comparison.add(beside, {"quiet": quiet}, load)
+                theirs[figure].append(
+                    comparison.claim.ratio(found["Java"][figure][1], found["Java"][figure][0])
+                )
+                say(f"  {comparison.claim.name}: {pair.ratio:.2f}, Java {theirs[figure][-1]:.2f}")
+    for figure, comparison in comparisons.items():
+        comparison.extra["Java V2 beside its compaction, over its quiet bookies"] = round(
+            statistics.median(theirs[figure]), 3
+        )
+    return list(comparisons.values())
+
+
 def main() -> int:
     """Parse the options and run."""
     options = harness.parser(__doc__ or "", pairs=5)
-    options.add_argument("--claim", choices=["P10", *MOVING], action="append", help="only this claim")
+    options.add_argument("--claim", choices=["P10", "pace", *MOVING], action="append", help="only this claim")
     given = options.parse_args()
-    wanted = given.claim or ["P10", *MOVING]
+    wanted = given.claim or ["P10", "pace", *MOVING]
 
     def measure() -> list[Comparison]:
         found = measure_cold(given.pairs) if "P10" in wanted else []
+        found += measure_pace(given.pairs) if "pace" in wanted else []
         spark = [name for name in MOVING if name in wanted]
         return found + (measure_spark(given.pairs, spark) if spark else [])
 
