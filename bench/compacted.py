@@ -15,6 +15,8 @@ the same and are reported.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import shutil
 import statistics
 import sys
@@ -28,7 +30,9 @@ import harness
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, say
 from peers import OUT, JavaPeer, LoadClient, QuireCluster
+from quire.cli.toolbox import open_toolbox
 from quire.spark.local import session
+from quire.wire.native_info import SpaceTask
 from read import COLD_SIZE, COLD_WINDOW, ENTRIES, LEDGERS, SAMPLE, fill
 from spark_sides import content, must_be_equal, noop, table
 
@@ -107,6 +111,7 @@ def measure_cold(pairs: int) -> list[Comparison]:
         say(f"  compacted: {moved}")
         if not moved["compacted"]:
             raise RuntimeError("nothing was compacted, so the rounds are void")
+        cpu: dict[str, list[float]] = {"compacted": [], "alone": []}
         for earlier in before:
             load = load_average()
             seconds, client = restarted(cluster, connecting)
@@ -115,11 +120,13 @@ def measure_cold(pairs: int) -> list[Comparison]:
                 client.run("read-ledger", connecting, ENTRIES, COLD_SIZE, 5)
                 rates: tuple[list[float], list[float]] = ([], [])
                 for both in zip(living, alone, strict=True):
-                    for found, ledger in zip(rates, both, strict=True):
+                    for found, used, ledger in zip(rates, cpu.values(), both, strict=True):
                         result = client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
                         found.append(result["entries_per_s"])
+                        used.append(result["client_cpu_us"] + result["bookies_cpu_us"])
             pair = cold.add(statistics.median(rates[0]), {"alone": statistics.median(rates[1])}, load)
             say(f"  {pair.ours:,.0f} entries/s of one compacted -> {pair.ratio:.2f}; restart {seconds:.2f} s")
+    cold.extra["cpu us per entry"] = {kind: round(statistics.mean(used), 1) for kind, used in cpu.items()}
     cold.extra["segments that were compacted and given back"] = moved
     return [cold, restart]
 
@@ -128,18 +135,23 @@ def measure_cold(pairs: int) -> list[Comparison]:
 def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
     """Let all bookies compact, again and again; how many segments that were each time is in `found` at the end."""
     ended = threading.Event()
-
-    def work() -> None:
-        while not found or not ended.is_set():
-            found.append(cluster.compact()["compacted"])
-
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=lambda: asyncio.run(_compact_until(cluster.uri, ended, found)))
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+
+
+async def _compact_until(uri: str, ended: threading.Event, found: list[int]) -> None:
+    async with open_toolbox(uri) as tools:
+        bookies = list(await tools.bookies.bookies())
+        while not found or not ended.is_set():
+            asked = (tools.bookies.space(one, SpaceTask.COMPACT, timeout_ms=600_000) for one in bookies)
+            found.append(sum(info["came_back"]["compacted"] for _, info in await asyncio.gather(*asked)))
+            if not found[-1]:
+                await asyncio.sleep(0.1)
 
 
 def leave_sparse(client: LoadClient, quorums: Sequence[str] = (), parts: int = PARTS) -> list[int]:
@@ -208,8 +220,8 @@ def java_compacts(java: JavaPeer, found: list[int]) -> Iterator[None]:
     found.append(len(before - set(java.directory.rglob("*.log"))))
 
 
-def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float, float]]:
-    """Adds a second and the p99 of single adds, each on quiet bookies and beside compaction."""
+def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float, float, int]]:
+    """Adds a second and the p99 of single adds, each on quiet bookies and beside compaction; and of how many segments that was."""
     jobs = {
         "entries_per_s": ("append", ADD_SIZE, SECONDS, WINDOW),
         "p99_us": ("latency", ADD_SIZE, ADDS),
@@ -220,12 +232,8 @@ def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float
         left = leave_sparse(client, parts=HALF)
         with compacts(found):
             beside = client.run(*job)[figure]
-        if not sum(found):
-            raise RuntimeError(
-                f"nothing was compacted beside '{job[0]}' of {client.name}, so the round is void"
-            )
         client.run("delete-ledgers", *left)
-        both[figure] = quiet, beside
+        both[figure] = quiet, beside, sum(found)
     return both
 
 
@@ -249,15 +257,17 @@ def measure_pace(pairs: int) -> list[Comparison]:
             load = load_average()
             found = {name: adds_beside(client, compacts[name]) for name, client in clients.items()}
             for figure, comparison in comparisons.items():
-                quiet, beside = found["Quire"][figure]
+                quiet, beside, compacted = found["Quire"][figure]
+                if not compacted:
+                    raise RuntimeError("nothing was compacted beside our adds, so the round is void")
                 pair = comparison.add(beside, {"quiet": quiet}, load)
-                theirs[figure].append(
-                    comparison.claim.ratio(found["Java"][figure][1], found["Java"][figure][0])
-                )
-                say(f"  {comparison.claim.name}: {pair.ratio:.2f}, Java {theirs[figure][-1]:.2f}")
+                quiet, beside, compacted = found["Java"][figure]
+                if compacted:  # Java's bookies begin when they do
+                    theirs[figure].append(comparison.claim.ratio(beside, quiet))
+                say(f"  {comparison.claim.name}: {pair.ratio:.2f}, Java {theirs[figure][-1:]}")
     for figure, comparison in comparisons.items():
         comparison.extra["Java V2 beside its compaction, over its quiet bookies"] = round(
-            statistics.median(theirs[figure]), 3
+            statistics.median(theirs[figure] or [math.nan]), 3
         )
     return list(comparisons.values())
 

@@ -1,6 +1,7 @@
 import io.netty.buffer.Unpooled;
 import java.util.Arrays;
 import java.util.Locale;
+import java.util.StringJoiner;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
@@ -17,19 +18,20 @@ final class Reading {
   private Reading() {
   }
 
-  /** fill-ledgers 1 COUNT SIZE WINDOW: a closed ledger with COUNT entries. */
+  /** fill-ledgers LEDGERS COUNT SIZE WINDOW: closed ledgers with COUNT entries each, written in turn. */
   static String fill(World world, String[] words) throws Exception {
-    if (!words[0].equals("1")) {
-      throw new IllegalArgumentException("this side fills one ledger");
-    }
+    int ledgers = Integer.parseInt(words[0]);
     long count = Long.parseLong(words[1]);
     world.makePayloads(Integer.parseInt(words[2]));
-    LedgerHandle ledger = world.fill(count, Integer.parseInt(words[3]));
-    ledger.close();
-    if (ledger.getLastAddConfirmed() != count - 1) {
-      throw new IllegalStateException("adds failed: the ledger ends at " + ledger.getLastAddConfirmed());
+    StringJoiner ids = new StringJoiner(",");
+    for (LedgerHandle ledger : world.fill(ledgers, count, Integer.parseInt(words[3]))) {
+      ledger.close();
+      if (ledger.getLastAddConfirmed() != count - 1) {
+        throw new IllegalStateException("adds failed: the ledger ends at " + ledger.getLastAddConfirmed());
+      }
+      ids.add(Long.toString(ledger.getId()));
     }
-    return String.format(Locale.ROOT, "\"ledgers\":[%d],\"entries\":%d,\"failed\":0", ledger.getId(), count);
+    return String.format(Locale.ROOT, "\"ledgers\":[%s],\"entries\":%d,\"failed\":0", ids, ledgers * count);
   }
 
   /**

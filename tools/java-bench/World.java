@@ -128,14 +128,24 @@ final class World {
 
   /** Writes entries 0..count-1 with a window of asynchronous adds; the ledger stays open. */
   LedgerHandle fill(long count, int window) throws Exception {
-    LedgerHandle ledger = create();
+    return fill(1, count, window).get(0);
+  }
+
+  /** The same with several ledgers, an entry to each in turn; the window is that of all together. */
+  List<LedgerHandle> fill(int ledgers, long count, int window) throws Exception {
+    List<LedgerHandle> all = new ArrayList<>();
+    for (int i = 0; i < ledgers; i++) {
+      all.add(create());
+    }
     Semaphore outstanding = new Semaphore(window);
     for (long i = 0; i < count; i++) {
-      outstanding.acquire();
-      ledger.asyncAddEntry(payload(i), (code, handle, entry, context) -> outstanding.release(), null);
+      for (LedgerHandle ledger : all) {
+        outstanding.acquire();
+        ledger.asyncAddEntry(payload(i), (code, handle, entry, context) -> outstanding.release(), null);
+      }
     }
     outstanding.acquire(window);
-    return ledger;
+    return all;
   }
 
   /** Reads 0..count-1 and compares; returns seconds. Throws when an entry is missing or differs. */
