@@ -1,6 +1,7 @@
 """What holds the bytes of a bookie's segment files: each byte has one reason, and each reason has what ends it.
 
-Pure: figures of the segments come in, bytes by reason and sentences for people come out.
+And when space is wanted. Pure: figures of the segments and the disk come in, bytes by reason, sentences for people and a
+judgement come out.
 
 Source: docs/operations.md, "What holds space"; `docs/formats/segment.md`.
 """
@@ -33,7 +34,6 @@ class FreeSpace(NamedTuple):
 
 
 UNKNOWN_SPACE: Final = FreeSpace(0, 0)
-
 
 SOON_SECONDS: Final = 15.0
 """Before a disk is full space is looked for so early, and earlier where that takes long itself."""

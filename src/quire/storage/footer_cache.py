@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 from quire.storage.index import RowTable
@@ -11,7 +10,6 @@ ITEM_BYTES: Final = 256
 """What a ledger's rows in a segment cost beside themselves: for a ledger with one entry there that is most of it."""
 _SPARE: Final = 16
 """So small a part of the cache is emptied at a time: each look for the least recently used passes over what went before."""
-_LOOKED_AT: Final = 1024
 
 
 class _Items(dict[tuple[int, int], tuple[bytes | RowTable, int]]):
@@ -69,11 +67,14 @@ class FooterCache:
             self._drop(bytes_max - self._bytes_max // _SPARE)
 
     def _drop(self, bytes_max: int) -> None:
-        while self.bytes > bytes_max:
-            for key in list(islice(self._items, _LOOKED_AT)):
-                self.bytes -= self._items.pop(key)[1]
-                if self.bytes <= bytes_max:
-                    break
+        dropped = []
+        for key, (_, size) in self._items.items():
+            if self.bytes <= bytes_max:
+                break
+            self.bytes -= size
+            dropped.append(key)
+        for key in dropped:
+            del self._items[key]
 
     def forget(self, sequence: int, ledger_id: int) -> None:
         """Drop the rows of a ledger in a segment."""
