@@ -28,12 +28,22 @@ from functools import partial
 
 import harness
 from accounting import load_average
-from harness import CPUS, Claim, Comparison, say
+from harness import CPUS, Claim, Comparison, in_background, say
 from peers import OUT, JavaPeer, LoadClient, QuireCluster
-from quire.cli.toolbox import open_toolbox
+from quire.cli.toolbox import Toolbox, open_toolbox
 from quire.spark.local import session
 from quire.wire.native_info import SpaceTask
-from read import COLD_SIZE, COLD_WINDOW, ENTRIES, LEDGERS, SAMPLE, fill
+from read import (
+    COLD_PARAMETERS,
+    COLD_SIZE,
+    COLD_WINDOW,
+    ENTRIES,
+    LEDGERS,
+    SAMPLE,
+    WARM_UP_ADDS,
+    cold_rates,
+    fill,
+)
 from spark_sides import content, must_be_equal, noop, table
 
 COLD = Claim(
@@ -61,7 +71,6 @@ P99 = Claim(
 RECORDS = 1_000_000
 PARTS = 8
 GARBAGE_MIB = 512
-WARM_UP_ADDS = 200_000
 HALF = 2
 """Every other ledger goes: there is much to copy, and compaction lasts as long as the adds beside it."""
 ADD_SIZE, SECONDS, WINDOW, ADDS = 1024, 3, 5000, 2000
@@ -75,6 +84,20 @@ majorCompactionInterval=0
 """Java's bookies look for what to compact each second; how fast they compact stays as it ships."""
 
 
+async def compact(tools: Toolbox) -> dict[str, int]:
+    """Let all bookies compact now; how many segments they compacted and gave back."""
+    bookies = await tools.bookies.bookies()
+    asked = (tools.bookies.space(one, SpaceTask.COMPACT, timeout_ms=600_000) for one in bookies)
+    came_back = [info["came_back"] for _, info in await asyncio.gather(*asked)]
+    return {what: sum(one[what] for one in came_back) for what in ("compacted", "retired")}
+
+
+async def compact_once(uri: str) -> dict[str, int]:
+    """The same, of a cluster that nothing else is asked of."""
+    async with open_toolbox(uri) as tools:
+        return await compact(tools)
+
+
 def restarted(cluster: QuireCluster, ledger: int) -> tuple[float, LoadClient]:
     """Restart the bookies with cold files; seconds until a client has read a ledger, and that client."""
     begun = time.perf_counter()
@@ -86,14 +109,7 @@ def restarted(cluster: QuireCluster, ledger: int) -> tuple[float, LoadClient]:
 
 def measure_cold(pairs: int) -> list[Comparison]:
     """P10-compacted and P10-restart."""
-    parameters = {
-        "size": COLD_SIZE,
-        "ledgers": f"{LEDGERS}, every other one deleted",
-        "entries": f"{ENTRIES} in each ledger, one to each in turn, window {COLD_WINDOW} per ledger",
-        "cold": "bookies restarted, segments dropped from the page cache; connections are up",
-        "reads": f"median of {SAMPLE} ledgers of each kind, each read once, each entry compared",
-        "quorum": "E=3 Qw=3 Qa=2",
-    }
+    parameters = COLD_PARAMETERS | {"ledgers": f"{LEDGERS}, every other one deleted"}
     cold, restart = Comparison(COLD, parameters), Comparison(RESTART, parameters)
     with QuireCluster("quire-compacted") as cluster:
         with cluster.client() as client:
@@ -107,24 +123,20 @@ def measure_cold(pairs: int) -> list[Comparison]:
             seconds, client = restarted(cluster, connecting)
             before.append(seconds)
             client.close()
-        moved = cluster.compact()
+        moved = asyncio.run(compact_once(cluster.uri))
         say(f"  compacted: {moved}")
         if not moved["compacted"]:
             raise RuntimeError("nothing was compacted, so the rounds are void")
-        cpu: dict[str, list[float]] = {"compacted": [], "alone": []}
+        samples = {"compacted": living, "alone": alone}
+        cpu: dict[str, list[float]] = {kind: [] for kind in samples}
         for earlier in before:
             load = load_average()
             seconds, client = restarted(cluster, connecting)
             restart.add(seconds, {"before": earlier}, load)
             with client:
                 client.run("read-ledger", connecting, ENTRIES, COLD_SIZE, 5)
-                rates: tuple[list[float], list[float]] = ([], [])
-                for both in zip(living, alone, strict=True):
-                    for found, used, ledger in zip(rates, cpu.values(), both, strict=True):
-                        result = client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
-                        found.append(result["entries_per_s"])
-                        used.append(result["client_cpu_us"] + result["bookies_cpu_us"])
-            pair = cold.add(statistics.median(rates[0]), {"alone": statistics.median(rates[1])}, load)
+                rates = cold_rates(client, samples, cpu)
+            pair = cold.add(rates["compacted"], {"alone": rates["alone"]}, load)
             say(f"  {pair.ours:,.0f} entries/s of one compacted -> {pair.ratio:.2f}; restart {seconds:.2f} s")
     cold.extra["cpu us per entry"] = {kind: round(statistics.mean(used), 1) for kind, used in cpu.items()}
     cold.extra["segments that were compacted and given back"] = moved
@@ -134,24 +146,16 @@ def measure_cold(pairs: int) -> list[Comparison]:
 @contextmanager
 def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
     """Let all bookies compact, again and again; how many segments that were each time is in `found` at the end."""
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_compact_until(cluster.uri, ended, found)))
-    thread.start()
-    try:
+
+    async def compact_until(ended: threading.Event) -> None:
+        async with open_toolbox(cluster.uri) as tools:
+            while not found or not ended.is_set():
+                found.append((await compact(tools))["compacted"])
+                if not found[-1]:
+                    await asyncio.sleep(0.1)
+
+    with in_background(lambda ended: asyncio.run(compact_until(ended))):
         yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-async def _compact_until(uri: str, ended: threading.Event, found: list[int]) -> None:
-    async with open_toolbox(uri) as tools:
-        bookies = list(await tools.bookies.bookies())
-        while not found or not ended.is_set():
-            asked = (tools.bookies.space(one, SpaceTask.COMPACT, timeout_ms=600_000) for one in bookies)
-            found.append(sum(info["came_back"]["compacted"] for _, info in await asyncio.gather(*asked)))
-            if not found[-1]:
-                await asyncio.sleep(0.1)
 
 
 def leave_sparse(client: LoadClient, quorums: Sequence[str] = (), parts: int = PARTS) -> list[int]:

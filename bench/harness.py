@@ -16,8 +16,10 @@ import re
 import signal
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,19 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
         for comparison in comparisons:
             sys.stdout.write(json.dumps({**comparison.summary(), **made}) + "\n")
     return 0 if all(comparison.holds for comparison in comparisons) else 1
+
+
+@contextmanager
+def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Do something in a thread until the block ends: `work` gets an event, and is to return soon after it is set."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def end_on_sigterm() -> None:

@@ -325,23 +325,6 @@ class QuireCluster:
         for file in self.directory.rglob("*.seg"):
             forget_cached(file)
 
-    def compact(self) -> dict[str, int]:
-        """Let all bookies compact now; how many segments they compacted and gave back."""
-        command = [
-            sys.executable,
-            "-m",
-            "quire",
-            "bookie",
-            "compact",
-            "--now",
-            "--json",
-            "--cluster",
-            self.uri,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=self._env)
-        rows = [json.loads(line)["came_back"] for line in done.stdout.splitlines()]
-        return {what: sum(row[what] for row in rows) for what in ("compacted", "retired")}
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:

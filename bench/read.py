@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +30,17 @@ LEDGERS = 1000
 ENTRIES = 1000
 SAMPLE = 8
 """How many of the ledgers are read after each restart, and how many are written alone."""
-KINDS = ("in turn", "alone", "alone, longest runs")
 COLD_SIZE = 1024
 COLD_WINDOW = 50
 """Outstanding entries per ledger: a tenth of them makes a run."""
+COLD_PARAMETERS = {
+    "size": COLD_SIZE,
+    "ledgers": LEDGERS,
+    "entries": f"{ENTRIES} in each ledger, one to each in turn, window {COLD_WINDOW} per ledger",
+    "cold": "bookies restarted, segments dropped from the page cache; connections are up",
+    "reads": f"median of {SAMPLE} ledgers of each kind, each read once, each entry compared",
+    "quorum": "E=3 Qw=3 Qa=2",
+}
 
 
 @dataclass(frozen=True)
@@ -136,44 +143,46 @@ def measure_warm(scans: Sequence[Scan], pairs: int, *, tuned: bool) -> list[Comp
 
 def measure_cold(pairs: int) -> list[Comparison]:
     """P10: both kinds of ledgers lie on the same bookies and are read after the same restarts, in turn."""
-    parameters = {
-        "size": COLD_SIZE,
-        "ledgers": LEDGERS,
-        "entries": f"{ENTRIES} in each ledger, one to each in turn, window {COLD_WINDOW} per ledger",
-        "cold": "bookies restarted, segments dropped from the page cache; connections are up",
-        "reads": f"median of {SAMPLE} ledgers of each kind, each read once, each entry compared",
-        "quorum": "E=3 Qw=3 Qa=2",
-    }
-    comparison = Comparison(P10, parameters)
-    cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    comparison = Comparison(P10, COLD_PARAMETERS)
     long_runs: list[float] = []
     with QuireCluster("quire-read-cold") as cluster:
         with cluster.client() as client:
             together = fill(client, LEDGERS, COLD_WINDOW)
-            samples = (
-                together[LEDGERS // (2 * SAMPLE) :: LEDGERS // SAMPLE],
-                [fill(client, 1, COLD_WINDOW)[0] for _ in range(SAMPLE)],
-                [fill(client, 1, COLD_WINDOW * LEDGERS)[0] for _ in range(SAMPLE)],
-            )
+            samples = {
+                "in turn": together[LEDGERS // (2 * SAMPLE) :: LEDGERS // SAMPLE],
+                "alone": [fill(client, 1, COLD_WINDOW)[0] for _ in range(SAMPLE)],
+                "alone, longest runs": [fill(client, 1, COLD_WINDOW * LEDGERS)[0] for _ in range(SAMPLE)],
+            }
             connecting = fill(client, 1, COLD_WINDOW)[0]
+        cpu: dict[str, list[float]] = {kind: [] for kind in samples}
         for _ in range(pairs):
             load = load_average()
             cluster.restart_cold()
-            rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
             with cluster.client() as client:
                 client.run("read-ledger", connecting, ENTRIES, COLD_SIZE, 6)
-                for ledgers in zip(*samples, strict=True):
-                    for name, ledger in zip(KINDS, ledgers, strict=True):
-                        result = client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
-                        rates[name].append(result["entries_per_s"])
-                        cpu[name].append(result["client_cpu_us"] + result["bookies_cpu_us"])
-            ours, peer, longest = (statistics.median(of) for of in rates.values())
+                ours, peer, longest = cold_rates(client, samples, cpu).values()
             long_runs.append(longest)
             pair = comparison.add(ours, {"one ledger alone": peer}, load)
             say(f"  P10: {ours:,.0f} entries/s of one in {LEDGERS:,}, {peer:,.0f} alone -> {pair.ratio:.2f}")
     comparison.extra["cpu_us_per_entry"] = {name: round(statistics.mean(of), 1) for name, of in cpu.items()}
     comparison.extra["entries_per_s_with_the_longest_runs"] = round(statistics.median(long_runs))
     return [comparison]
+
+
+def cold_rates(
+    client: LoadClient, samples: Mapping[str, Sequence[int]], cpu: Mapping[str, list[float]]
+) -> dict[str, float]:
+    """Read each ledger once, one of each kind in turn; the median of entries per second by kind.
+
+    `cpu` gets the CPU of an entry in each read, by kind.
+    """
+    rates: dict[str, list[float]] = {kind: [] for kind in samples}
+    for ledgers in zip(*samples.values(), strict=True):
+        for kind, ledger in zip(samples, ledgers, strict=True):
+            result = client.run("read-ledger", ledger, ENTRIES, COLD_SIZE, 1)
+            rates[kind].append(result["entries_per_s"])
+            cpu[kind].append(result["client_cpu_us"] + result["bookies_cpu_us"])
+    return {kind: statistics.median(found) for kind, found in rates.items()}
 
 
 def fill(client: LoadClient, ledgers: int, window: int) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import harness
 from accounting import load_average
-from harness import CPUS, Claim, Comparison, say
+from harness import CPUS, Claim, Comparison, in_background, say
 from jobs.world import PASSWORD
 from peers import OUT, LoadClient, QuireCluster
 from quire.spark.local import session
@@ -41,19 +41,13 @@ BESIDE = Claim(
 @contextmanager
 def reading(frame: Any, found: list[float]) -> Iterator[None]:
     """Read a frame again and again, and once at least; the seconds of each time are in `found` at the end."""
-    ended = threading.Event()
 
-    def work() -> None:
+    def work(ended: threading.Event) -> None:
         while not found or not ended.is_set():
             found.append(noop(frame()))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with in_background(work):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def round_of(client: LoadClient, frame_of: Any) -> tuple[float, list[float]]:
