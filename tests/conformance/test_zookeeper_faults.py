@@ -1,6 +1,7 @@
 """ZooKeeper losing answers, restarted, cut off: what a store of it says and does. Against a real server."""
 
 import asyncio
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
@@ -108,6 +109,36 @@ def test_the_records_of_ledgers_settle_a_lost_answer(driver):
             assert await task == version + 1
             with pytest.raises(AlreadyExistsError):
                 await others.create(record_of(5, token=8))
+
+    run(scenario())
+
+
+def test_a_creation_is_not_tried_again_on_a_connection_that_is_lost(driver):
+    """kazoo fails what is under way, then says that the connection is lost; what is sent between fails at once."""
+
+    async def scenario():
+        async with behind_proxy(driver) as (store, other, proxy):
+            ledgers, others = LedgerStore(store), LedgerStore(other)
+            await ledgers.create(record_of(4))
+            fail, noticed = store._session.client._notify_pending, threading.Event()
+
+            def fail_until_noticed(state):
+                while not noticed.is_set():
+                    fail(state)
+
+            store._session.client._notify_pending = fail_until_noticed
+
+            async def there():
+                return len(await others.list()) == 2
+
+            task = await lose_answer(proxy, ledgers.create(record_of(5)), there)
+
+            async def is_away():
+                return task.done() or not store._session.is_ready
+
+            await until(is_away)
+            noticed.set()
+            assert await task == (await others.read(5))[1]
 
     run(scenario())
 

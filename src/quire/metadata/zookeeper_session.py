@@ -137,7 +137,7 @@ class _Result:
         self._session.post(_settle, self.future, value, self._session.client.last_zxid)
 
     def set_exception(self, error: BaseException) -> None:
-        self._session.post(_refuse, self.future, error)
+        self._session.post(self._session.refuse, self.future, error)
 
 
 class _BeforeRead(_Result):
@@ -150,12 +150,6 @@ class _BeforeRead(_Result):
 def _settle(future: asyncio.Future[Any], value: object, zxid: int) -> None:
     if not future.done():
         future.set_result((value, zxid))
-
-
-def _refuse(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        # kazoo fails all that were under way with one exception; raised in many places it would chain to itself.
-        future.set_exception(type(error)(*error.args))
 
 
 class ZookeeperSession:
@@ -336,7 +330,7 @@ class ZookeeperSession:
                     try:
                         return await self.submit(request, fresh=fresh)  # type: ignore[no-any-return]
                     except LOST:
-                        await self._next_connection()
+                        continue
         except TimeoutError:
             raise self.away() from None
         except AuthFailedError as error:
@@ -384,10 +378,6 @@ class ZookeeperSession:
             "(?credentials=FILE)"
         )
 
-    async def _next_connection(self) -> None:
-        """Let the state catch up with a lost response, then wait; not spin while kazoo reports the connection as up."""
-        await asyncio.sleep(RECONNECT_DELAY_S)
-
     # --- from kazoo's threads -----------------------------------------------------------------------------------------
 
     def post(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -403,6 +393,14 @@ class ZookeeperSession:
         while self._posted:
             work, arguments = self._posted.popleft()
             work(*arguments)
+
+    def refuse(self, future: asyncio.Future[Any], error: BaseException) -> None:
+        """Take the error of a request. kazoo tells the requests that a connection is lost before it tells the session."""
+        if isinstance(error, LOST) and not self.client.connected:
+            self._usable.clear()
+        if not future.done():
+            # kazoo fails all that were under way with one exception; raised in many places it would chain to itself.
+            future.set_exception(type(error)(*error.args))
 
     def _state_changed(self, state: str, exact: str, session_id: int | None) -> None:
         if self._closed or self.failure is not None:
