@@ -160,29 +160,26 @@ def check_places(places: Sequence[RunPlace], directory: str, bytes_max: int) -> 
 async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> FileReadOutcome:
     """Read the runs of a response that have only been placed; its places have been checked.
 
-    A disk that has to be waited for is waited for on another thread.
+    A disk that has to be waited for is waited for on another thread, once for all that is left.
 
     Args:
         reply: a bookie's response; after READ it has all its runs and no places, otherwise it is what it was.
         memory: gives memory of a size.
     """
-    runs: list[RunView] = []
-    waits = False
-    for number, place in enumerate(reply.places):
-        record = memory(place.size)
-        try:
-            if not _read(place, record, at_once=True):
-                if not waits:
-                    _expect(reply.places[number:])
-                    waits = True
-                await asyncio.get_running_loop().run_in_executor(None, _read, place, record)
-            runs.append(_run_of(place, record))
-        except _CannotOpenError as error:
-            log.debug("a run cannot be read here: %s", error)
-            return FileReadOutcome.CANNOT_OPEN
-        except (OSError, ValueError, OverflowError, MalformedFrameError) as error:
-            log.debug("a run cannot be read here: %s", error)
-            return FileReadOutcome.MISSED
+    places = reply.places
+    records = [memory(place.size) for place in places]
+    try:
+        read = _read_cached(places, records)
+        if read < len(places):
+            rest = places[read:], records[read:]
+            await asyncio.get_running_loop().run_in_executor(None, _read_from_disk, *rest)
+        runs = list(map(_run_of, places, records))
+    except _CannotOpenError as error:
+        log.debug("a run cannot be read here: %s", error)
+        return FileReadOutcome.CANNOT_OPEN
+    except (OSError, ValueError, OverflowError, MalformedFrameError) as error:
+        log.debug("a run cannot be read here: %s", error)
+        return FileReadOutcome.MISSED
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
     reply.places = []
     return FileReadOutcome.READ
@@ -225,11 +222,21 @@ def _opened(place: RunPlace) -> Iterator[int]:
         os.close(file)
 
 
-def _expect(places: Sequence[RunPlace]) -> None:
-    """Let the disk fetch all of them at one time."""
+def _read_cached(places: Sequence[RunPlace], records: Sequence[memoryview]) -> int:
+    """Fill records until the disk would have to be waited for; how many were filled."""
+    for number, (place, record) in enumerate(zip(places, records, strict=True)):
+        if not _read(place, record, at_once=True):
+            return number
+    return len(places)
+
+
+def _read_from_disk(places: Sequence[RunPlace], records: Sequence[memoryview]) -> None:
+    """Fill records, all of which the disk fetches at one time."""
     for place in places:
         with _opened(place) as file:
             os.posix_fadvise(file, place.offset, place.size, os.POSIX_FADV_WILLNEED)
+    for place, record in zip(places, records, strict=True):
+        _read(place, record)
 
 
 def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool:

@@ -13,8 +13,11 @@ Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
-from itertools import accumulate, islice
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from quire.core.descriptors import is_shortage
@@ -25,7 +28,7 @@ from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
 from quire.storage.cutting import part_of
 from quire.storage.damages import Damages
-from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, DirectoryEntry, Row
+from quire.storage.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, Row
 from quire.storage.index import RunPiece, is_damaged
 from quire.storage.journal import Journal
 from quire.storage.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
@@ -50,6 +53,10 @@ SPARSE_SHARE: Final = (0.25, 0.8)
 """Of a segment so much may live for it to be compacted: with little less than that free, and on a full disk."""
 SLICE_BYTES: Final = 4 << 20
 """So much at most is carried over before a pause."""
+SOURCES_MAX: Final = 8
+"""So many segments are carried over side by side: what lives of a ledger in them comes to lie together."""
+DIRECTORIES_BYTES_MAX: Final = 4 << 20
+"""So much memory the directories of segments side by side take at most; one of a segment with many small ledgers may take more."""
 _KEY_BYTES: Final = 20
 _OF_RUN: Final = RECORD_HEADER_BYTES + ROW_BYTES
 _OF_LEDGER: Final = RECORD_HEADER_BYTES + STATE_HEAD.size + 2 * (STATE.size + _KEY_BYTES) + DIRECTORY_BYTES
@@ -107,6 +114,15 @@ def plan(sealed: Sequence[SealedSize], free_share: float, room: int | None = Non
         copied = accumulate(one.live for one in worth)
         worth = worth[: max(sum(size <= room for size in copied), 1)]
     return [one.sequence for one in worth]
+
+
+class _Line(NamedTuple):
+    """That something of a ledger lies in a source, and between which ids."""
+
+    ledger_id: int
+    first: int
+    last: int
+    source: Segment
 
 
 class _StaysError(Exception):
@@ -167,7 +183,8 @@ class Compactor:
     def steps(self, free_share: float, room: int | None = None) -> Generator[None, None, int]:
         """Compact what is worth it and has room, in slices; returns from how many segments all was carried over.
 
-        On a full disk, where copies go into the reserve, one segment at a time: the caller gives it back first.
+        Where there is room for the copies, several segments side by side. Else one after the other; on a full disk, where
+        copies go into the reserve, only one: the caller gives it back first.
         """
         if self._at_work or self._journal.failure is not None or not sparse_share(free_share):
             return 0
@@ -187,32 +204,52 @@ class Compactor:
             tried = self.stays.get(segment.sequence, segment.live + 1)
             if segment.trailer is not None and 0 < segment.live < tried:
                 sealed.append((yield from self._size(segment, part)))
-        for sequence in plan(sealed, free_share, room):
-            source = self._segments.get(sequence)
-            if source is None or source.trailer is None:
-                continue
+        together = SOURCES_MAX if room is not None and not self._journal.full else 1
+        groups = deque(self._side_by_side(plan(sealed, free_share, room), together))
+        while groups:
+            sources = [one for one in groups.popleft() if self._is_sealed(one)]
             self._merging.clear()
             try:
-                done += yield from self._carry_all(source, part)
+                done += yield from self._carry_all(sources, part)
             except _LaterError:
-                continue
-            except _StaysError:
-                self._put_aside(source)
                 continue
             except StorageError:
                 return done  # a full or failed disk: what was carried is right where it is
-            except Exception:
+            except Exception as error:
                 if self._journal.failure is not None:
                     raise
-                path = self._files.path(sequence)
-                log.exception(
-                    "%s cannot be compacted and stays as it is; other segments are not held up", path
-                )
-                self._put_aside(source)
+                if len(sources) > 1:  # what is wrong with one of them does not hold up the others
+                    groups.extendleft([one] for one in reversed(sources))
+                    continue
+                if not isinstance(error, _StaysError):
+                    path = self._files.path(sources[0].sequence)
+                    log.exception(
+                        "%s cannot be compacted and stays as it is; other segments are not held up", path
+                    )
+                self._put_aside(sources[0])
                 continue
             if self._journal.full:
                 return done
         return done
+
+    def _side_by_side(self, sequences: Sequence[int], most: int) -> Iterator[list[Segment]]:
+        """The planned segments in groups, in their order."""
+        group: list[Segment] = []
+        size = 0
+        for segment in map(self._segments.get, sequences):
+            if segment is None or segment.trailer is None:
+                continue
+            directory = segment.trailer.directory_end - segment.trailer.directory_offset
+            if group and (len(group) == most or size + directory > DIRECTORIES_BYTES_MAX):
+                yield group
+                group, size = [], 0
+            group.append(segment)
+            size += directory
+        if group:
+            yield group
+
+    def _is_sealed(self, source: Segment) -> bool:
+        return self._segments.get(source.sequence) is source and source.trailer is not None
 
     def _put_aside(self, source: Segment) -> None:
         """Try a segment again when less lives in it, or a damage is over."""
@@ -234,55 +271,96 @@ class Compactor:
                 part.begin()
         return SealedSize(segment.sequence, live, segment.header.segment_bytes)
 
-    def _carry_all(self, source: Segment, part: Slice) -> Generator[None, None, bool]:
-        """Carry over what lives in a segment; whether that was all."""
-        for entry in directory_of(self._files, source):
+    def _carry_all(self, sources: Sequence[Segment], part: Slice) -> Generator[None, None, int]:
+        """Carry over what lives in segments, ledger by ledger; of how many that was all."""
+        lines = merge(*(self._lines(source) for source in sources), key=itemgetter(0))
+        for ledger_id, some in groupby(lines, key=itemgetter(0)):
             if part.over:
-                yield from self._pause(part, source)
-            ledger = self._states.ledgers.get(entry.ledger_id)
-            if ledger is None or not ledger.has_span(source.sequence):
+                yield from self._pause(part, sources)
+            ledger = self._states.ledgers.get(ledger_id)
+            if ledger is None:
                 continue
-            whole = yield from self._carry_ledger(entry, ledger, source, part)
-            if whole and ledger.has_span(source.sequence):
+            living = [line for line in some if ledger.has_span(line.source.sequence)]
+            if not living:
+                continue
+            whole = yield from self._carry_ledger(ledger_id, ledger, living, sources, part)
+            left = [line.source for line in living if ledger.has_span(line.source.sequence)]
+            if whole and left:
                 # What a footer says of LACs goes with it.
-                self._states.put(SegmentRecordKind.LEDGER_STATE, entry.ledger_id, ledger, self._space)
-                ledger.drop_span(source.sequence)
-                source.live -= 1
-        return not source.live
+                self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, self._space)
+                ledger.drop_span(*(source.sequence for source in left))
+                for source in left:
+                    source.live -= 1
+        return sum(not source.live for source in sources)
+
+    def _lines(self, source: Segment) -> Iterator[_Line]:
+        """A segment's directory, by ledger."""
+        return (
+            _Line(one.ledger_id, one.first, one.last, source) for one in directory_of(self._files, source)
+        )
 
     def _carry_ledger(
-        self, entry: DirectoryEntry, ledger: StoredLedger, source: Segment, part: Slice
+        self,
+        ledger_id: int,
+        ledger: StoredLedger,
+        lines: Sequence[_Line],
+        sources: Sequence[Segment],
+        part: Slice,
     ) -> Generator[None, None, bool]:
-        """Carry over what lives of a ledger in a segment; False if some of it is condemned, and so not found now."""
-        terms, unknown = self._reader.origin_terms(entry.ledger_id, ledger)
+        """Carry over what lives of a ledger in segments; False if some of it is condemned, and so not found now."""
+        terms, unknown = self._reader.origin_terms(ledger_id, ledger)
         if unknown is not None:
             raise _unread(unknown)
         for term in terms:
-            at = entry.first
-            while at <= entry.last:
-                if entry.ledger_id in self._reader.condemned:
+            for first, last in _stretches(lines):
+                whole = yield from self._carry_stretch(
+                    ledger_id, ledger, (first, last, term), sources, part, several=len(terms) > 1
+                )
+                if not whole:
                     self._merging.clear()
                     return False
-                dead = ledger.dead_through, ledger.dead_ranges
-                found = self._reader.pieces(entry.ledger_id, ledger, at, entry.last, term)
-                some = list(islice(found, LOOKED_AT))
-                after = max(at, some[-1].last) + 1 if len(some) == LOOKED_AT else entry.last + 1
-                for piece in some:
-                    if is_unreadable(piece.row):  # of whatever segment: it may hide what lives in the source
-                        raise _unread(piece.row)
-                    if piece.sequence == source.sequence:
-                        living = piece._replace(first=max(piece.first, at))
-                        alone = len(terms) > 1 and self._is_overwritten(entry.ledger_id, ledger, living)
-                        self._carry(entry.ledger_id, ledger, living, alone=alone)
-                    if part.over or self._in_slice >= SLICE_BYTES:
-                        yield from self._pause(part, source)
-                        if dead != (ledger.dead_through, ledger.dead_ranges):
-                            # What was found may be dead by now, and so may what waits to be put: look again from there on.
-                            after = self._merging.first if self._merging.runs else piece.last + 1
-                            self._merging.clear()
-                            break
-                at = after
-            self._put_merged(entry.ledger_id, ledger)
+            self._put_merged(ledger_id, ledger)
+        return True
+
+    def _carry_stretch(
+        self,
+        ledger_id: int,
+        ledger: StoredLedger,
+        asked: tuple[int, int, int],
+        sources: Sequence[Segment],
+        part: Slice,
+        *,
+        several: bool,
+    ) -> Generator[None, None, bool]:
+        """Carry over the ids first..last of an origin term; with `several` terms there may be others under the same ids.
+
+        Returns:
+            False if some of it is condemned, and so not found now.
+        """
+        at, last, term = asked
+        named = {source.sequence for source in sources}
+        while at <= last:
+            if ledger_id in self._reader.condemned:
+                return False
+            dead = ledger.dead_through, ledger.dead_ranges
+            found = self._reader.pieces(ledger_id, ledger, at, last, term)
+            some = list(islice(found, LOOKED_AT))
+            after = max(at, some[-1].last) + 1 if len(some) == LOOKED_AT else last + 1
+            for piece in some:
+                if is_unreadable(piece.row):  # of whatever segment: it may hide what lives in a source
+                    raise _unread(piece.row)
+                if piece.sequence in named:
+                    living = piece._replace(first=max(piece.first, at))
+                    alone = several and self._is_overwritten(ledger_id, ledger, living)
+                    self._carry(ledger_id, ledger, living, alone=alone)
+                if part.over or self._in_slice >= SLICE_BYTES:
+                    yield from self._pause(part, sources)
+                    if dead != (ledger.dead_through, ledger.dead_ranges):
+                        # What was found may be dead by now, and so may what waits to be put: look again from there on.
+                        after = self._merging.first if self._merging.runs else piece.last + 1
+                        self._merging.clear()
+                        break
+            at = after
         return True
 
     @property
@@ -365,16 +443,27 @@ class Compactor:
             self.merged_runs += len(merging.runs) if len(merging.runs) > 1 else 0
         merging.clear()
 
-    def _pause(self, part: Slice, source: Segment) -> Generator[None, None, None]:
-        """Let others have their turn, and the disk catch up. Raises _LaterError when the source is another one then."""
+    def _pause(self, part: Slice, sources: Sequence[Segment]) -> Generator[None, None, None]:
+        """Let others have their turn, and the disk catch up. Raises _LaterError when a source is another one then."""
         self._journal.flush(inline=False)
         yield
         while self._journal.backlog > BACKLOG_MAX:
             yield
         self._in_slice = 0
         part.begin()
-        if self._segments.get(source.sequence) is not source or source.trailer is None:
+        if not all(map(self._is_sealed, sources)):
             raise _LaterError
+
+
+def _stretches(lines: Iterable[_Line]) -> list[tuple[int, int]]:
+    """The ids between which lines say that something lies: ascending, without those that meet."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted((line.first, line.last) for line in lines):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 def _unread(row: Row) -> Exception:

@@ -402,7 +402,8 @@ def compacted_in_slices(run: BookieRun, *, turns: int = 4, seed: int = 0) -> Non
             run.rot(4)
         run.delete(filler)
         run.settle()
-        run.in_slices(run.storage.compact_slices(0.0), between)
+        room = 1 << 30 if turn % 2 else None  # segments side by side, or one by one
+        run.in_slices(run.storage.compact_slices(0.0, room), between)
         run.in_slices(run.storage.reclaim_slices(), between)
         if turn % 5 == 4:
             run.kill()

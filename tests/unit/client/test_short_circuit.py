@@ -188,11 +188,8 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
 async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -> None:
     released = threading.Event()
 
-    def stuck(place, record, **options):
-        return not options and released.wait()
-
-    monkeypatch.setattr(short_circuit, "_read", stuck)
-    monkeypatch.setattr(short_circuit, "_expect", lambda places: None)
+    monkeypatch.setattr(short_circuit, "_read_cached", lambda places, records: 0)
+    monkeypatch.setattr(short_circuit, "_read_from_disk", lambda places, records: released.wait())
     place = RunPlace("/d/segments/0123456789abcdef.seg", 0, 200, 1)
     reply, channel = (
         ReadReply(Answer.OK, places=[place]),

@@ -242,6 +242,33 @@ def test_a_segment_of_which_compaction_fails_is_put_aside_and_does_not_hold_up_t
     assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"a")
 
 
+@pytest.mark.parametrize("strange", [0, 1, 2])
+def test_one_of_several_segments_that_cannot_be_compacted_does_not_hold_up_the_others(
+    caplog: pytest.LogCaptureFixture, strange: int
+) -> None:
+    files = FaultyFiles()
+    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    firsts = []
+    for number in range(3):
+        run = make_run(1 + number, 0, 9, payload=b"a" * 50)
+        if number == strange:
+            run.body = bytes(len(run.body))  # its checksum is right, and it is no run
+        put(storage, run, sink)
+        settle(storage)
+        firsts.append(fill_oldest(storage, sink, max(storage.segments)))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    assert run_through(storage.compact_slices(0.0, 1 << 30)) == 2
+    storage.reclaim()
+    settle(storage)
+    assert set(firsts) & set(storage.segments) == {firsts[strange]}
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is logged once"
+    assert f"{firsts[strange]:016x}.seg cannot be compacted" in caplog.text
+    for number in range(3):
+        if number != strange:
+            assert payloads(storage, 1 + number, 20) == dict.fromkeys(range(10), b"a")
+
+
 def test_damage_is_forgotten_with_what_it_is_about() -> None:
     files = FaultyFiles()
     storage, sink, _ = a_sparse_segment(files, kept=2)

@@ -157,6 +157,33 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
     assert all(one < other for one, other in pairwise(sorted(storage.segments)))
 
 
+def test_what_lives_in_several_segments_comes_to_lie_together() -> None:
+    """A segment that was carried over alone left a short run of each ledger in the next one."""
+    files = FaultyFiles()
+    storage, sink = open_storage(files), Answers()
+    for turn in range(4):
+        for ledger_id in (1, 2):
+            for number in range(10 * turn, 10 * turn + 10):
+                put(storage, make_run(ledger_id, number, number, payload=b"p" * 50), sink)
+        settle(storage)
+        fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    before = {ledger_id: read_all(storage, ledger_id, 0, 50) for ledger_id in (1, 2)}
+    sources = [sequence for sequence, one in storage.segments.items() if one.live]
+    assert run_through(storage.compact_slices(0.0, 1 << 30)) >= 4
+    storage.reclaim()
+    settle(storage)
+    assert not set(sources[:4]) & set(storage.segments)
+    for _ in range(2):
+        for ledger_id in (1, 2):
+            runs = [one for one in storage.scan() if one.ledger_id == ledger_id and one.kind == 0x81]
+            assert [(one.first, one.last) for one in runs] == [(0, 39)]
+            assert read_all(storage, ledger_id, 0, 50) == before[ledger_id]
+        storage.close(clean=False)
+        storage = open_storage(files.crash())
+
+
 def a_stream_with_two_versions(files: FaultyFiles) -> tuple[LedgerStorage, Answers]:
     """Entries 5..9 of term 1 in a sparse segment, of which 5 and 6 were put again behind the others."""
     storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
