@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -141,12 +142,11 @@ async def rounds_of(
         full = cluster.bookies[:small]
         for _ in range(count):
             filled.refused.clear()
-            async with asyncio.timeout(240):
-                for ensemble in (3, 2, 1, 1, 1):  # a few bookies are full before the others
-                    if not await is_full(tools, full):
-                        await filled.fill(lambda: is_full(tools, full), ensemble=ensemble)
+            async with asyncio.timeout(900):
+                # A few bookies are full before the others, and again and again one finds something to compact.
+                ensembles = itertools.chain((3, 2), itertools.repeat(1))
                 while not await is_full(tools, full):
-                    await asyncio.sleep(0.2)
+                    await filled.fill(lambda: is_full(tools, full), ensemble=next(ensembles))
             open_or_not = [ledger_id for part in filled.parts for ledger_id in part[-2:]]
             await filled.verify(open_or_not)
             told = " ".join(await cluster_conditions(tools, full))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.wire.native_info import SpaceTask
 from support.small_disks import small_disk
+from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -27,10 +29,15 @@ RUN, SIZE = 16, 8_000
 RUNS = 8
 PARTS = 4
 KEPT = 40
+TIMES = 10
+"""A ledger that was opened is read so many times."""
+READS_A_ROUND = 2_000
+"""So many places are read between two rounds of writing, deleting and compacting."""
 
 
-def value_of(ledger_id: int, number: int) -> bytes:
-    return (b"%d of %d " % (number, ledger_id) * (SIZE // 8))[:SIZE]
+@lru_cache(2 * KEPT)
+def values_of(ledger_id: int) -> list[bytes]:
+    return [(b"%d of %d " % (number, ledger_id) * (SIZE // 8))[:SIZE] for number in range(RUN * RUNS)]
 
 
 class Placed:
@@ -39,6 +46,9 @@ class Placed:
     def __init__(self) -> None:
         self.counted: Counter[str] = Counter()
         self._fill = short_circuit.fill
+
+    def has_read(self, count: int) -> bool:
+        return self.counted["read"] >= count
 
     async def fill(self, reply: Any, memory: Any) -> Any:
         places = len(reply.places)
@@ -55,8 +65,7 @@ async def written(client: quire.Client) -> list[int]:
     for first in range(0, RUN * RUNS, RUN):
         for ledger in ledgers:
             some = [
-                ledger.append_nowait(value_of(int(ledger.ledger_id), number))
-                for number in range(first, first + RUN)
+                ledger.append_nowait(value) for value in values_of(int(ledger.ledger_id))[first : first + RUN]
             ]
             await asyncio.gather(*some)
     for ledger in ledgers:
@@ -65,11 +74,12 @@ async def written(client: quire.Client) -> list[int]:
 
 
 async def moved(
-    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], done: asyncio.Event
+    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], placed: Placed, count: int
 ) -> int:
     """Write, delete and compact, until the reader has enough; how many segments were given back."""
     given_back = 0
-    while not done.is_set():
+    while placed.counted["read"] < count:
+        enough = min(placed.counted["read"] + READS_A_ROUND, count)
         for _ in range(10):
             ledgers = await written(client)
             kept.append(ledgers[0])
@@ -83,6 +93,8 @@ async def moved(
         for ledger_id in kept[:-KEPT]:
             kept.remove(ledger_id)
             await client.delete_ledger(ledger_id)
+        print(dict(placed.counted), given_back, flush=True)
+        await until_async(partial(placed.has_read, enough), "the reader to read", 600)
     return given_back
 
 
@@ -90,7 +102,7 @@ async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) 
     cluster = Cluster(directory, f"sqlite:{directory / 'metadata.db'}")
     for bookie, disk in zip(cluster.bookies, disks, strict=True):
         bookie.directory = disk
-    done, kept, at = asyncio.Event(), [], 0
+    kept, at = [], 0
     async with (
         cluster.serving() as tools,
         quire.connect(cluster.uri) as writer,
@@ -98,20 +110,20 @@ async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) 
     ):
         for _ in range(20):
             kept += (await written(writer))[:1]
-        moving = asyncio.create_task(moved(writer, cluster, tools, kept, done))
+        moving = asyncio.create_task(moved(writer, cluster, tools, kept, placed, count))
         while placed.counted["read"] < count and not moving.done():
             at += 1
             ledger_id = kept[at % len(kept)]
             try:
                 async with await client.open_ledger(ledger_id) as reader:
-                    numbers = iter(range(RUN * RUNS))
-                    async for entry in reader.read(0, RUN * RUNS - 1):
-                        number = next(numbers)
-                        assert bytes(entry.payload) == value_of(ledger_id, number), (ledger_id, number)
-                    placed.counted["entries"] += RUN * RUNS
+                    for _ in range(TIMES):
+                        values = iter(values_of(ledger_id))
+                        async for entry in reader.read(0, RUN * RUNS - 1):
+                            assert entry.payload == next(values), ledger_id
+                        assert next(values, None) is None
+                        placed.counted["entries"] += RUN * RUNS
             except (quire.NoSuchLedgerError, quire.QuireError):
                 assert ledger_id not in kept, ledger_id
-        done.set()
         given_back = await moving
     return {"given_back": given_back, **placed.counted}
 

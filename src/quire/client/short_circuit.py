@@ -14,6 +14,7 @@ Source: `docs/formats/native-protocol.md`, "Places"; `docs/formats/segment.md`, 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -35,7 +36,7 @@ MISSES_MAX: Final = 3
 """After so many misses in a row a connection's places are not asked for any more."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
-"""Read only what is in memory; None where the system cannot be asked that."""
+"""Read only what is in memory; None where the system cannot be asked that. Not every file system can."""
 _FILE_NAME: Final = re.compile(r"[0-9a-f]{16}\.seg", re.ASCII)
 _SHOWN_CHARACTERS: Final = 200
 
@@ -260,6 +261,10 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
                 count = os.preadv(file, [record[filled:]], place.offset + filled, flags)
             except BlockingIOError:
                 return False
+            except OSError as error:
+                if flags and error.errno == errno.EOPNOTSUPP:  # tmpfs, and what is not on a local disk
+                    return False
+                raise
             if count == 0:
                 end = place.offset + place.size
                 msg = f"{place.path} ends before byte {end}, where a run of the bookie would end"

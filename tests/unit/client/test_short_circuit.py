@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import os
 import threading
@@ -182,6 +183,28 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
         ledger_id = await written(cluster)
         assert len(await read(await greeted(cluster), ledger_id)) == COUNT
         assert placed
+
+
+@run
+async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
+    tmp_path, placed, monkeypatch
+) -> None:
+    """On tmpfs each read was taken for that of a recycled segment, and after three there were no more."""
+    preadv = os.preadv
+
+    def without_nowait(file, buffers, offset, flags=0):
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return preadv(file, buffers, offset)
+
+    async with small_cluster(tmp_path, 3) as cluster:
+        ledger_id = await written(cluster)
+        client = await greeted(cluster)
+        monkeypatch.setattr(os, "preadv", without_nowait)
+        for _ in range(4):
+            assert len(await read(client, ledger_id)) == COUNT
+        assert all(client.bookies._channel(server).beside for server in cluster.servers)
+        assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
 
 
 @run
