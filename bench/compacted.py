@@ -53,7 +53,11 @@ COLD = Claim(
     0.9,
 )
 RESTART = Claim(
-    "P10-restart", "a restart after the compaction, over one before", "s", 1.1, higher_is_better=False
+    "P10-restart",
+    "a restart after the compaction, over one before: no slower than noise",
+    "s",
+    round(1 / 1.1, 3),
+    higher_is_better=False,
 )
 MOVING = {
     "S3-moving-100B": (100, 3, "Spark reads 100 B records while segments move, over quiet bookies"),
@@ -232,8 +236,8 @@ def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float
     }
     both = {}
     for figure, job in jobs.items():
-        quiet, found = client.run(*job)[figure], list[int]()
-        left = leave_sparse(client, parts=HALF)
+        left, found = leave_sparse(client, parts=HALF), list[int]()
+        quiet = client.run(*job)[figure]  # the disk has just taken as much before both
         with compacts(found):
             beside = client.run(*job)[figure]
         client.run("delete-ledgers", *left)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.bookie.garbage import COMPACTING
+from quire.bookie.cleaning import COMPACTING
 from quire.core import conditions as kinds
 from quire.core.conditions import Announcements, Condition, SlowLoop
 

@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from quire.bookie.about import free_space
+from quire.bookie.cleaning import LOOK_SECONDS, DiskCleaner
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
-from quire.bookie.slices import SLICE, take_slices, turn_for_others
+from quire.bookie.slices import SLICE, turn_for_others
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, DescriptorShortageError, QuireError, StorageError
 from quire.core.garbage import (
@@ -45,7 +45,6 @@ from quire.core.garbage import (
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.progress import TaskProgress
 from quire.core.rules import RULES, Rules
-from quire.core.space import is_wanted_soon
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError
 from quire.storage.collector_file import CollectorFile
@@ -59,15 +58,10 @@ LOOKED_AT_ONCE: Final = 40
 ATTEMPTS_MAX: Final = 5
 LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
-FULL_SECONDS: Final = 5.0
-"""While its disk is full a bookie looks so often for what it may give back."""
-LOOK_SECONDS: Final = 1.0
-"""So often it looks how much of the disk is free."""
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
 """So many ids go into one response."""
-COMPACTING: Final = "compacting segments"
 
 
 @dataclass(slots=True)
@@ -78,7 +72,6 @@ class CollectorReport:
         passes: of this process that were finished; `last_pass_ms`: wall clock of the last one's end.
         dropped: ledgers, by this process.
         due: what would go if the collector did not hold.
-        retired, carried: segments that were given back, and that were compacted, by this process.
         failures: passes that failed; `failure`: the last one's error, empty after a pass that did not fail.
     """
 
@@ -86,8 +79,6 @@ class CollectorReport:
     last_pass_ms: int = 0
     dropped: int = 0
     due: Sequence[int] = ()
-    retired: int = 0
-    carried: int = 0
     failures: int = 0
     failure: str = ""
 
@@ -98,6 +89,7 @@ class GarbageCollector:
     Attributes:
         told: what operators are shown.
         extras: drops copies that are too many.
+        cleaner: gives bytes of the disk back, and says when a pass is due.
         progress: whether it moves.
     """
 
@@ -127,9 +119,9 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._warned = 0
-        self._left_free = free_space(config.directory)  # by the last pass
         self._passing = asyncio.Lock()
         self.progress = TaskProgress(int(config.garbage_seconds * 1000), clock.now_ms())
+        self.cleaner = DiskCleaner(config, storage, ledgers, clock, self._moved)
         grace_ms = int(config.tombstone_seconds * 1000)
         self.extras = ExtraCollector(
             store.bookie_id, storage, ledgers, store.records.ledgers, clock, grace_ms, rules
@@ -181,15 +173,10 @@ class GarbageCollector:
         every = self._config.garbage_seconds
         if not every:
             return
-        took = 0.0
         while True:
-            slept, pause = 0.0, min(every, LOOK_SECONDS)
-            while slept < (min(every, FULL_SECONDS) if self._storage.full else every):
-                await asyncio.sleep(pause)
-                slept += pause
-                if is_wanted_soon(free_space(self._config.directory), self._left_free, slept, took):
-                    break
-            begun_ms = self._clock.now_ms()
+            await asyncio.sleep(min(every, LOOK_SECONDS))
+            if not self.cleaner.is_due:
+                continue
             try:
                 await self.collect()
             except Exception as error:
@@ -203,7 +190,6 @@ class GarbageCollector:
                     )
                 else:
                     log.exception("collecting deleted ledgers on %s failed", self._bookie_id)
-            took = (self._clock.now_ms() - begun_ms) / 1000
 
     # --- a pass --------------------------------------------------------------------------------------------------
 
@@ -221,9 +207,11 @@ class GarbageCollector:
                 that.
         """
         async with self._passing:
+            self.cleaner.pass_begins()
             try:
                 return await self._collect(compact=compact)
             finally:
+                self.cleaner.pass_ends()
                 self._moved("")
 
     def _moved(self, doing: str) -> None:
@@ -242,7 +230,7 @@ class GarbageCollector:
         if mine is not None:
             self._moved("looking for copies that are too many")
             await self.extras.collect()
-        await self._clean_disk(compact=compact)
+        await self.cleaner.clean(on_request=compact)
         self.told.passes += 1
         self.told.last_pass_ms = self._clock.wall_ms()
         self.told.failure = ""
@@ -410,30 +398,6 @@ class GarbageCollector:
                 path=str(self._file.path),
             ) from error
 
-    async def _clean_disk(self, *, compact: bool) -> None:
-        for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
-            self._ledgers.forget(ledger_ids)
-            await asyncio.sleep(0)
-        await self._give_back()
-        while await self._compact(compact=compact) and not self._storage.full:
-            pass  # what came back has room for more
-        self._left_free = free_space(self._config.directory)
-
-    async def _compact(self, *, compact: bool) -> int:
-        """Carry over what has room on the disk, and give back where it lay; of how many segments."""
-        disk = free_space(self._config.directory)
-        room = disk.free // 2 if disk.whole else None  # others use the disk meanwhile
-        slices = self._storage.compact_slices(0.0 if compact else disk.share, room)
-        carried = await take_slices(slices, partial(self._moved, COMPACTING))
-        if carried:
-            self.told.carried += carried
-            await self._give_back()
-        return carried
-
-    async def _give_back(self) -> None:
-        giving_back = partial(self._moved, "giving back segments")
-        self.told.retired += await take_slices(self._storage.reclaim_slices(), giving_back)
-
     async def _leap(self, above: int) -> None:
         await self._store.raise_ledger_ids(LedgerId(above))
         self._leapt = above
@@ -473,8 +437,8 @@ class GarbageCollector:
             "unknown": len(self._machine.unknown),
             "extras_waiting": len(self.extras.waiting),
             "extras_dropped": self.extras.told.dropped,
-            "retired": told.retired,
-            "compacted": told.carried,
+            "retired": self.cleaner.retired,
+            "compacted": self.cleaner.compacted,
             "doing": self.progress.doing or None,
             "stuck_ms": self.progress.stuck_ms(self._clock.now_ms()),
             "failures": told.failures,

@@ -11,30 +11,48 @@ from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 
+NOTHING_SECONDS: Final = 20e-6
+WAIT_SECONDS: Final = 0.001
+"""A slice that took less than the one waits for something, and is tried again after the other."""
+REST_SECONDS_MAX: Final = 0.05
+"""A slice that took long was interrupted by whoever else needs the core, and says little of its work."""
+
 SLICE: Final = 256
 """So many ledgers are looked at in one turn of the loop."""
 
 
 async def take_slices(
-    slices: Generator[None, None, Result], before_each: Callable[[], None] = lambda: None
+    slices: Generator[None, None, Result],
+    before_each: Callable[[], None] = lambda: None,
+    *,
+    rest: Callable[[], float] | None = None,
 ) -> Result:
     """Take all slices of some work, with a turn of the loop behind each.
 
     Args:
         slices: the work.
         before_each: called before each slice.
+        rest: how many times as long as a slice took it rests then; None: only let others have their turn.
 
     Returns:
         What the work returns.
     """
+    loop = asyncio.get_running_loop()
     while True:
         before_each()
+        begun = loop.time()
         try:
             next(slices)
         except StopIteration as end:
             result: Result = end.value
             return result
-        await asyncio.sleep(0)
+        took = loop.time() - begun
+        if rest is None:
+            await asyncio.sleep(0)
+        elif took < NOTHING_SECONDS:
+            await asyncio.sleep(WAIT_SECONDS)
+        else:
+            await asyncio.sleep(min(rest() * took, REST_SECONDS_MAX))
 
 
 async def turn_for_others(ledger_ids: Sequence[int]) -> None:

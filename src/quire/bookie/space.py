@@ -95,8 +95,8 @@ class SpaceReport:
             then(info)
 
     async def _work(self, task: SpaceTask) -> dict[str, Any]:
-        told = self._collector.told
-        before = told.dropped, told.retired, told.carried
+        told, cleaner = self._collector.told, self._collector.cleaner
+        before = told.dropped, cleaner.retired, cleaner.compacted
         failure = ""
         try:
             if task is not SpaceTask.MEASURE:
@@ -106,9 +106,9 @@ class SpaceReport:
             failure = error.message
         if self._storage.failure is not None:
             failure = self._storage.failure.message
-        after = told.dropped, told.retired, told.carried
-        dropped, retired, carried = (now - then for now, then in zip(after, before, strict=True))
-        came_back = {"dropped": dropped, "retired": retired, "compacted": carried}
+        after = told.dropped, cleaner.retired, cleaner.compacted
+        dropped, retired, compacted = (now - then for now, then in zip(after, before, strict=True))
+        came_back = {"dropped": dropped, "retired": retired, "compacted": compacted}
         if task is SpaceTask.MEASURE:
             came_back = {}
         return {"space": self.last, "came_back": came_back, "failure": failure or None}

@@ -57,6 +57,18 @@ def is_wanted_soon(now: FreeSpace, left: FreeSpace, waited_s: float, pass_s: flo
     return now.free * waited_s <= used * (SOON_SECONDS + PASSES * pass_s)
 
 
+REST: Final = 9.0
+"""Compaction leaves a bookie's loop to others for so many times as long as it works, where there is room enough."""
+
+
+def rest_share(now: FreeSpace) -> float:
+    """How many times as long as it works compaction rests, so that others hardly notice it; the less is free, the shorter.
+
+    A full disk, which takes no entries, is not meant: there is nobody to rest for.
+    """
+    return REST * min(now.share / SCARCE_SHARE, 1.0)
+
+
 class Reason(StrEnum):
     """Why bytes are not free."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import accumulate, groupby, islice
 from operator import itemgetter
@@ -133,6 +133,10 @@ class _LaterError(Exception):
     """The source cannot be compacted in this pass, and may be in the next one: no descriptor is left, or it is another one now."""
 
 
+class _OverError(Exception):
+    """Another pass goes on."""
+
+
 class Compactor:
     """Carries over what lives in sparse segments.
 
@@ -174,21 +178,25 @@ class Compactor:
         self._carrier = carrier
         self._damages_before = 0
         self._at_work = False
+        self._is_over: Callable[[], bool] = lambda: False
         self._in_slice = 0
         self._merging = Merging(min(MERGED_BYTES_MAX, files.segment_bytes // SEGMENT_SHARE))
         self.carried_bytes = 0
         self.merged_runs = 0
         self.stays: dict[int, int] = {}
 
-    def steps(self, free_share: float, room: int | None = None) -> Generator[None, None, int]:
+    def steps(
+        self, free_share: float, room: int | None = None, is_over: Callable[[], bool] = lambda: False
+    ) -> Generator[None, None, int]:
         """Compact what is worth it and has room, in slices; returns from how many segments all was carried over.
 
         Where there is room for the copies, several segments side by side. Else one after the other; on a full disk, where
-        copies go into the reserve, only one: the caller gives it back first.
+        copies go into the reserve, only one: the caller gives it back first. It ends at the first pause at which it `is_over`.
         """
         if self._at_work or self._journal.failure is not None or not sparse_share(free_share):
             return 0
         self._at_work = True
+        self._is_over = is_over
         try:
             return (yield from self._steps(free_share, room))
         finally:
@@ -213,6 +221,8 @@ class Compactor:
                 done += yield from self._carry_all(sources, part)
             except _LaterError:
                 continue
+            except _OverError:
+                return done
             except StorageError:
                 return done  # a full or failed disk: what was carried is right where it is
             except Exception as error:
@@ -444,13 +454,18 @@ class Compactor:
         merging.clear()
 
     def _pause(self, part: Slice, sources: Sequence[Segment]) -> Generator[None, None, None]:
-        """Let others have their turn, and the disk catch up. Raises _LaterError when a source is another one then."""
+        """Let others have their turn, and the disk catch up.
+
+        Raises _OverError when it is over then, _LaterError when a source is another one.
+        """
         self._journal.flush(inline=False)
         yield
         while self._journal.backlog > BACKLOG_MAX:
             yield
         self._in_slice = 0
         part.begin()
+        if self._is_over():
+            raise _OverError
         if not all(map(self._is_sealed, sources)):
             raise _LaterError
 

@@ -791,18 +791,21 @@ class LedgerStorage:
         """What `reclaim` does, in slices: the caller pauses at each `yield`, and may put anything meanwhile."""
         return (yield from self._while_open(self._reclaimer.steps(patient=True), 0))
 
-    def compact_slices(self, free_share: float, room: int | None = None) -> Generator[None, None, int]:
+    def compact_slices(
+        self, free_share: float, room: int | None = None, is_over: Callable[[], bool] = lambda: False
+    ) -> Generator[None, None, int]:
         """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
 
         Args:
             free_share: of the disk, 0 to 1: with much free nothing is carried over.
             room: about so many bytes are carried over at most, or one segment's; the caller gives back, and calls again.
+            is_over: whether to end at the next pause; what was carried over stays so.
 
         Returns:
             Of how many segments all was carried over.
         """
         share = 0.0 if self._journal.full else free_share
-        return (yield from self._while_open(self._compactor.steps(share, room), 0))
+        return (yield from self._while_open(self._compactor.steps(share, room, is_over), 0))
 
     def space_slices(
         self, among_live: Mapping[Reason, Iterable[LedgerRange]]

@@ -34,7 +34,7 @@ def reasons(says: dict[str, Any]) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def a_roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine of the tests has left."""
-    monkeypatch.setattr("quire.bookie.garbage.free_space", lambda _: FreeSpace(71, 100))
+    monkeypatch.setattr("quire.bookie.cleaning.free_space", lambda _: FreeSpace(71, 100))
     monkeypatch.setattr("quire.bookie.space.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
 
 

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import quire
+from quire.bookie.cleaning import COMPACTING
 from quire.bookie.config import BookieConfig
-from quire.bookie.garbage import COMPACTING
 from quire.bookie.server import BookieServer
 from quire.cli.failures import EXIT_FAILED, EXIT_USAGE
 from quire.cli.main import app

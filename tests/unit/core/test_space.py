@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.space import (
+    REST,
     UNKNOWN_SPACE,
     FreeSpace,
     Reason,
@@ -15,6 +16,7 @@ from quire.core.space import (
     bytes_by_reason,
     explain,
     is_wanted_soon,
+    rest_share,
 )
 
 WHOLE = 1000
@@ -110,3 +112,7 @@ def test_space_is_wanted_before_the_next_pass_where_the_disk_would_be_full_soon(
 def test_of_a_disk_that_tells_nothing_no_space_is_wanted() -> None:
     assert not is_wanted_soon(UNKNOWN_SPACE, FreeSpace(0, 1000), 1.0, 1.0)
     assert not is_wanted_soon(FreeSpace(0, 1000), UNKNOWN_SPACE, 1.0, 1.0)
+
+
+def test_compaction_rests_the_less_the_less_is_free() -> None:
+    assert [rest_share(FreeSpace(free, 1000)) for free in (1000, 300, 150, 0)] == [REST, REST, REST / 2, 0]

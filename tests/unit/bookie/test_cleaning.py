@@ -1,0 +1,127 @@
+"""When a pass comes, and a compaction that a pass does not finish."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quire.bookie import cleaning
+from quire.bookie.cleaning import FULL_SECONDS, DiskCleaner
+from quire.bookie.config import BookieConfig
+from quire.bookie.ledgers import Ledgers
+from quire.core.space import FreeSpace
+from quire.storage.ledger_storage import LedgerStorage
+from quire_testing.kit.stepped import HurriedClock, StepClock
+from support.storage_disk import (
+    FILLER,
+    Answers,
+    FaultyFiles,
+    fill_oldest,
+    make_run,
+    open_storage,
+    put,
+    settle,
+)
+
+EVERY = 60.0
+
+
+class Disk:
+    """How much is free."""
+
+    def __init__(self) -> None:
+        self.free = 500
+
+    def __call__(self, _directory: object) -> FreeSpace:
+        return FreeSpace(self.free, 1000)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(cleaning, "free_space", disk)
+    return disk
+
+
+def a_cleaner(directory: Path, storage: LedgerStorage, clock: StepClock) -> DiskCleaner:
+    config = BookieConfig(directory, garbage_seconds=EVERY)
+    return DiskCleaner(config, storage, Ledgers(storage, lambda: None), clock, lambda _: None)
+
+
+def test_a_pass_comes_so_often_and_sooner_on_a_disk_that_is_full_or_will_be(
+    tmp_path: Path, disk: Disk
+) -> None:
+    files, clock = FaultyFiles(), StepClock()
+    storage, sink = open_storage(files), Answers()
+    cleaner = a_cleaner(tmp_path, storage, clock)
+    clock.ms = 59_999
+    assert not cleaner.is_due
+    clock.ms = 60_000
+    assert cleaner.is_due
+    cleaner.pass_begins()
+    clock.ms += 2_000
+    disk.free = 290
+    cleaner.pass_ends()
+    assert not cleaner.is_due
+    clock.ms += 10_000
+    disk.free = 140  # full in 9 seconds, and four passes take eight
+    assert cleaner.is_due
+    disk.free = 280
+    assert not cleaner.is_due
+    files.space = 0
+    while storage.writable:
+        put(storage, make_run(1, 0, 0, payload=bytes(16_000)), sink)
+        settle(storage)
+    assert cleaner.is_due
+    cleaner.pass_begins()
+    cleaner.pass_ends()
+    clock.ms += int(FULL_SECONDS * 1000) - 1
+    assert not cleaner.is_due
+    clock.ms += 1
+    assert cleaner.is_due
+
+
+class SlowClock(StepClock):
+    """Compaction takes twenty steps, and is over."""
+
+    def now_ms(self) -> int:
+        self.ms += 3_000
+        return self.ms
+
+
+def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """It would have held up whatever else passes do, for as long as a large disk takes."""
+    disk.free = 100
+    storage, sink = open_storage(FaultyFiles(), clock=HurriedClock(1_000_000)), Answers()
+    for number in range(4):
+        for ledger_id in range(1, 9):
+            put(storage, make_run(ledger_id, number, number, payload=b"a" * 50), sink)
+        settle(storage)
+        fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+    clock = SlowClock()
+    cleaner = a_cleaner(tmp_path, storage, clock)
+
+    async def a_pass() -> int:
+        cleaner.pass_begins()
+        cleaning_up = asyncio.ensure_future(cleaner.clean(on_request=False))
+        while not cleaning_up.done():
+            await asyncio.sleep(0)
+            settle(storage)
+        await cleaning_up
+        cleaner.pass_ends()
+        return cleaner.retired
+
+    before = asyncio.run(a_pass())
+    assert storage.statistics()["carried_bytes"]
+    assert cleaner.is_due
+    passes = 1
+    while asyncio.run(a_pass()) < before + 4:
+        passes += 1
+        assert passes < 100
+    assert passes > 2
