@@ -3,7 +3,7 @@
 Segments in which nothing lives are given back; sparse ones are compacted, at the pace that the disk asks for. When that has
 taken as long as passes lie apart, the next one begins and goes on with it.
 
-Source: docs/protocol/collection.md, "A pass"; docs/operations.md, "Space".
+Source: docs/protocol/collection.md, "A pass"; docs/operations.md, "How space comes back".
 """
 
 from __future__ import annotations

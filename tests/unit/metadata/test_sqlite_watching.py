@@ -81,8 +81,12 @@ def test_a_commit_wakes_no_idle_client(tmp_path: Path) -> None:
                 async with asyncio.timeout(30):
                     await anext(aiter(watch))
             now = [woken(store) for store in sleeping]
-            # One may still have been going to sleep when it was counted; a commit that woke it would show each time.
-            assert all(after - early <= 2 for early, after in zip(before, now, strict=True)), (before, now)
+            # One may still have been going to sleep when it was counted, and has waited for the interpreter some more times
+            # since; commits that woke it would show each time.
+            assert all(after - early < COMMITS / 2 for early, after in zip(before, now, strict=True)), (
+                before,
+                now,
+            )
 
     asyncio.run(work())
 
