@@ -25,7 +25,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.replica import Replica
 from quire.core.rules import Rules
-from quire.core.shares import HeldInterval, Stretch
+from quire.core.shares import HeldInterval, joined_stretches
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.storage.ledger_storage import LedgerStorage
@@ -241,7 +241,7 @@ class ExtraCollector:
         """
         through = self._rules.extra_through(first.through, self._storage.last_lsn)
         done: list[asyncio.Future[None]] = []
-        for low, high in _joined(ranges):
+        for low, high in joined_stretches((one.first, one.last) for one in ranges):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.append(future)
             self._ledgers.drop(ledger_id, low, high, through, partial(settle, future))
@@ -250,14 +250,3 @@ class ExtraCollector:
                 if self._storage.failure is not None:
                     raise result
                 log.info("bookie %s keeps copies that are too many: %s", self._bookie_id, result)
-
-
-def _joined(ranges: Sequence[ExtraRange]) -> list[Stretch]:
-    """The bounds of ascending ranges, neighbours together."""
-    found: list[Stretch] = []
-    for one in ranges:
-        if found and one.first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], one.last
-        else:
-            found.append((one.first, one.last))
-    return found

@@ -18,6 +18,7 @@ from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
+from quire.core.shares import Stretch, joined_stretches
 from quire.core.writer_state import Hole
 
 RANGES_MAX: Final = 1_000
@@ -127,14 +128,12 @@ def _named_ranges(record: LedgerMetadata, hole: Hole) -> Iterator[EntryRange]:
 
 def _merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
     """The same entries in as few ranges as there can be of each kind, by first entry."""
-    kinds: dict[tuple[int, int], list[EntryRange]] = {}
-    for each in sorted(ranges):
-        kind = kinds.setdefault((each.period, each.residues), [])
-        if kind and each.first <= kind[-1].last + 1:
-            kind[-1] = kind[-1]._replace(last=max(kind[-1].last, each.last))
-        else:
-            kind.append(each)
-    return tuple(sorted(each for kind in kinds.values() for each in kind))
+    kinds: dict[tuple[int, int], list[Stretch]] = {}
+    for each in ranges:
+        kinds.setdefault((each.period, each.residues), []).append((each.first, each.last))
+    return tuple(
+        sorted(EntryRange(*one, *kind) for kind, some in kinds.items() for one in joined_stretches(some))
+    )
 
 
 def _few(holes: Mapping[BookieId, tuple[EntryRange, ...]]) -> dict[BookieId, tuple[EntryRange, ...]]:

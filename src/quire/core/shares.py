@@ -19,6 +19,17 @@ Stretch: TypeAlias = tuple[int, int]
 """Ids from the first to the last, both included."""
 
 
+def joined_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same ids, ascending; stretches that touch or overlap are one."""
+    found: list[Stretch] = []
+    for first, last in sorted(stretches):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
 class HeldInterval(NamedTuple):
     """Ids first..last, those of some classes (id mod `period`), of which a bookie holds the entries of one term."""
 

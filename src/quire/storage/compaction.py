@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import merge
 from itertools import accumulate, groupby, islice
 from operator import itemgetter
@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
+from quire.core.shares import joined_stretches
 from quire.core.space import SCARCE_SHARE
 from quire.core.terms import ANY_ORIGIN
 from quire.env.interfaces import Clock
@@ -322,7 +323,7 @@ class Compactor:
         if unknown is not None:
             raise _unread(unknown)
         for term in terms:
-            for first, last in _stretches(lines):
+            for first, last in joined_stretches((line.first, line.last) for line in lines):
                 whole = yield from self._carry_stretch(
                     ledger_id, ledger, (first, last, term), sources, part, several=len(terms) > 1
                 )
@@ -468,17 +469,6 @@ class Compactor:
             raise _OverError
         if not all(map(self._is_sealed, sources)):
             raise _LaterError
-
-
-def _stretches(lines: Iterable[_Line]) -> list[tuple[int, int]]:
-    """The ids between which lines say that something lies: ascending, without those that meet."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted((line.first, line.last) for line in lines):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
-        else:
-            found.append((first, last))
-    return found
 
 
 def _unread(row: Row) -> Exception:
