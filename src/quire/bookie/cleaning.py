@@ -9,6 +9,7 @@ Source: docs/protocol/collection.md, "A pass"; docs/operations.md, "How space co
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -58,7 +59,7 @@ class DiskCleaner:
         self._moved = moved
         self._begun_ms = self._ended_ms = clock.now_ms()
         self._left = free_space(self._directory)
-        self._compacting_since_ms = 0
+        self._compaction_ends_ms = math.inf
         self._is_cut_short = False
         self.retired = 0
         self.compacted = 0
@@ -99,7 +100,8 @@ class DiskCleaner:
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
         await self._give_back()
-        self._compacting_since_ms = self._clock.now_ms()
+        may_take_ms = math.inf if on_request or not self._every else self._every * 1000
+        self._compaction_ends_ms = self._clock.now_ms() + may_take_ms
         while await self._compact(on_request=on_request) and not self._storage.full:
             pass  # what came back has room for more
 
@@ -107,9 +109,7 @@ class DiskCleaner:
         """Carry over what has room on the disk, and give back where it lay; of how many segments."""
         disk = free_space(self._directory)
         room = disk.free // 2 if disk.whole else None  # others use the disk meanwhile
-        slices = self._storage.compact_slices(
-            0.0 if on_request else disk.share, room, (lambda: False) if on_request else self._is_over
-        )
+        slices = self._storage.compact_slices(0.0 if on_request else disk.share, room, self._is_over)
         compacted = await take_slices(slices, partial(self._moved, COMPACTING), rest=self._rest)
         if compacted:
             self.compacted += compacted
@@ -118,8 +118,7 @@ class DiskCleaner:
 
     def _is_over(self) -> bool:
         """Whether compaction has taken long enough for one pass; what is left is the next one's."""
-        took_ms = self._clock.now_ms() - self._compacting_since_ms
-        self._is_cut_short = bool(self._every) and took_ms >= self._every * 1000
+        self._is_cut_short = self._clock.now_ms() >= self._compaction_ends_ms
         return self._is_cut_short
 
     def _rest(self) -> float:

@@ -187,7 +187,7 @@ class Compactor:
         self.stays: dict[int, int] = {}
 
     def steps(
-        self, free_share: float, room: int | None = None, is_over: Callable[[], bool] = lambda: False
+        self, free_share: float, room: int | None, is_over: Callable[[], bool]
     ) -> Generator[None, None, int]:
         """Compact what is worth it and has room, in slices; returns from how many segments all was carried over.
 
