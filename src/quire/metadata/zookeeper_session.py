@@ -330,7 +330,7 @@ class ZookeeperSession:
                     try:
                         return await self.submit(request, fresh=fresh)  # type: ignore[no-any-return]
                     except LOST:
-                        continue
+                        await self._next_connection()
         except TimeoutError:
             raise self.away() from None
         except AuthFailedError as error:
@@ -377,6 +377,10 @@ class ZookeeperSession:
             "credentials lack the right; name a file with other credentials in the cluster's URI "
             "(?credentials=FILE)"
         )
+
+    async def _next_connection(self) -> None:
+        """Let the state catch up with a lost response, then wait; not spin while kazoo reports the connection as up."""
+        await asyncio.sleep(RECONNECT_DELAY_S)
 
     # --- from kazoo's threads -----------------------------------------------------------------------------------------
 
