@@ -205,9 +205,8 @@ def measure_spark(pairs: int, names: list[str]) -> list[Comparison]:
                 claim, {"records": RECORDS, "value": size, "tasks": CPUS, "quorum": str(quorum)}
             )
             plain = spark.read.parquet(str(table(OUT / "spark-moving-table", RECORDS, size)))
-            with QuireCluster(
-                f"quire-{name}", bookies=bookies
-            ) as cluster:  # Spark's workers keep clients by URI
+            # A directory of its own for each claim: Spark's workers keep clients by URI.
+            with QuireCluster(f"quire-{name}", bookies=bookies) as cluster:
                 rows = plain.select("key", "value", "timestamp").write.format("quire").mode("append")
                 rows.options(cluster=cluster.uri, create="true", **quorum).save("records")
                 frame = spark.read.format("quire").options(cluster=cluster.uri).load("records")
