@@ -66,7 +66,7 @@ async def test_4607_a_footer_that_names_no_ledger(fault: bool) -> None:
     storage = opened(files)
     storage.delete(3, 10**15, Answers(), None)
     settle(storage)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     check_nothing_denied(storage, (1, 2), "kept")
     assert None not in read_all(storage, 1, 0, 59).values()
@@ -92,7 +92,7 @@ class GivesBackEarly(LedgerStorage):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._reclaimer = Hasty(
+        self.housekeeping.reclaimer = Hasty(
             self.segments,
             self._states,
             self.kept,
@@ -116,7 +116,7 @@ def reclaimed_and_crashed(kind: type[LedgerStorage]) -> FaultyFiles:
     assert storage.segments[1].trailer is not None
     storage.delete(1, 10**15, sink, None)
     settle(storage)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     storage.close(clean=False)
     return files.crash()

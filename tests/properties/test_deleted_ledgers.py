@@ -112,7 +112,7 @@ class World:
         self.settle(0)
 
     def shrink(self, wall_ms: int) -> None:
-        for ledger_ids in self.storage.shrink_tombstones(wall_ms):
+        for ledger_ids in self.storage.housekeeping.shrink_tombstones(wall_ms):
             self._forgotten(ledger_ids)
 
     def _forgotten(self, ledger_ids: list[int]) -> None:
@@ -124,9 +124,9 @@ class World:
     def reclaim(self, number: int) -> None:
         """At once, or in slices with whatever comes next between them."""
         if number % 2:
-            self.storage.reclaim()
+            self.storage.housekeeping.reclaim()
         else:
-            self.work.append(self.storage.reclaim_slices())
+            self.work.append(self.storage.housekeeping.reclaim_slices())
 
     def go_on(self, number: int) -> None:
         for _ in range(number):
@@ -197,7 +197,7 @@ def held_on_disk(storage: LedgerStorage) -> dict[int, set[int]]:
         body = storage._files.read_at(sequence, offset + 104, 40)
         if body[1] != 128 and not any(body[32:40]):
             held[sequence].add(ledger_id)
-    for segment in storage._reclaimer._recycled:
+    for segment in storage.housekeeping.reclaimer._recycled:
         held.setdefault(segment.sequence, set()).update(*segment.contents.held)
     return held
 
@@ -229,7 +229,7 @@ def test_nothing_deleted_comes_back(steps: list[tuple[str, int]], seed: int) -> 
     for _ in range(4):
         world.shrink(5)
         world.go_on(1000)
-        world.storage.reclaim()
+        world.storage.housekeeping.reclaim()
         world.settle(0)
         world.check()
         world.fill(1)

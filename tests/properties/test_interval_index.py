@@ -214,7 +214,7 @@ class Model:
 
     def reclaim(self) -> None:
         self.settle()
-        self.storage.reclaim()
+        self.storage.housekeeping.reclaim()
         self.settle()
 
     def restart(self) -> None:

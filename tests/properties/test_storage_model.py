@@ -266,17 +266,17 @@ class World:
     def reclaim(self, number: int) -> None:
         """At once, or in slices with whatever comes next between them."""
         if number % 2:
-            self.storage.reclaim()
+            self.storage.housekeeping.reclaim()
         else:
-            self.work.append(self.storage.reclaim_slices())
+            self.work.append(self.storage.housekeeping.reclaim_slices())
 
     def compact(self, number: int) -> None:
         """In slices, as if the disk were nearly full; at once, or with whatever comes next between them."""
         free_share, room = self.chance.choice(((0.0, None), (0.1, 1 << 30)))  # one by one, and side by side
-        self.work.append(self.storage.compact_slices(free_share, room))
+        self.work.append(self.storage.housekeeping.compact_slices(free_share, room))
         if number % 2:
             self.go_on(100)
-            self.storage.reclaim()
+            self.storage.housekeeping.reclaim()
 
     def go_on(self, number: int, puts: float = 0.2) -> None:
         """Some slices of what is under way; now and then something is put between two."""
@@ -330,7 +330,7 @@ class World:
         settle(self.storage)
         self.compact(0)
         self.go_on(5 + 20 * (number % 7), puts=0)
-        self.storage.reclaim()
+        self.storage.housekeeping.reclaim()
         for _ in range(self.chance.randrange(4)):
             if self.worker.jobs:
                 self.worker.step()

@@ -109,8 +109,8 @@ def test_their_tombstones_shrink(name: str, tmp_path: Path) -> None:
     }
     directory = unpack(FOLDER / f"directory-{name}.tar.xz", tmp_path / "bookie")
     with opened(directory) as storage:
-        assert list(storage.shrink_tombstones(min(deleted.values()) - 1)) == []
-        gone = [one for some in storage.shrink_tombstones(max(deleted.values())) for one in some]
+        assert list(storage.housekeeping.shrink_tombstones(min(deleted.values()) - 1)) == []
+        gone = [one for some in storage.housekeeping.shrink_tombstones(max(deleted.values())) for one in some]
         assert sorted(gone) == sorted(deleted)
     with opened(directory, clean=False) as storage:
         for ledger_id, one in ledgers.items():

@@ -96,7 +96,7 @@ class DiskCleaner:
         Args:
             on_request: compact what is worth it on a full disk, however much of the disk is free, and all of it.
         """
-        for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
+        for ledger_ids in self._storage.housekeeping.shrink_tombstones(self._clock.wall_ms()):
             self._ledgers.forget(ledger_ids)
             await asyncio.sleep(0)
         await self._give_back()
@@ -109,7 +109,9 @@ class DiskCleaner:
         """Carry over what has room on the disk, and give back where it lay; of how many segments."""
         disk = free_space(self._directory)
         room = disk.free // 2 if disk.whole else None  # others use the disk meanwhile
-        slices = self._storage.compact_slices(0.0 if on_request else disk.share, room, self._is_over)
+        slices = self._storage.housekeeping.compact_slices(
+            0.0 if on_request else disk.share, room, self._is_over
+        )
         compacted = await take_slices(slices, partial(self._moved, COMPACTING), rest=self._rest)
         if compacted:
             self.compacted += compacted
@@ -126,4 +128,4 @@ class DiskCleaner:
 
     async def _give_back(self) -> None:
         giving_back = partial(self._moved, "giving back segments")
-        self.retired += await take_slices(self._storage.reclaim_slices(), giving_back)
+        self.retired += await take_slices(self._storage.housekeeping.reclaim_slices(), giving_back)

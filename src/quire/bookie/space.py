@@ -115,7 +115,7 @@ class SpaceReport:
 
     async def measure(self) -> None:
         """Measure anew, with turns of the loop in between."""
-        found = await take_slices(self._storage.space_slices(self._among_live()))
+        found = await take_slices(self._storage.housekeeping.space_slices(self._among_live()))
         disk = disk_facts(self._config.directory)
         held = explain(found, self._context(disk))
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
@@ -154,7 +154,7 @@ class SpaceReport:
         waiting = self._collector.extras.waiting.values()
         grace_ms = int(self._config.tombstone_seconds * 1000)
         first_ms = min((one.at_ms for one in waiting), default=self._clock.now_ms()) + grace_ms
-        stone_ms = self._storage.first_tombstone_ms
+        stone_ms = self._storage.housekeeping.first_tombstone_ms
         return SpaceContext(
             100 if not disk or not disk["bytes"] else disk["free_bytes"] * 100 // disk["bytes"],
             int(SCARCE_SHARE * 100),

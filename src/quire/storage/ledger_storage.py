@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,10 @@ from typing import Any
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
 from quire.core.descriptors import is_shortage
-from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
-from quire.core.space import Reason
 from quire.core.terms import NO_TERM
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
@@ -34,8 +32,10 @@ from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.dropping import EntryDropper
 from quire.storage.findings import Damage
+from quire.storage.first_group import write_start
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
 from quire.storage.holding import RangeHeld
+from quire.storage.housekeeping import Housekeeping
 from quire.storage.identity import Identity
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
@@ -44,23 +44,15 @@ from quire.storage.reading import RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
-from quire.storage.record_bodies import Suspicion
 from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
-from quire.storage.slices import Result, run_through
-from quire.storage.space import LedgerRange, SpaceMeter
+from quire.storage.segment_format import ALL_LEDGERS, LSN_GAP, RecordFlag, SegmentRecordKind
+from quire.storage.space import SpaceMeter
 from quire.storage.start import Start, StartReport
-from quire.storage.state_format import encode_state
-from quire.storage.states import DUE_MS, States, facts_of, stored_state
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import States
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun
-from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
-
-ROOM_FOR_LISTS = 2048
-"""Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""
 
 
 class LedgerStorage:
@@ -75,6 +67,7 @@ class LedgerStorage:
         kept: records that are carried over as they are.
         segments: in use, by sequence.
         unsealed: those of them whose runs are in memory.
+        housekeeping: gives back what holds nothing any more.
     """
 
     def __init__(
@@ -136,7 +129,7 @@ class LedgerStorage:
         self._dropper = EntryDropper(
             self, self._reader, self._states, self.kept, self._journal, self.damages, start.rules
         )
-        self._reclaimer = Reclaimer(
+        reclaimer = Reclaimer(
             self.segments,
             self._states,
             self.kept,
@@ -146,7 +139,7 @@ class LedgerStorage:
             config.spares_max,
             on_gone=self._gone,
         )
-        self._compactor = Compactor(
+        compactor = Compactor(
             self.segments,
             self._states,
             self._reader,
@@ -156,11 +149,21 @@ class LedgerStorage:
             self.damages,
             Carrier(self._journal, self._states, self._recent, segment_files, self.damages),
         )
+        meter = SpaceMeter(
+            self.segments,
+            self._states,
+            self._reader,
+            segment_files,
+            clock,
+            reserve=config.reserve_segments,
+        )
+        shrinker = TombstoneShrinker(self._states, self._journal, clock)
+        self.housekeeping = Housekeeping(reclaimer, compactor, shrinker, meter, self._states, self._journal)
         self._taking_up = TakingUp(
             self.segments,
             self.unsealed,
-            self._reclaimer.retiring,
-            self._reclaimer.pinned,
+            reclaimer.retiring,
+            reclaimer.pinned,
             self._states,
             self._journal,
             segment_files,
@@ -168,15 +171,6 @@ class LedgerStorage:
             self.damages,
             clock,
             lambda: self.on_sealed(),  # noqa: PLW0108 - the callback is set later
-        )
-        self._shrinker = TombstoneShrinker(self._states, self._journal, clock)
-        self._meter = SpaceMeter(
-            self.segments,
-            self._states,
-            self._reader,
-            segment_files,
-            clock,
-            reserve=config.reserve_segments,
         )
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -257,7 +251,7 @@ class LedgerStorage:
         if start.resume is not None:
             self._files.reopen(start.resume)
             unsealed.remove(start.resume)
-        self._write_start(start)
+        self.started_lsn = write_start(start, self._states, journal, self._config.group_bytes_max)
         journal.finish()
         if journal.failure is not None:
             raise journal.failure
@@ -271,7 +265,7 @@ class LedgerStorage:
             journal.full = True
             journal.finish()  # until its segments are all taken up
             # Each start takes a spare. What earlier ones have left behind must come back, or none is left one day.
-            self.reclaim()
+            self.housekeeping.reclaim()
             journal.finish()
             if journal.failure is not None:
                 raise journal.failure
@@ -287,40 +281,6 @@ class LedgerStorage:
             if error.errno not in NO_SPACE or self._boots.last is not None:
                 raise
 
-    def _write_start(self, start: Start) -> None:
-        """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""
-        journal = self._journal
-        space = Space.RETIREMENT  # a start must not fail for want of space while there is any
-        _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
-        self.started_lsn = since
-        if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
-            # On a full disk: an older program would take this segment for its own.
-            journal.put(SegmentRecordKind.FORMAT, ALL_LEDGERS, b"", 0, space)
-        named = {ledger_id: self._known(ledger_id) for ledger_id in sorted(start.named)}
-        for ledger in named.values():
-            facts_of(ledger).doubt = Doubt(since)
-        states = [encode_state(stored_state(ledger)) for ledger in named.values()]
-        room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
-        if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in states) > room:
-            before = self._states.suspicion
-            # A name that is not written down, and stands nowhere else, is none.
-            nameless = start.all_suspect or start.strangers
-            suspicion = Suspicion(since, nameless or before.unknown, since if nameless else before.lost_at)
-            self._states.put_suspicion(suspicion, space)
-            self.report.suspects_unknown = suspicion.unknown
-            for ledgers in (self._states.ledgers, self._states.tombstones):
-                for ledger_id, ledger in ledgers.items():
-                    facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
-                    facts.doubt = Doubt(since)
-            return
-        for ledger_id, ledger in named.items():
-            self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, space)
-
-    def _known(self, ledger_id: int) -> StoredLedger:
-        ledger = self._states.get(ledger_id)
-        assert ledger is not None
-        return ledger
-
     def _seal_here(self, segment: Segment) -> None:
         """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
         if segment.file is None:
@@ -332,7 +292,7 @@ class LedgerStorage:
         """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
         if self._closed:
             return
-        self._closed = self._taking_up.closed = True
+        self._closed = self._taking_up.closed = self.housekeeping.closed = True
         journal = self._journal
         if clean and journal.failure is None:
             journal.finish()
@@ -745,8 +705,8 @@ class LedgerStorage:
             "write_path": self._files.write_path,
             "full": journal.full,
             "damages": self.damages.count,
-            "carried_bytes": self._compactor.carried_bytes,
-            "merged_runs": self._compactor.merged_runs,
+            "carried_bytes": self.housekeeping.compactor.carried_bytes,
+            "merged_runs": self.housekeeping.compactor.merged_runs,
         }
 
     def damaged(self, damage: Damage) -> None:
@@ -756,7 +716,8 @@ class LedgerStorage:
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def _sequences_in_use(self) -> list[int]:
-        return [sequence for sequence in sorted(self.segments) if sequence not in self._reclaimer.retiring]
+        retiring = self.housekeeping.reclaimer.retiring
+        return [sequence for sequence in sorted(self.segments) if sequence not in retiring]
 
     def _opened(self, segment: Segment) -> None:
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
@@ -777,86 +738,6 @@ class LedgerStorage:
     def read_again(self, segment: Segment) -> None:
         """A sealed segment's footer does not verify: begin to read its records instead."""
         self._taking_up.read_again(segment)
-
-    # --- what deleted ledgers leave -----------------------------------------------------------------------------------
-
-    def reclaim(self) -> int:
-        """Retire segments in which nothing lives; their files are used again. Returns how many this call retires.
-
-        It holds the loop for as long as that takes; see `reclaim_slices`.
-        """
-        return 0 if self._closed else run_through(self._reclaimer.steps(patient=False))
-
-    def reclaim_slices(self) -> Generator[None, None, int]:
-        """What `reclaim` does, in slices: the caller pauses at each `yield`, and may put anything meanwhile."""
-        return (yield from self._while_open(self._reclaimer.steps(patient=True), 0))
-
-    def compact_slices(
-        self, free_share: float, room: int | None = None, is_over: Callable[[], bool] = lambda: False
-    ) -> Generator[None, None, int]:
-        """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
-
-        Args:
-            free_share: of the disk, 0 to 1: with much free nothing is carried over.
-            room: about so many bytes are carried over at most, or one segment's; the caller gives back, and calls again.
-            is_over: whether to end at the next pause; what was carried over stays so.
-
-        Returns:
-            Of how many segments all was carried over.
-        """
-        share = 0.0 if self._journal.full else free_share
-        return (yield from self._while_open(self._compactor.steps(share, room, is_over), 0))
-
-    def space_slices(
-        self, among_live: Mapping[Reason, Iterable[LedgerRange]]
-    ) -> Generator[None, None, dict[Reason, int]]:
-        """What holds the bytes of the segments' files, in slices.
-
-        Args:
-            among_live: entries that live here and are to go, or may have to.
-
-        Returns:
-            Bytes by reason; nothing if the storage is closed meanwhile.
-        """
-        reclaimer = self._reclaimer
-        steps = self._meter.steps(among_live, self._compactor.stays, reclaimer.returning, reclaimer.pinned)
-        nothing: dict[Reason, int] = {}
-        return (yield from self._while_open(steps, nothing))
-
-    @property
-    def first_tombstone_ms(self) -> int:
-        """When the first tombstone may shrink, by the wall clock; 0: there is none."""
-        return min(self._states.due, default=0) * DUE_MS
-
-    def _while_open(
-        self, steps: Generator[None, None, Result], otherwise: Result
-    ) -> Generator[None, None, Result]:
-        """Take steps until they end, or the storage is closed; returns what they do, or what is said for that case."""
-        while not self._closed:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            yield
-        return otherwise
-
-    def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
-        """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.
-
-        A deleted ledger refuses nothing from then on; its entries stay dead, and what kept them so goes with them.
-
-        Args:
-            wall_ms: the wall clock.
-
-        Yields:
-            The ledgers of a slice, for other tables of deleted ledgers. On a full or failed disk it ends early,
-            and a later call goes on.
-        """
-        for ledger_ids in self._shrinker.steps(wall_ms):
-            yield ledger_ids
-            if self._closed:
-                return
 
     # --- tools --------------------------------------------------------------------------------------------------------
 

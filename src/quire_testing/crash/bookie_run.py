@@ -332,15 +332,15 @@ class BookieRun:
 
     def reclaim(self) -> int:
         """Retire what is dead."""
-        return self.storage.reclaim()
+        return self.storage.housekeeping.reclaim()
 
     def compact(self) -> int:
         """Carry over what lives in sparse segments, as on a disk that is nearly full."""
-        return run_through(self.storage.compact_slices(0.0))
+        return run_through(self.storage.housekeeping.compact_slices(0.0))
 
     def shrink(self) -> None:
         """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""
-        for ledger_ids in self.storage.shrink_tombstones(DELETED_UNTIL_MS):
+        for ledger_ids in self.storage.housekeeping.shrink_tombstones(DELETED_UNTIL_MS):
             for ledger_id in ledger_ids:
                 self.files.mark(BookieMark(Told.FORGOTTEN, ledger_id), weakens=True)
             self.ledgers.forget(ledger_ids)

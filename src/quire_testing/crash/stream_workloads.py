@@ -66,7 +66,7 @@ def truncations(run: BookieRun) -> None:
             run.delete(18 + term)
             run.settle()
             if term % 2:
-                run.in_slices(run.storage.compact_slices(0.0), lambda _: run.settle())
+                run.in_slices(run.storage.housekeeping.compact_slices(0.0), lambda _: run.settle())
             run.reclaim()
             run.settle()
         first = no_op + 1

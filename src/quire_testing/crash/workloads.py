@@ -403,8 +403,8 @@ def compacted_in_slices(run: BookieRun, *, turns: int = 4, seed: int = 0) -> Non
         run.delete(filler)
         run.settle()
         room = 1 << 30 if turn % 2 else None  # segments side by side, or one by one
-        run.in_slices(run.storage.compact_slices(0.0, room), between)
-        run.in_slices(run.storage.reclaim_slices(), between)
+        run.in_slices(run.storage.housekeeping.compact_slices(0.0, room), between)
+        run.in_slices(run.storage.housekeeping.reclaim_slices(), between)
         if turn % 5 == 4:
             run.kill()
         if turn % 2:

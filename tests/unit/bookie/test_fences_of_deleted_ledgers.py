@@ -189,7 +189,9 @@ def test_an_acknowledged_entry_is_lost_if_unknown_is_no_such_ledger(mutant: bool
         first.ledgers.delete(1, 1)
         first.settle()
         closed = recovered(bookies, (3, 3, 2), slow={"b3"})
-        shrunk = [ledger_id for some in first.storage.shrink_tombstones(LATER) for ledger_id in some]
+        shrunk = [
+            ledger_id for some in first.storage.housekeeping.shrink_tombstones(LATER) for ledger_id in some
+        ]
         assert shrunk == [1], "late adds are impossible by now"
         first.ledgers.forget(shrunk)
         assert first.add(1, 0, 0) is third.add(1, 0, 0) is Answer.OK, "the ack quorum of entry 0"

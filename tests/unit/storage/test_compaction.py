@@ -51,8 +51,8 @@ def a_sparse_segment(files: FaultyFiles, *, kept: int = 1) -> tuple[LedgerStorag
 
 
 def compact(storage: LedgerStorage) -> int:
-    done = run_through(storage.compact_slices(0.0))
-    storage.reclaim()
+    done = run_through(storage.housekeeping.compact_slices(0.0))
+    storage.housekeeping.reclaim()
     settle(storage)
     return done
 
@@ -79,8 +79,8 @@ def test_nothing_is_compacted_where_there_is_room_and_most_on_a_full_disk() -> N
 def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_after_a_restart() -> None:
     files = FaultyFiles()
     storage, _, first = a_sparse_segment(files, kept=3)
-    assert run_through(storage.compact_slices(0.5)) == 0
-    assert storage.reclaim() == 0, "something lives in it"
+    assert run_through(storage.housekeeping.compact_slices(0.5)) == 0
+    assert storage.housekeeping.reclaim() == 0, "something lives in it"
     assert compact(storage) == 1
     assert first not in storage.segments
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> 
     put(
         storage, make_run(2, 20, 20, payload=b"n"), sink
     )  # the runs of ledger 2 are two pieces with a pause between
-    steps = storage.compact_slices(0.0)
+    steps = storage.housekeeping.compact_slices(0.0)
     carried = 0
     put_at = -1
     for number in range(1000):
@@ -116,7 +116,7 @@ def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> 
             break
     assert put_at >= 0
     settle(storage)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     expected = dict.fromkeys(range(10), b"a") | {3: b"n", 4: b"n", 20: b"n"}
     assert payloads(storage, 2, 30) == expected
@@ -258,8 +258,8 @@ def test_one_of_several_segments_that_cannot_be_compacted_does_not_hold_up_the_o
         firsts.append(fill_oldest(storage, sink, max(storage.segments)))
     storage.delete(FILLER, 1 << 50, sink, None)
     settle(storage)
-    assert run_through(storage.compact_slices(0.0, 1 << 30)) == 2
-    storage.reclaim()
+    assert run_through(storage.housekeeping.compact_slices(0.0, 1 << 30)) == 2
+    storage.housekeeping.reclaim()
     settle(storage)
     assert set(firsts) & set(storage.segments) == {firsts[strange]}
     assert [record.levelname for record in caplog.records] == ["ERROR"], "it is logged once"
@@ -376,7 +376,7 @@ def test_a_full_disk_is_compacted_into_its_reserve_and_takes_adds_again() -> Non
     assert storage.full
     storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, sink, "half")
     settle(storage)
-    assert storage.reclaim() == 0, "half of every segment lives"
+    assert storage.housekeeping.reclaim() == 0, "half of every segment lives"
     for _ in range(20):
         if not storage.full:
             break

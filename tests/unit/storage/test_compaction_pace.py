@@ -107,8 +107,8 @@ def test_no_step_of_compaction_holds_the_loop() -> None:
     compacted = retired = 0
     with held:
         for _ in range(20):
-            compacted += driven(held, "compaction", storage.compact_slices(0.0), worker)
-            retired += (found := driven(held, "giving back", storage.reclaim_slices(), worker))
+            compacted += driven(held, "compaction", storage.housekeeping.compact_slices(0.0), worker)
+            retired += (found := driven(held, "giving back", storage.housekeeping.reclaim_slices(), worker))
             settle(storage)
             if not found:
                 break

@@ -61,7 +61,7 @@ def workload(storage: LedgerStorage, promise: Promise, base: int) -> None:
     storage.delete(base + 1, 10**15, promise, lambda: promise.deleted.add(base + 1))
     settle(storage)
     promise.entries.pop(base + 1, None)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     fence(base + 3)
     for first in range(5, 30, 5):

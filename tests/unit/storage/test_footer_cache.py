@@ -83,7 +83,7 @@ def test_a_table_larger_than_the_cache_is_built_once(monkeypatch: pytest.MonkeyP
     for ledger_id in (1, FILLER):
         storage.delete(ledger_id, 1 << 50, sink, None)
     settle(storage)
-    assert storage.reclaim() == 1
+    assert storage.housekeeping.reclaim() == 1
     settle(storage)
     assert first not in storage.segments
     assert storage.statistics()["footer_cache_bytes"] <= 1024

@@ -47,11 +47,11 @@ def fenced(storage: LedgerStorage, first: int) -> int:
 
 def given_back(storage: LedgerStorage) -> int:
     """How many segments one pass of the collector retires."""
-    before = storage.reclaim()
+    before = storage.housekeeping.reclaim()
     settle(storage)
-    run_through(storage.compact_slices(0.0))
+    run_through(storage.housekeeping.compact_slices(0.0))
     settle(storage)
-    after = storage.reclaim()
+    after = storage.housekeeping.reclaim()
     settle(storage)
     storage.check_space()
     settle(storage)
@@ -118,7 +118,7 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
 
     def carried() -> int:
         """Of how many segments all is carried over, while the disk takes adds all the time."""
-        steps = storage.compact_slices(free / disk_bytes, free // 2)
+        steps = storage.housekeeping.compact_slices(free / disk_bytes, free // 2)
         while True:
             try:
                 next(steps)
@@ -132,7 +132,7 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
     rounds = 0
     while carried():
         rounds += 1
-        storage.reclaim()
+        storage.housekeeping.reclaim()
         settle(storage)
         assert storage.writable
         free = files.space

@@ -31,7 +31,7 @@ def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
     """Delete a ledger, and give back the segments that held nothing else."""
     storage.delete(ledger_id, 10**15, sink, None)
     settle(storage)
-    assert storage.reclaim() > 0
+    assert storage.housekeeping.reclaim() > 0
     settle(storage)
 
 

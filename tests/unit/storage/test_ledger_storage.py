@@ -122,7 +122,7 @@ def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever(position: int
     put(storage, make_run(1, 100, 104), sink, "after")
     storage.put_facts(LedgerFacts(2, fenced=True), sink, "fence")
     storage.delete(1, 5, sink, "delete")
-    assert storage.reclaim() == 0
+    assert storage.housekeeping.reclaim() == 0
     storage.flush()
     worker.finish()
     assert set(sink.ok) == acknowledged
@@ -170,7 +170,7 @@ def test_a_full_disk_refuses_adds_and_nothing_else() -> None:
     # Space returns: no restart needed.
     storage.delete(1, 10**15, later, "delete")
     settle(storage)
-    assert storage.reclaim() > 0
+    assert storage.housekeeping.reclaim() > 0
     settle(storage)
     assert storage.writable
     put(storage, make_run(3, 0, 0), later, "add again")
@@ -347,7 +347,7 @@ def test_a_small_file_system_that_is_really_full(tmp_path: Path) -> None:
         assert sink.ok[-1] == "fence"
         storage.delete(1, 10**15, sink, "delete")
         settle(storage)
-        storage.reclaim()
+        storage.housekeeping.reclaim()
         settle(storage)
         clock.ms += config.full_retry_ms
         assert storage.writable

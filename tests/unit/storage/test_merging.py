@@ -120,8 +120,8 @@ def test_a_run_under_whose_ids_another_term_has_put_later_is_carried_alone() -> 
     fill_oldest(storage, sink, max(storage.segments))
     storage.delete(FILLER, 1 << 50, sink, None)
     settle(storage)
-    while run_through(storage.compact_slices(0.0)):
-        storage.reclaim()
+    while run_through(storage.housekeeping.compact_slices(0.0)):
+        storage.housekeeping.reclaim()
         settle(storage)
     assert storage.statistics()["merged_runs"] == 0
     for _ in range(2):
@@ -136,8 +136,8 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
     a_chatty_segment(storage)
     before = read_all(storage, 1, 0, 120)
     newest = max(one.lsn for one in storage.scan() if one.ledger_id == 1 and one.kind == 0x81)
-    assert run_through(storage.compact_slices(0.0)) == 1
-    storage.reclaim()
+    assert run_through(storage.housekeeping.compact_slices(0.0)) == 1
+    storage.housekeeping.reclaim()
     settle(storage)
     assert storage.statistics()["merged_runs"] == 100
     runs = [one for one in storage.scan() if one.ledger_id == 1 and one.kind == 0x81]
@@ -171,8 +171,8 @@ def test_what_lives_in_several_segments_comes_to_lie_together() -> None:
     settle(storage)
     before = {ledger_id: read_all(storage, ledger_id, 0, 50) for ledger_id in (1, 2)}
     sources = [sequence for sequence, one in storage.segments.items() if one.live]
-    assert run_through(storage.compact_slices(0.0, 1 << 30)) >= 4
-    storage.reclaim()
+    assert run_through(storage.housekeeping.compact_slices(0.0, 1 << 30)) >= 4
+    storage.housekeeping.reclaim()
     settle(storage)
     assert not set(sources[:4]) & set(storage.segments)
     for _ in range(2):
@@ -203,14 +203,14 @@ def test_what_was_truncated_while_compaction_paused_does_not_come_back() -> None
     while not over:
         files = FaultyFiles()
         storage, sink = a_stream_with_two_versions(files)
-        steps, at = storage.compact_slices(0.0), at + 1
+        steps, at = storage.housekeeping.compact_slices(0.0), at + 1
         over = any(next(steps, "over") == "over" for _ in range(at))
         storage.put_facts(LedgerFacts(1, b"k" * 20, term=2), sink, None)
         storage.truncate(1, 7, 2, sink, "truncated")
         settle(storage)
         assert "truncated" in sink.ok
         run_through(steps)
-        storage.reclaim()
+        storage.housekeeping.reclaim()
         settle(storage)
         for _ in range(2):
             assert sorted(read_all(storage, 1, 0, 20, origin_term=ANY_ORIGIN)) == [5, 6], f"after {at} steps"

@@ -29,7 +29,7 @@ SEGMENT = 128 * 1024
 
 def measured(storage: LedgerStorage, files: FaultyFiles) -> dict[Reason, int]:
     """Bytes by reason: together the bytes of all files."""
-    found = run_through(storage.space_slices({}))
+    found = run_through(storage.housekeeping.space_slices({}))
     sizes = [
         len(node.data) for path, node in files.nodes.items() if path.endswith((".seg", ".fresh", ".used"))
     ]
@@ -54,8 +54,8 @@ def delete(storage: LedgerStorage, ledger_id: int) -> None:
 
 def pass_over(storage: LedgerStorage, *, compact: bool = False) -> None:
     if compact:
-        run_through(storage.compact_slices(0.0))
-    storage.reclaim()
+        run_through(storage.housekeeping.compact_slices(0.0))
+    storage.housekeeping.reclaim()
     settle(storage)
 
 
@@ -131,12 +131,12 @@ def test_tombstones_return_after_their_time() -> None:
         delete(storage, ledger_id)
     held = measured(storage, files)[Reason.TOMBSTONES]
     assert held > 3 * 200
-    assert storage.first_tombstone_ms in range((1 << 50) - (1 << 16), (1 << 50) + 1)
+    assert storage.housekeeping.first_tombstone_ms in range((1 << 50) - (1 << 16), (1 << 50) + 1)
     pass_over(storage)
-    for _ in storage.shrink_tombstones((1 << 50) + (1 << 17)):
+    for _ in storage.housekeeping.shrink_tombstones((1 << 50) + (1 << 17)):
         pass
     assert measured(storage, files)[Reason.TOMBSTONES] < held // 3
-    assert storage.first_tombstone_ms == 0
+    assert storage.housekeeping.first_tombstone_ms == 0
 
 
 def test_a_segment_that_the_disk_does_not_give_stays_until_its_entries_were_put_back() -> None:
@@ -161,11 +161,11 @@ def test_a_segment_that_is_read_on_the_worker_is_not_given_back_before_the_read_
     segment = storage.segments[first]
     for ledger_id in (1, 2, FILLER):
         delete(storage, ledger_id)
-    storage._reclaimer.pinned.add(first)
+    storage.housekeeping.reclaimer.pinned.add(first)
     assert measured(storage, files)[Reason.PINNED] == SEGMENT
     pass_over(storage)
     assert storage.segments[first] is segment
-    storage._reclaimer.pinned.discard(first)
+    storage.housekeeping.reclaimer.pinned.discard(first)
     pass_over(storage)
     assert measured(storage, files)[Reason.PINNED] == 0
     assert first not in storage.segments
@@ -181,8 +181,8 @@ def test_whoever_reads_records_again_pins_their_segment() -> None:
     settle(storage)
     first = fill_oldest(storage, sink)
     storage.read_again(storage.segments[first])
-    assert storage._reclaimer.pinned == {first}
-    until(worker, lambda: not storage._reclaimer.pinned)
+    assert storage.housekeeping.reclaimer.pinned == {first}
+    until(worker, lambda: not storage.housekeeping.reclaimer.pinned)
 
 
 def until(worker: StepWorker, done: Callable[[], bool]) -> None:
@@ -204,7 +204,7 @@ def test_a_segment_on_its_way_back_is_counted_until_its_file_is_there() -> None:
         settle(storage)
         number += 1
     delete(storage, FILLER)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     held = measured(storage, files)
     assert held[Reason.RETIRED] >= SEGMENT
     until(worker, partial(_all_back, storage))
@@ -213,7 +213,7 @@ def test_a_segment_on_its_way_back_is_counted_until_its_file_is_there() -> None:
 
 def _all_back(storage: LedgerStorage) -> bool:
     storage.flush()
-    return not storage._reclaimer.returning
+    return not storage.housekeeping.reclaimer.returning
 
 
 def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another() -> None:
@@ -234,7 +234,7 @@ def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another(
     for _ in range(3):
         fill()
     delete(storage, FILLER)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     assert [name.rpartition(".")[2] for name in storage._files.spares] == ["fresh"] * 3 + ["used"] * 3
     assert not storage.segments[fill()].recycled, "a reader may still have a place in the others"

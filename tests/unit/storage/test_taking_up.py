@@ -224,7 +224,7 @@ def test_a_segment_that_is_given_back_meanwhile_stays_so() -> None:
     for ledger_id in (*LEDGERS, 9999):
         storage.delete(ledger_id, 1, sink, None)
     storage._journal.flush()
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     assert storage.damages.kept == []
     assert all(not storage.read(ledger_id, 0, 0, 1).runs for ledger_id in LEDGERS)

@@ -56,16 +56,16 @@ def delete(storage: LedgerStorage, *ledger_ids: int) -> None:
 
 
 def shrink(storage: LedgerStorage, wall_ms: int = UNTIL_MS) -> list[int]:
-    gone = [ledger_id for some in storage.shrink_tombstones(wall_ms) for ledger_id in some]
+    gone = [ledger_id for some in storage.housekeeping.shrink_tombstones(wall_ms) for ledger_id in some]
     settle(storage)
     return sorted(gone)
 
 
 def reclaim(storage: LedgerStorage) -> int:
     """Give back, and forget what was given back."""
-    retired = storage.reclaim()
+    retired = storage.housekeeping.reclaim()
     settle(storage)
-    return retired + storage.reclaim()
+    return retired + storage.housekeeping.reclaim()
 
 
 def shrunk(storage: LedgerStorage) -> dict[int, int]:
@@ -144,7 +144,7 @@ def test_the_state_of_a_living_ledger_counts_until_it_is_gone() -> None:
     while not sink.ok:
         worker.step()
     assert first.trailer is None, "it is not sealed yet"
-    assert [one for some in storage.shrink_tombstones(UNTIL_MS) for one in some] == [1]
+    assert [one for some in storage.housekeeping.shrink_tombstones(UNTIL_MS) for one in some] == [1]
     assert shrunk(storage) == {1: 0}
     settle(storage)
     assert shrunk(storage) == {1: 1}
@@ -176,7 +176,7 @@ def test_a_deletion_that_is_not_durable_keeps_its_tombstone() -> None:
     storage = open_storage(FaultyFiles())
     make(storage, 1)
     storage.delete(1, UNTIL_MS, Answers(), None)
-    assert list(storage.shrink_tombstones(UNTIL_MS)) == []
+    assert list(storage.housekeeping.shrink_tombstones(UNTIL_MS)) == []
     settle(storage)
     assert shrink(storage) == [1]
 
@@ -265,18 +265,18 @@ def test_the_loop_is_given_back_between_slices_and_anything_may_happen_there() -
     for ledger_id in range(500, 560):
         storage.put_facts(LedgerFacts(ledger_id, key=KEY, fenced=True), Answers(), None)
     delete(storage, *range(1, 40))
-    assert len(list(storage.shrink_tombstones(UNTIL_MS))) == 39, "a ledger in each slice"
+    assert len(list(storage.housekeeping.shrink_tombstones(UNTIL_MS))) == 39, "a ledger in each slice"
     settle(storage)
     assert len(shrunk(storage)) == 39
     fill(storage, 2000)
     delete(storage, *range(100, 130), FILLER, 2000)
     fill(storage, 2001)
-    steps, turns = storage.reclaim_slices(), 0
+    steps, turns = storage.housekeeping.reclaim_slices(), 0
     with pytest.raises(StopIteration) as end:
         while True:
             next(steps)
             turns += 1
-            assert storage.reclaim() == 0, "one at a time"
+            assert storage.housekeeping.reclaim() == 0, "one at a time"
             put(storage, make_run(3000, turns, turns), Answers())
             if turns == 3:
                 storage.put_facts(LedgerFacts(1, key=KEY, token=9), Answers(), None)
@@ -305,18 +305,18 @@ def test_work_that_is_given_up_is_taken_up_by_the_next_call() -> None:
     make(storage, *range(1, 20))
     fill(storage)
     delete(storage, *range(1, 10), FILLER)
-    steps = storage.shrink_tombstones(UNTIL_MS)
+    steps = storage.housekeeping.shrink_tombstones(UNTIL_MS)
     given_up = next(iter(steps))
     steps.close()  # type: ignore[attr-defined]
     assert sorted([*given_up, *shrink(storage)]) == [*range(1, 10), FILLER]
     delete(storage, *range(10, 20))
     fill(storage, 50)
-    work = storage.reclaim_slices()
+    work = storage.housekeeping.reclaim_slices()
     next(work)
     work.close()
-    assert storage.reclaim() == 1
+    assert storage.housekeeping.reclaim() == 1
     settle(storage)
-    assert storage.reclaim() == 0
+    assert storage.housekeeping.reclaim() == 0
     assert shrunk(storage) == {FILLER: 1}
 
 
@@ -333,7 +333,9 @@ def test_a_segment_of_little_but_live_states_is_not_moved_again_and_again() -> N
         assert reclaim(storage) == 0
     assert storage.statistics()["bytes_written"] == written
     storage._journal.full = True
-    assert storage.reclaim() == 1, "on a full disk each segment counts, but it takes one after the other"
+    assert storage.housekeeping.reclaim() == 1, (
+        "on a full disk each segment counts, but it takes one after the other"
+    )
 
 
 def test_on_a_full_disk_tombstones_stay_as_they_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
 from quire.core.ids import BookieId
-from quire.storage import ledger_storage
+from quire.storage import first_group
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from support.rounds import rounds
@@ -327,7 +327,7 @@ def test_old_bytes_of_a_recycled_segment_never_come_back() -> None:
             settle(storage)
         storage.delete(ledger_id, 10**15, sink, None)
         settle(storage)
-        assert storage.reclaim()
+        assert storage.housekeeping.reclaim()
         settle(storage)
     for first in range(0, 200, 10):
         put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), sink)
@@ -421,7 +421,7 @@ def test_a_suspicion_outlives_the_segment_that_it_was_written_in() -> None:
         for old in (1, 2, 3, 4):
             storage.delete(old, 10**15, sink, None) if round_number == 0 and old != FENCED else None
         settle(storage)
-        storage.reclaim()
+        storage.housekeeping.reclaim()
         settle(storage)
     storage.close(clean=True)
     again = open_storage(files)
@@ -440,7 +440,7 @@ def test_the_small_config_is_what_these_tests_think() -> None:
 
 def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torn group names a ledger of which nothing else tells, and the start's group has no room for its state."""
-    monkeypatch.setattr(ledger_storage, "ROOM_FOR_LISTS", 1 << 30)
+    monkeypatch.setattr(first_group, "ROOM_FOR_LISTS", 1 << 30)
     files, sink = FaultyFiles(), Answers()
     storage = fill(files)
     storage.put_facts(LedgerFacts(9, key=b"k" * 20, fenced=True), sink, None)

@@ -28,9 +28,9 @@ STREAM_TERM = 2
 
 
 def compact(storage: LedgerStorage, free_share: float = 0.0) -> int:
-    done = run_through(storage.compact_slices(free_share))
+    done = run_through(storage.housekeeping.compact_slices(free_share))
     settle(storage)
-    storage.reclaim()
+    storage.housekeeping.reclaim()
     settle(storage)
     return done
 
