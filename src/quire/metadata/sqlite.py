@@ -106,6 +106,10 @@ class SqliteStore(MetadataStore):
         return self._thread.file.generation
 
     @property
+    def is_current(self) -> bool:
+        return self._thread.file.is_same_file
+
+    @property
     def path(self) -> Path:
         """The file."""
         return self._thread.path

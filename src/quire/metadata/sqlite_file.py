@@ -325,17 +325,21 @@ class SqliteFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
+    @property
+    def is_same_file(self) -> bool:
+        """Whether the file that was opened still has its name. Any thread may ask."""
+        try:
+            return str(self.path.stat().st_ino) == self._inode
+        except FileNotFoundError:
+            return False
+
     def check_same_file(self) -> None:
         """Notice that the file was removed or replaced while it was open.
 
         Raises:
             NoClusterError: naming the path.
         """
-        try:
-            same = str(self.path.stat().st_ino) == self._inode
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if not self.is_same_file:
             raise NoClusterError(
                 f"the metadata file {self.path} was removed or replaced while it was open; stop everything that uses"
                 " this cluster, put the right file there, and start again",

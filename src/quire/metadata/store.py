@@ -354,6 +354,14 @@ class MetadataStore(ABC):
         """
         return 0
 
+    @property
+    def is_current(self) -> bool:
+        """False: the store was removed, or another one stands in its place. This handle can only be closed then.
+
+        True says nothing of a server: only its answers do.
+        """
+        return True
+
     async def upgrade(self) -> Upgraded | None:
         """Bring the store to the newest format. Older programs refuse it from then on; nothing takes that back.
 

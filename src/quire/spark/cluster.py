@@ -1,7 +1,8 @@
 """The cluster as planner and tasks reach it: one blocking client for each process and cluster, made when needed.
 
 Spark forks its Python workers and uses each for many tasks, so the client is cached under the process's id and never
-travels with a pickled reader.
+travels with a pickled reader. A worker outlives a cluster that is removed and made anew in the same place: a client of the
+old one is replaced.
 
 Source: docs/spark.md, "Options": cluster.
 """
@@ -34,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger("quire.spark")
 
 _clients: dict[tuple[int, str], QuireClient] = {}
-"""Clients of this process by (process id, cluster); they live as long as it does."""
+"""Clients of this process by (process id, cluster); they live as long as it does, or as their cluster."""
 
 _connecting = threading.Lock()
 """Held while a client is made: threads of a driver that begin together share it."""
@@ -46,11 +47,17 @@ async def _connect(uri: str) -> QuireClient:
 
 def _client(uri: str) -> QuireClient:
     key = (os.getpid(), uri)
-    if key not in _clients:
-        with _connecting:
-            if key not in _clients:
-                _clients[key] = loop.current().run(_connect, uri)
-    return _clients[key]
+    found = _clients.get(key)
+    if found is not None and found.store.is_current:
+        return found
+    with _connecting:
+        found = _clients.get(key)
+        if found is None or not found.store.is_current:
+            before, found = found, loop.current().run(_connect, uri)
+            _clients[key] = found
+            if before is not None:
+                loop.current().run(before.close)
+    return found
 
 
 def _after_fork() -> None:
