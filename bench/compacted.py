@@ -75,8 +75,8 @@ P99 = Claim(
 RECORDS = 1_000_000
 PARTS = 8
 GARBAGE_MIB = 512
-HALF = 2
-"""Every other ledger goes: there is much to copy, and compaction lasts as long as the adds beside it."""
+HALF, HALF_MIB = 2, 128
+"""Every other ledger goes of so much: there is much to copy, and compaction lasts as long as the adds beside it."""
 ADD_SIZE, SECONDS, WINDOW, ADDS = 1024, 3, 5000, 2000
 COMPACTS_SOON = """
 logSizeLimit=67108864
@@ -162,9 +162,11 @@ def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
         yield
 
 
-def leave_sparse(client: LoadClient, quorums: Sequence[str] = (), parts: int = PARTS) -> list[int]:
+def leave_sparse(
+    client: LoadClient, quorums: Sequence[str] = (), mib: int = GARBAGE_MIB, parts: int = PARTS
+) -> list[int]:
     """Write ledgers in turn and delete all but one of so many; those that are left."""
-    count = GARBAGE_MIB // PARTS
+    count = mib // PARTS
     ledgers = client.run("fill-ledgers", count, PARTS * 16, 64_000, 400, *quorums)["ledgers"]
     client.run("delete-ledgers", *[one for number, one in enumerate(ledgers) if number % parts])
     return list(ledgers[::parts])
@@ -237,7 +239,7 @@ def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float
     }
     both = {}
     for figure, job in jobs.items():
-        left, found = leave_sparse(client, parts=HALF), list[int]()
+        left, found = leave_sparse(client, mib=HALF_MIB, parts=HALF), list[int]()
         quiet = client.run(*job)[figure]  # the disk has just taken as much before both
         with compacts(found):
             beside = client.run(*job)[figure]

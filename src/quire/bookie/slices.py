@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 NOTHING_SECONDS: Final = 20e-6
 WAIT_SECONDS: Final = 0.001
 """A slice that took less than the one waits for something, and is tried again after the other."""
-REST_SECONDS_MAX: Final = 0.05
+REST_SECONDS_MAX: Final = 0.1
 """A slice that took long was interrupted by whoever else needs the core, and says little of its work."""
 
 SLICE: Final = 256

@@ -57,18 +57,16 @@ def is_wanted_soon(now: FreeSpace, left: FreeSpace, waited_s: float, pass_s: flo
     return now.free * waited_s <= used * (SOON_SECONDS + PASSES * pass_s)
 
 
-REST: Final = 24.0
-"""Compaction leaves a bookie's loop to others for so many times as long as it works: five bookies on two cores take a tenth of them."""
-URGENT_SHARE: Final = 0.1
-"""With less of the disk free than this it rests for less."""
+REST: Final = 48.0
+"""Compaction leaves a bookie's loop to others for so many times as long as it works: of a hundred adds one finds it at work."""
 
 
 def rest_share(now: FreeSpace) -> float:
-    """How many times as long as it works compaction rests, so that others hardly notice it; of little that is free, the less the shorter.
+    """How many times as long as it works compaction rests, so that others hardly notice it; the scarcer space is, the shorter.
 
     A full disk, which takes no entries, is not meant: there is nobody to rest for.
     """
-    return REST * min(now.share / URGENT_SHARE, 1.0)
+    return REST * min(now.share / SCARCE_SHARE, 1.0)
 
 
 class Reason(StrEnum):

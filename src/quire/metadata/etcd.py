@@ -47,6 +47,7 @@ from quire.metadata.etcd_options import EtcdAddress
 from quire.metadata.etcd_registrations import EtcdRegistrations
 from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.id_floor import check_raised, raise_floor
+from quire.metadata.keys import sequential_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -63,7 +64,6 @@ from quire.metadata.store import (
     check_key,
     check_op,
     check_value,
-    sequential_key,
 )
 from quire.wire.proto.etcd_pb2 import Event, KeyValue, RangeRequest
 

@@ -31,7 +31,8 @@ from quire.metadata.etcd_formats import StoredValues
 from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, read, unchanged
 from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
-from quire.metadata.store import KeyMissingError, Registration, sequential_key
+from quire.metadata.keys import sequential_key
+from quire.metadata.store import KeyMissingError, Registration
 from quire.wire.proto.etcd_pb2 import (
     Event,
     KeyValue,

@@ -191,3 +191,8 @@ KEYS: Final = Names(
         ),
     },
 )
+
+
+def sequential_key(prefix: str, number: int) -> str:
+    """The key of a sequential registration; keys sort like their numbers."""
+    return f"{prefix}{number:019d}"

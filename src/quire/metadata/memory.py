@@ -19,6 +19,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
 from quire.metadata.held import made_again
 from quire.metadata.id_floor import check_raised
+from quire.metadata.keys import sequential_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -35,7 +36,6 @@ from quire.metadata.store import (
     check_op,
     check_value,
     judge,
-    sequential_key,
 )
 
 

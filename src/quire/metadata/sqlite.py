@@ -23,7 +23,7 @@ from typing import Final, Self, TypeVar
 from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
 from quire.metadata.id_floor import check_raised, floor_of, raised
-from quire.metadata.keys import LEDGER_IDS_ABOVE
+from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_glance import Glance
 from quire.metadata.sqlite_options import SqliteOptions
@@ -39,7 +39,6 @@ from quire.metadata.store import (
     check_key,
     check_op,
     check_value,
-    sequential_key,
 )
 
 LEDGER_IDS_MAX: Final = 64

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from quire.metadata.held import made_again
+from quire.metadata.keys import sequential_key
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import SESSIONS
 from quire.metadata.sqlite_sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
-from quire.metadata.store import Create, KeyMissingError, Put, Registration, sequential_key
+from quire.metadata.store import Create, KeyMissingError, Put, Registration
 
 
 class SqliteRegistrations:

@@ -356,10 +356,7 @@ class MetadataStore(ABC):
 
     @property
     def is_current(self) -> bool:
-        """False: the store was removed, or another one stands in its place. This handle can only be closed then.
-
-        True says nothing of a server: only its answers do.
-        """
+        """False: the store was removed, or another one stands in its place; True says nothing of a server."""
         return True
 
     async def upgrade(self) -> Upgraded | None:
@@ -501,8 +498,3 @@ class MetadataStore(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def sequential_key(prefix: str, number: int) -> str:
-    """The key of a sequential registration; keys sort like their numbers."""
-    return f"{prefix}{number:019d}"

@@ -36,7 +36,7 @@ from kazoo.protocol.serialization import Delete as DeleteNode
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, QuireError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.id_floor import check_raised, floor_of, raise_floor
-from quire.metadata.keys import LEDGER_IDS_ABOVE
+from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -53,7 +53,6 @@ from quire.metadata.store import (
     check_key,
     check_op,
     check_value,
-    sequential_key,
 )
 from quire.metadata.zookeeper_cluster import Cluster, ClusterRoot
 from quire.metadata.zookeeper_ids import ZookeeperLedgerIds

@@ -115,4 +115,4 @@ def test_of_a_disk_that_tells_nothing_no_space_is_wanted() -> None:
 
 
 def test_compaction_rests_the_less_the_less_is_free() -> None:
-    assert [rest_share(FreeSpace(free, 1000)) for free in (1000, 100, 50, 0)] == [REST, REST, REST / 2, 0]
+    assert [rest_share(FreeSpace(free, 1000)) for free in (1000, 300, 150, 0)] == [REST, REST, REST / 2, 0]

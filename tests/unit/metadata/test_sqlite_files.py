@@ -496,20 +496,3 @@ def test_uris_name_stores(path):
 def test_other_uris_say_what_to_write(uri, word):
     with pytest.raises(NoClusterError, match=word):
         asyncio.run(open_store(uri))
-
-
-def test_a_store_whose_file_was_replaced_says_so_and_closes(path):
-    async def scenario():
-        store = await SqliteStore.open(path, create=True)
-        await store.create("a", b"1")
-        assert store.is_current
-        shutil.rmtree(path.parent)
-        assert not store.is_current
-        async with await SqliteStore.open(path, create=True) as other:
-            assert not store.is_current
-            assert other.is_current
-            assert other.instance_id != store.instance_id
-            await store.close()
-            assert await other.get("a") is None
-
-    asyncio.run(scenario())

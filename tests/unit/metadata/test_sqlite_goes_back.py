@@ -431,3 +431,20 @@ def test_every_store_tells_its_generation(path, uri, generation):
             assert store.generation == generation
 
     asyncio.run(scenario())
+
+
+def test_a_store_whose_file_was_replaced_says_so_and_closes(path):
+    async def scenario():
+        store = await SqliteStore.open(path, create=True)
+        await store.create("a", b"1")
+        assert store.is_current
+        shutil.rmtree(path.parent)
+        assert not store.is_current
+        async with await SqliteStore.open(path, create=True) as other:
+            assert not store.is_current
+            assert other.is_current
+            assert other.instance_id != store.instance_id
+            await store.close()
+            assert await other.get("a") is None
+
+    asyncio.run(scenario())

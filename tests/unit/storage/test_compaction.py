@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import pytest
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.storage import compaction
 from quire.storage.compaction import SealedSize, plan, sparse_share
-from quire.storage.footer_format import OFFSET_UNIT, Row
+from quire.storage.footer_format import OFFSET_UNIT, DirectoryEntry, Row
 from quire.storage.index import RowTable
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles
 from quire.storage.slices import run_through
+from quire.storage.space import directory_of
 from quire.wire.run import RunView, encode_run
 from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (
@@ -94,6 +99,27 @@ def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_a
         assert storage.damages.kept == []
         storage.close(clean=False)
         storage = open_storage(files.crash())
+
+
+def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that ends early goes on where it was: on a large disk it would measure all segments, and end again."""
+    storage, sink, first = a_sparse_segment(FaultyFiles(), kept=3)
+    measured: list[int] = []
+
+    def counting(files: SegmentFiles, segment: Segment) -> Iterator[DirectoryEntry]:
+        measured.append(segment.sequence)
+        return directory_of(files, segment)
+
+    monkeypatch.setattr(compaction, "directory_of", counting)
+    for times in (2, 3, 4):  # once to measure it, and each time to carry
+        run_through(storage.housekeeping.compact_slices(0.0, None, lambda: True))
+        assert measured.count(first) == times
+        assert first in storage.segments
+    storage.delete(1, 1 << 50, sink, None)
+    settle(storage)
+    assert compact(storage) == 1
+    assert measured.count(first) == 6
+    assert compact(storage) == 0
 
 
 def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> None:
