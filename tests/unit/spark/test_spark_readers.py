@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, IsNotNull
 from pyspark.sql.types import LongType, StructField, StructType
@@ -63,7 +64,7 @@ def test_threads_that_begin_together_share_a_client(monkeypatch):
         if len(made) == 2:
             both.set()
         await asyncio.get_running_loop().run_in_executor(None, both.wait)
-        return object()
+        return SimpleNamespace(store=SimpleNamespace(is_current=True))
 
     monkeypatch.setattr(cluster, "_clients", {})
     monkeypatch.setattr(cluster, "_connect", connect)
