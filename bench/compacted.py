@@ -231,7 +231,9 @@ def java_compacts(java: JavaPeer, found: list[int]) -> Iterator[None]:
     found.append(len(before - set(java.directory.rglob("*.log"))))
 
 
-def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float, float, int]]:
+def adds_beside(
+    client: LoadClient, compacts: Compacts, *, quiet_first: bool = True
+) -> dict[str, tuple[float, float, int]]:
     """Adds a second and the p99 of single adds, each on quiet bookies and beside compaction; and of how many segments that was."""
     jobs = {
         "entries_per_s": ("append", ADD_SIZE, SECONDS, WINDOW),
@@ -240,46 +242,46 @@ def adds_beside(client: LoadClient, compacts: Compacts) -> dict[str, tuple[float
     both = {}
     for figure, job in jobs.items():
         left, found = leave_sparse(client, mib=HALF_MIB, parts=HALF), list[int]()
-        quiet = client.run(*job)[figure]  # the disk has just taken as much before both
+        quiet = client.run(*job)[figure] if quiet_first else math.nan
         with compacts(found):
             beside = client.run(*job)[figure]
+        if not quiet_first:
+            quiet = client.run(*job)[figure]
         client.run("delete-ledgers", *left)
         both[figure] = quiet, beside, sum(found)
     return both
 
 
 def measure_pace(pairs: int) -> list[Comparison]:
-    """compacting-rate and compacting-p99."""
+    """compacting-rate and compacting-p99. First ours, then Java's: its bookies, which compact when they like, are not up before."""
     claims = {"entries_per_s": RATE, "p99_us": P99}
-    with ExitStack() as stack:
-        java = stack.enter_context(JavaPeer("java-compacting", configuration=COMPACTS_SOON))
-        ours = stack.enter_context(QuireCluster("quire-compacting"))
-        compacts: dict[str, Compacts] = {"Quire": partial(moving, ours), "Java": partial(java_compacts, java)}
-        clients = {
-            "Quire": stack.enter_context(ours.client()),
-            "Java": stack.enter_context(java.client(v2=True)),
-        }
-        for client in clients.values():
-            client.warm_up(WARM_UP_ADDS, ADD_SIZE)
-        parameters = {"size": ADD_SIZE, "window": WINDOW, "quorum": "E=3 Qw=3 Qa=2", "peer": java.version()}
-        comparisons = {figure: Comparison(claim, parameters) for figure, claim in claims.items()}
-        theirs: dict[str, list[float]] = {figure: [] for figure in claims}
-        for _ in range(pairs):
-            load = load_average()
-            found = {name: adds_beside(client, compacts[name]) for name, client in clients.items()}
-            for figure, comparison in comparisons.items():
-                quiet, beside, compacted = found["Quire"][figure]
+    parameters = {"size": ADD_SIZE, "window": WINDOW, "quorum": "E=3 Qw=3 Qa=2"}
+    comparisons = {figure: Comparison(claim, dict(parameters)) for figure, claim in claims.items()}
+    with QuireCluster("quire-compacting") as ours, ours.client() as client:
+        client.warm_up(WARM_UP_ADDS, ADD_SIZE)
+        for number in range(pairs):
+            load, compacts = load_average(), partial(moving, ours)
+            measured = adds_beside(client, compacts, quiet_first=number % 2 == 0)
+            for figure, (quiet, beside, compacted) in measured.items():
                 if not compacted:
                     raise RuntimeError("nothing was compacted beside our adds, so the round is void")
-                pair = comparison.add(beside, {"quiet": quiet}, load)
-                quiet, beside, compacted = found["Java"][figure]
+                pair = comparisons[figure].add(beside, {"quiet": quiet}, load)
+                say(f"  {comparisons[figure].claim.name}: {pair.ratio:.2f}")
+    theirs: dict[str, list[float]] = {figure: [] for figure in claims}
+    with JavaPeer("java-compacting", configuration=COMPACTS_SOON) as java, java.client(v2=True) as client:
+        client.warm_up(WARM_UP_ADDS, ADD_SIZE)
+        for _ in range(pairs):
+            for figure, (quiet, beside, compacted) in adds_beside(
+                client, partial(java_compacts, java)
+            ).items():
                 if compacted:  # Java's bookies begin when they do
-                    theirs[figure].append(comparison.claim.ratio(beside, quiet))
-                say(f"  {comparison.claim.name}: {pair.ratio:.2f}, Java {theirs[figure][-1:]}")
-    for figure, comparison in comparisons.items():
-        comparison.extra["Java V2 beside its compaction, over its quiet bookies"] = round(
-            statistics.median(theirs[figure] or [math.nan]), 3
-        )
+                    theirs[figure].append(claims[figure].ratio(beside, quiet))
+            say(f"  Java: {theirs}")
+        for figure, comparison in comparisons.items():
+            comparison.parameters["peer"] = java.version()
+            comparison.extra["Java V2 beside its compaction, over its quiet bookies"] = round(
+                statistics.median(theirs[figure] or [math.nan]), 3
+            )
     return list(comparisons.values())
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from quire.bookie.about import free_space
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
-from quire.bookie.slices import take_slices
+from quire.bookie.slices import REST_SECONDS_MAX, take_slices
 from quire.core.space import is_wanted_soon, rest_share
 from quire.env.interfaces import Clock
 from quire.storage.ledger_storage import LedgerStorage
@@ -63,6 +63,7 @@ class DiskCleaner:
         self._is_cut_short = False
         self.retired = 0
         self.compacted = 0
+        storage.housekeeping.set_pace(self._rest_of_removal, _later)
 
     # --- when passes come ----------------------------------------------------------------------------------------
 
@@ -126,6 +127,17 @@ class DiskCleaner:
     def _rest(self) -> float:
         return 0.0 if self._storage.full else rest_share(free_space(self._directory))
 
+    def _rest_of_removal(self, took: float, waiting: int) -> float:
+        return min(rest_share(free_space(self._directory), waiting) * took, REST_SECONDS_MAX)
+
     async def _give_back(self) -> None:
         giving_back = partial(self._moved, "giving back segments")
         self.retired += await take_slices(self._storage.housekeeping.reclaim_slices(), giving_back)
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    """Call something after a rest, on this loop; at once where there is none."""
+    if seconds:
+        asyncio.get_running_loop().call_later(seconds, call)
+    else:
+        call()

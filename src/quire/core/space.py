@@ -58,15 +58,23 @@ def is_wanted_soon(now: FreeSpace, left: FreeSpace, waited_s: float, pass_s: flo
 
 
 REST: Final = 48.0
-"""Compaction leaves a bookie's loop to others for so many times as long as it works: of a hundred adds one finds it at work."""
+"""Compaction leaves a bookie's loop, and removal its disk, to others for so many times as long as it works: of a hundred adds one finds it at work."""
 
 
-def rest_share(now: FreeSpace) -> float:
-    """How many times as long as it works compaction rests, so that others hardly notice it; the scarcer space is, the shorter.
+WAITING: Final = 64
+"""With so many files to remove it rests half as long: what is deleted all the time must not pile up."""
+
+
+def rest_share(now: FreeSpace, waiting: int = 0) -> float:
+    """How many times as long as it works housekeeping rests, so that others hardly notice it; the scarcer space is, the shorter.
 
     A full disk, which takes no entries, is not meant: there is nobody to rest for.
+
+    Args:
+        now: the disk.
+        waiting: files that wait to be removed.
     """
-    return REST * min(now.share / SCARCE_SHARE, 1.0)
+    return REST * min(now.share / SCARCE_SHARE, 1.0) / (1 + waiting / WAITING)
 
 
 class Reason(StrEnum):

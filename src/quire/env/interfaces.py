@@ -125,6 +125,9 @@ class Files(Protocol):
     def rename(self, old: Path, new: Path) -> None:
         """Give a file another name in the same directory; durable after `sync_directory`."""
 
+    def shrink(self, path: Path, size: int) -> None:
+        """Cut a file off behind `size` bytes, if it is longer; when that is durable nothing says."""
+
     def remove(self, path: Path) -> None:
         """Remove a file; durable after `sync_directory`."""
 

@@ -293,6 +293,10 @@ class RealFiles:
     def rename(self, old: Path, new: Path) -> None:
         old.rename(new)
 
+    def shrink(self, path: Path, size: int) -> None:
+        if path.stat().st_size > size:
+            os.truncate(path, size)
+
     def remove(self, path: Path) -> None:
         path.unlink()
 

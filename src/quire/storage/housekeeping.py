@@ -51,6 +51,21 @@ class Housekeeping:
         self._journal = journal
         self.closed = False
 
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.closed = self.reclaimer.closed = True
+
+    def set_pace(
+        self, rest: Callable[[float, int], float], later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        """Set how the space of files is given back: without this, as fast as the disk can.
+
+        Args:
+            rest: how many seconds to rest after so many that a part took while so many files waited.
+            later: calls something after so many seconds.
+        """
+        self.reclaimer.rest, self.reclaimer.later = rest, later
+
     def reclaim(self) -> int:
         """Retire segments in which nothing lives; their files are used again. Returns how many this call retires.
 

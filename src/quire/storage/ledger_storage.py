@@ -292,7 +292,8 @@ class LedgerStorage:
         """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
         if self._closed:
             return
-        self._closed = self._taking_up.closed = self.housekeeping.closed = True
+        self._closed = self._taking_up.closed = True
+        self.housekeeping.close()
         journal = self._journal
         if clean and journal.failure is None:
             journal.finish()

@@ -1,8 +1,9 @@
 """Giving back segments in which nothing lives.
 
 The order makes a crash harmless at each step: state that only the segment holds is journaled anew, then its retirement;
-when both are durable, and not before, the file may become a spare; only then may it be written to again. Tombstones that
-kept dead what it held go last. All of it is done in slices, between which anything may be put.
+when both are durable, and not before, the file may become a spare; only then may it be written to again. Of one that is not
+needed the space goes back a part at a time, with rests in between. Tombstones that kept dead what it held go last. All of it
+is done in slices, between which anything may be put.
 
 Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does", "Deleted ledgers";
 docs/decisions/028-state-is-live.md.
@@ -11,7 +12,7 @@ docs/decisions/028-state-is-live.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -25,7 +26,7 @@ from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.record_bodies import TOMBSTONE, encode_retirement
 from quire.storage.segment import Segment
-from quire.storage.segment_files import SegmentFiles, Space
+from quire.storage.segment_files import SegmentFiles, Space, is_spare
 from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.state_format import SHRUNK_STATE
@@ -53,6 +54,10 @@ class Reclaimer:
     Attributes:
         retiring: retired, but that is not durable yet.
         pinned: segments that somebody reads in another thread: they are not retired.
+        rest: how long to rest, in seconds, after so many that a part took while so many files waited; while the disk is full
+            there is no rest.
+        later: calls something after so many seconds.
+        closed: nothing more is begun.
     """
 
     def __init__(
@@ -76,8 +81,14 @@ class Reclaimer:
         self._on_gone = on_gone
         self._at_work = False
         self._to_recycle: deque[Segment] = deque()
-        self._recycling = False
+        self._to_remove: deque[tuple[int, Iterator[Callable[[], None]]]] = deque()
+        self._recycling: list[int] = []
+        self._resting = False
+        self._part_begun_ns = 0
         self._recycled: deque[Segment] = deque()
+        self.rest: Callable[[float, int], float] = lambda *_: 0.0
+        self.later: Callable[[float, Callable[[], None]], object] = lambda _, call: call()
+        self.closed = False
         self.retiring: set[int] = set()
         self.pinned: set[int] = set()
 
@@ -85,7 +96,8 @@ class Reclaimer:
     def returning(self) -> list[int]:
         """Segments that were retired and whose files are not back yet."""
         waiting = [segment.sequence for segment in self._to_recycle]
-        return [*self.retiring, *waiting, *([-1] if self._recycling else [])]
+        removed = [sequence for sequence, _ in self._to_remove]
+        return [*self.retiring, *waiting, *removed, *self._recycling]
 
     def steps(self, *, patient: bool) -> Generator[None, None, int]:
         """Retire what is wholly dead, in slices.
@@ -185,25 +197,53 @@ class Reclaimer:
 
     def _recycle_next(self) -> None:
         """Give back one file after the other, each a job of its own: what is put meanwhile does not wait for all."""
-        if self._recycling or self._journal.failure is not None:
+        if self._recycling or self.closed or self._journal.failure is not None:
             return
         if self._to_recycle:
             segment = self._to_recycle.popleft()
-            self._recycling = True
+            self._recycling.append(segment.sequence)
             try:
-                spare, job = self._files.recycling(segment.sequence, keep=self._spares_max)
+                name, job = self._files.recycling(segment.sequence, keep=self._spares_max)
             except OSError as failed:
                 self._journal.fail(failed)
                 return
-            self._journal.work(job, partial(self._was_recycled, segment, spare))
+            self._journal.work(job, partial(self._was_recycled, segment, name))
+        elif self._to_remove:
+            self._remove_part()
         elif self._journal.full:
             self._journal.look_for_space()
 
-    def _was_recycled(self, segment: Segment, spare: str) -> None:
-        if spare:
-            self._files.add_spare(spare, rests=True)
+    def _was_recycled(self, segment: Segment, name: str) -> None:
+        if is_spare(name):
+            self._files.add_spare(name, rests=True)
+        else:
+            parts = self._files.removing(name, segment.header.segment_bytes)
+            self._to_remove.append((segment.sequence, parts))
         self._recycled.append(segment)
-        self._recycling = False
+        self._recycling.clear()
+        self._recycle_next()
+
+    def _remove_part(self) -> None:
+        if self._resting:
+            return
+        sequence, parts = self._to_remove[0]
+        part = next(parts, None)
+        if part is None:
+            self._to_remove.popleft()
+            self._recycle_next()
+            return
+        self._recycling.append(sequence)
+        self._part_begun_ns = self._clock.now_ns()
+        self._journal.work(part, self._was_part_removed)
+
+    def _was_part_removed(self) -> None:
+        self._recycling.clear()
+        self._resting = True
+        took = (self._clock.now_ns() - self._part_begun_ns) / 1e9
+        self.later(0.0 if self._journal.full else self.rest(took, len(self._to_remove)), self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
         self._recycle_next()
 
     def _forget_recycled(self, part: Slice) -> Generator[None, None, None]:

@@ -203,6 +203,11 @@ class RecordingFiles:
         self._numbers[new] = self._numbers.pop(old)
         self.keep(Rename(old, new))
 
+    def shrink(self, path: Path, size: int) -> None:
+        with self.changing():
+            self._files.shrink(path, size)
+            self.keep(Resize(self._numbers[str(path)], size))
+
     def remove(self, path: Path) -> None:
         with self.changing():
             self._files.remove(path)

@@ -69,6 +69,12 @@ class DiskNode(MemoryNode):
                     self.data[offset + at : offset + at + len(piece)] = piece
         self.unsynced.clear()
 
+    def cut_off(self, size: int) -> None:
+        """Forget what lies behind so many bytes."""
+        del self.data[size:]
+        self.written_end = min(self.written_end, size)
+        self.unsynced = [each for each in self.unsynced if each[0] + len(each[2]) <= size]
+
     def copy(self) -> DiskNode:
         """Another file with the same bytes on their way."""
         made = DiskNode(self.data)
@@ -268,6 +274,13 @@ class FaultyDisk(NamedFiles[DiskNode]):
         self.step("rename", str(new))
         before, after = str(old), str(new)
         self._change(lambda names: names.__setitem__(after, names.pop(before)))
+
+    def shrink(self, path: Path, size: int) -> None:
+        """Durable at once, as it may be."""
+        self.step("shrink", str(path))
+        if self.space is not None:
+            self.space += max(len(self._node(path).data) - size, 0)
+        self._node(path).cut_off(size)
 
     def remove(self, path: Path) -> None:
         """Durable with the directory."""

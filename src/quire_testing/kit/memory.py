@@ -214,6 +214,10 @@ class MemoryFiles(NamedFiles[MemoryNode]):
         self.nodes[str(new)] = self._node(old)
         del self.nodes[str(old)]
 
+    def shrink(self, path: Path, size: int) -> None:
+        node = self._node(path)
+        node.data = node.data[:size]
+
     def remove(self, path: Path) -> None:
         self._node(path)
         del self.nodes[str(path)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from quire.core.space import (
     REST,
     UNKNOWN_SPACE,
+    WAITING,
     FreeSpace,
     Reason,
     SegmentUse,
@@ -116,3 +117,4 @@ def test_of_a_disk_that_tells_nothing_no_space_is_wanted() -> None:
 
 def test_compaction_rests_the_less_the_less_is_free() -> None:
     assert [rest_share(FreeSpace(free, 1000)) for free in (1000, 300, 150, 0)] == [REST, REST, REST / 2, 0]
+    assert [rest_share(FreeSpace(1000, 1000), waiting) for waiting in (0, WAITING)] == [REST, REST / 2]

@@ -58,6 +58,15 @@ def test_space_that_is_not_there_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "file").exists()
 
 
+def test_a_file_is_cut_off_and_never_made_longer(tmp_path: Path) -> None:
+    files, path = RealFiles(), tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    files.shrink(path, 4)
+    assert path.read_bytes() == b"0123"
+    files.shrink(path, 9)
+    assert path.read_bytes() == b"0123"
+
+
 def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
     files = RealFiles()
     files.make_directory(tmp_path / "a" / "b")
