@@ -297,7 +297,7 @@ class QuireCluster:
 
     def _start(self) -> None:
         self._log = self.directory / "up.log"
-        command = [sys.executable, "-m", "quire", "up", "--dir", str(self.directory / "cluster")]
+        command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(self.directory / "cluster")]
         command += ["--bookies", str(self._bookies), "--json"]
         command += ["--cluster", self._metadata] if self._metadata else []
         with self._log.open("w") as errors:
