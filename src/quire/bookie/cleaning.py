@@ -17,7 +17,7 @@ from typing import Final
 from quire.bookie.about import free_space
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
-from quire.bookie.slices import REST_SECONDS_MAX, take_slices
+from quire.bookie.slices import rest_after, take_slices
 from quire.core.space import is_wanted_soon, rest_share
 from quire.env.interfaces import Clock
 from quire.storage.ledger_storage import LedgerStorage
@@ -128,7 +128,7 @@ class DiskCleaner:
         return 0.0 if self._storage.full else rest_share(free_space(self._directory))
 
     def _rest_of_removal(self, took: float, waiting: int) -> float:
-        return min(rest_share(free_space(self._directory), waiting) * took, REST_SECONDS_MAX)
+        return rest_after(took, rest_share(free_space(self._directory), waiting))
 
     async def _give_back(self) -> None:
         giving_back = partial(self._moved, "giving back segments")

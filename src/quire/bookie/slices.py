@@ -21,6 +21,11 @@ SLICE: Final = 256
 """So many ledgers are looked at in one turn of the loop."""
 
 
+def rest_after(took: float, times: float) -> float:
+    """How many seconds to rest so many times as long as something took."""
+    return min(times * took, REST_SECONDS_MAX)
+
+
 async def take_slices(
     slices: Generator[None, None, Result],
     before_each: Callable[[], None] = lambda: None,
@@ -52,7 +57,7 @@ async def take_slices(
         elif took < NOTHING_SECONDS:
             await asyncio.sleep(WAIT_SECONDS)
         else:
-            await asyncio.sleep(min(rest() * took, REST_SECONDS_MAX))
+            await asyncio.sleep(rest_after(took, rest()))
 
 
 async def turn_for_others(ledger_ids: Sequence[int]) -> None:

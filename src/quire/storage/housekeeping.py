@@ -29,9 +29,6 @@ class Housekeeping:
         meter: says what holds the space.
         states: the ledgers.
         journal: knows whether the disk is full.
-
-    Attributes:
-        closed: the storage was closed.
     """
 
     def __init__(
@@ -49,11 +46,15 @@ class Housekeeping:
         self._meter = meter
         self._states = states
         self._journal = journal
-        self.closed = False
+
+    @property
+    def closed(self) -> bool:
+        """The storage was closed."""
+        return self.reclaimer.closed
 
     def close(self) -> None:
         """Begin nothing more."""
-        self.closed = self.reclaimer.closed = True
+        self.reclaimer.closed = True
 
     def set_pace(
         self, rest: Callable[[float, int], float], later: Callable[[float, Callable[[], None]], object]
