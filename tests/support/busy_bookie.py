@@ -29,6 +29,7 @@ class BusyBookie:
         refused: how many were answered "too many requests".
         closes: it ends every connection at the first request.
         sync_seconds: how long an add takes, as where a bookie waits for its disk.
+        held: how many adds took so long.
         behind: where the bookie is.
     """
 
@@ -38,6 +39,7 @@ class BusyBookie:
         self.limits = dict.fromkeys((ADDS, READS, URGENT), 1 << 30)
         self.closes = False
         self.sync_seconds = 0.0
+        self.held = 0
         self.most: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._there: Counter[str] = Counter()
@@ -89,6 +91,7 @@ class BusyBookie:
                 kind = kinds.pop(0) if kinds else None
                 pass_on = partial(self._pass_on, kind, writer, size + frame)
                 if self.sync_seconds and kind == ADDS:
+                    self.held += 1
                     asyncio.get_running_loop().call_later(self.sync_seconds, pass_on)
                 else:
                     pass_on()

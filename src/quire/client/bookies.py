@@ -33,6 +33,8 @@ from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
+"""How often the pool looks for requests that have waited too long. A look that is late by as much again judges nothing, unless
+the one before it was late too: this process did not run, and what came meanwhile has not been read."""
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 CONNECT_SECONDS = 5
@@ -109,6 +111,7 @@ class BookieClient(Inquiries):
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._was_late = False
         self._closed = False
         self._followers: dict[Follower, None] = {}
         self.without_lists: set[BookieId] = set()
@@ -412,7 +415,7 @@ class BookieClient(Inquiries):
         peer.channel = self._channels.make(bookie, self._known.get(bookie), self._channel_ended)
         peer.connecting = loop.create_task(self._connect(bookie, peer.channel), name=f"connect to {bookie}")
         if self._sweep is None:
-            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire)
+            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire, loop.time() + SWEEP_SECONDS)
         return peer.channel
 
     async def _connect(self, bookie: BookieId, channel: Channel) -> None:
@@ -468,16 +471,17 @@ class BookieClient(Inquiries):
             reasons.setdefault(peer.blocked_because, []).append(bookie)
         return "".join(f" ({', '.join(names)}: {why})" for why, names in reasons.items() if why)
 
-    def _expire(self) -> None:
-        now = asyncio.get_running_loop().time()
+    def _expire(self, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         channels = self._in_use
-        for channel in channels:
-            channel.expire(now)
-        self._sweep = (
-            asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._expire)
-            if channels and not self._closed
-            else None
-        )
+        was_late, self._was_late = self._was_late, now >= due + SWEEP_SECONDS
+        if was_late or not self._was_late:
+            for channel in channels:
+                channel.expire(now)
+        self._sweep = None
+        if channels and not self._closed:
+            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire, now + SWEEP_SECONDS)
 
     async def close(self) -> None:
         """End all connections; outstanding requests complete with UNREACHABLE."""

@@ -71,7 +71,7 @@ class ClientConfig:
         slot_unsent_bytes_max: a bookie with more than this unsent and no sign of life for `slow_after_ms`, while
             the others keep up, counts as failed before its add timeout.
         slow_after_ms: see above.
-        add_timeout_ms: how long a bookie may take to answer an add.
+        add_timeout_ms: how long a bookie may take to answer an add. For time in which this process did not run no bookie fails.
         flush_ms: closing a ledger, a log or the client waits until every bookie has what was acknowledged. One that
             acknowledges nothing for so long is given up, and what it lacks stands in the ledger's record as a hole;
             one that failed lately gets a tenth of it. After `add_timeout_ms` no bookie is waited for. 0: none ever is.

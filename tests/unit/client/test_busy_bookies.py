@@ -199,6 +199,50 @@ def test_when_all_are_busy_for_ever_an_error_says_so_and_nobody_is_replaced(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_that_did_not_run_for_a_while_blames_no_bookie(tmp_path: Path, protocol: str) -> None:
+    """Its clock goes on by more than the add timeout at once; a bookie that stays silent is replaced all the same."""
+
+    async def work() -> None:
+        async with busy_cluster(tmp_path, 4) as (cluster, busy):
+            client = await cluster.client(replace(PATIENT, protocol=protocol, add_timeout_ms=30_000))
+            ledger = await client.create_ledger(**SHAPE)
+            ensemble = ledger.metadata.fragments[0].ensemble
+            served = [one for one in busy if one.behind in {cluster.servers[b].address[1] for b in ensemble}]
+            silent = served[0]
+            loop = asyncio.get_running_loop()
+            real, ahead = loop.time, 0
+
+            def jump(seconds: int) -> None:
+                nonlocal ahead
+                ahead += seconds
+
+            loop.time = lambda: real() + ahead  # type: ignore[method-assign]
+            for one in served:
+                one.sync_seconds = 40
+            going = asyncio.ensure_future(ledger.append(b"its responses come while nothing runs"))
+            await until_async(lambda: all(one.held == 1 for one in served))
+            jump(50)
+            await going
+            assert ledger.metadata.fragments[0].ensemble == ensemble
+            await until_async(lambda: not client.bookies._was_late)
+            for one in served:
+                one.sync_seconds = 40 if one is not silent else 1_000
+            going = asyncio.ensure_future(ledger.append(b"one of them says nothing"))
+            await until_async(lambda: all(one.held == 2 for one in served))
+            jump(50)
+            await going
+            for one in served:
+                one.sync_seconds = 0
+            async with asyncio.timeout(60):
+                while ledger.metadata.last_fragment.ensemble == ensemble:
+                    await ledger.append(b"after")
+            assert not silent.refused
+            await ledger.abandon()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_busy_is_no_negative_and_no_fence(tmp_path: Path, protocol: str) -> None:
     """A recovery that all bookies refuse ends nothing; when they serve again it has every acknowledged entry."""
 
