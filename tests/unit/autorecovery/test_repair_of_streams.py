@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from quire.autorecovery.repair import ClusterRepair
 from quire.cli.marked import marked_ledgers
 from quire.client.access import LedgerAccess
@@ -226,9 +228,10 @@ def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path) -> None
     run(_without_terms(tmp_path))
 
 
-def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment() -> None:
+@pytest.mark.parametrize("mode", ["identifiers", "fencing"])
+def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment(mode: str) -> None:
     with recovering_cluster(5, lost_delay_s=0) as cluster:
-        stream = cluster.client.unbounded_ledger("s")
+        stream = cluster.client.unbounded_ledger("s", mode=mode)
 
         async def write(count: int) -> tuple[int, list[str]]:
             async with await stream.open_writer() as writer:

@@ -24,7 +24,6 @@ from quire.core.errors import (
     TermSupersededError,
     WrongPasswordError,
 )
-from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState, new_ledger
 from quire.core.terms import TermRange
 from quire.metadata.election import Election
@@ -37,6 +36,11 @@ from unit.client.test_reading import run, texts
 DIGESTS = ["crc32c", "mac", "dummy"]
 BOTH = pytest.mark.parametrize("mode", ["identifiers", "fencing"])
 """Where terms only fence, each take-over takes an id of its own; what users see is the same."""
+
+
+def taken(mode: str, take_overs: int = 1) -> int:
+    """How many ids the take-overs of a stream have for themselves."""
+    return take_overs if mode == "fencing" else 0
 
 
 async def streams(
@@ -64,11 +68,12 @@ def ranges(record: Any) -> list[tuple[int, int]]:
     return [(each.term, each.first_entry) for each in record.ranges]
 
 
+@BOTH
 @run
-async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path) -> None:
+async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
-        stream = client.unbounded_ledger("s")
+        stream = client.unbounded_ledger("s", mode=mode)
         for custom, words in (
             ({"a": "text"}, "custom metadata 'a' must be bytes, not str"),
             ({"quire.guarantee": b"write_quorum"}, "a stream cannot guarantee its write quorum"),
@@ -80,24 +85,26 @@ async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path) -> No
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
+@BOTH
 @run
-async def test_clients_write_a_stream_in_turn(tmp_path, digest) -> None:
+async def test_clients_write_a_stream_in_turn(tmp_path, digest, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, digest=digest)
+        mine, theirs = await streams(cluster, mode=mode, digest=digest)
         async with await mine.open_writer() as writer:
-            assert (writer.term, writer.last_add_confirmed) == (2, NO_ENTRY)
-            assert await asyncio.gather(*map(writer.append, texts(300))) == list(range(300))
+            first = writer.last_add_confirmed + 1
+            assert (writer.term, first) == (2, taken(mode))
+            assert await asyncio.gather(*map(writer.append, texts(300))) == list(range(first, first + 300))
         other = await theirs.open_writer()
-        assert (other.term, other.last_add_confirmed, other.length) == (3, 299, writer.length)
-        assert await asyncio.gather(*map(other.append, texts(50))) == list(range(300, 350))
+        second = other.last_add_confirmed + 1
+        assert (other.term, second, other.length) == (3, 300 + taken(mode, 2), writer.length)
+        assert await asyncio.gather(*map(other.append, texts(50))) == list(range(second, second + 50))
         with pytest.raises(NotWritingError, match="abandoned"):
             await writer.append(b"released")
-        assert await payloads(mine, 349) == texts(300) + texts(50)
-        assert [bytes(entry.payload) async for entry in theirs.read(295, 304)] == (texts(300) + texts(50))[
-            295:305
-        ]
+        assert await payloads(mine, second + 49) == texts(300) + texts(50)
+        around = [bytes(entry.payload) async for entry in theirs.read(second - taken(mode) - 5, second + 4)]
+        assert around == texts(300)[-5:] + texts(50)[:5]
         record = await theirs.show()
-        assert ranges(record) == [(1, 0), (2, 0), (3, 300)]
+        assert ranges(record) == [(1, 0), (2, 0), (3, second - taken(mode))]
         assert record.state is LedgerState.OPEN
 
 
@@ -155,16 +162,17 @@ async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path, mo
             await writer.append(b"later")
 
 
+@BOTH
 @run
-async def test_an_outcome_is_open_until_the_next_term_is(tmp_path) -> None:
+async def test_an_outcome_is_open_until_the_next_term_is(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        (mine,) = await streams(cluster, 1)
+        (mine,) = await streams(cluster, 1, mode)
         writer = await mine.open_writer()
-        await writer.append(b"kept")
+        before = await writer.append(b"kept")
         bookies = list(writer.metadata.last_fragment.ensemble)
         names = [await cluster.stop_bookie(bookie) for bookie in bookies[:2]]
         lost = writer.append_nowait(b"lost or kept")
-        await until_async(lambda: writer._machine.lap == 1, "it to be sent")
+        await until_async(lambda: writer._machine.lap == before + 1, "it to be sent")
         await writer.abandon()
         with pytest.raises(OutcomeUnknownError) as raised:
             await lost
@@ -172,9 +180,9 @@ async def test_an_outcome_is_open_until_the_next_term_is(tmp_path) -> None:
         for name in names:
             await cluster.start_bookie(name)
         next_one = await (await cluster.client()).unbounded_ledger("s", b"p").open_writer()
-        kept = next_one.last_add_confirmed == 1
+        kept = next_one.last_add_confirmed == before + 1 + taken(mode)
         assert await mine.resolve(raised.value) is kept
-        assert len(await payloads(mine, int(kept))) == 1 + kept
+        assert len(await payloads(mine, next_one.last_add_confirmed)) == 1 + kept
         for error in (NotWritingError("another", ledger_id=3), TimeoutError()):
             with pytest.raises(MisuseError, match=f"{type(error).__name__} .* names no entry"):
                 await mine.resolve(error)
@@ -253,12 +261,15 @@ async def test_a_stream_goes_on_without_one_of_its_three_bookies(tmp_path) -> No
         assert await payloads(mine, 1) == [b"0", b"1"]
 
 
+@BOTH
 @run
-async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left_before(tmp_path) -> None:
+async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left_before(
+    tmp_path, mode
+) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         writer = await mine.open_writer()
-        await writer.append(b"0")
+        before = await writer.append(b"0")
         gone = writer.metadata.last_fragment.ensemble[1]
         await writer.release()
         await cluster.stop_bookie(gone)
@@ -273,7 +284,7 @@ async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left
 
         await until_async(is_replaced, "the bookie that left to be replaced")
         record = await mine.show()
-        assert [each.first_entry for each in record.fragments] == [0, 1]
+        assert [each.first_entry for each in record.fragments] == [0, before + 1]
         assert (record.state, record.term, len(record.ranges)) == (LedgerState.OPEN, 3, 3)
 
 
@@ -312,10 +323,11 @@ async def test_a_close_ends_a_stream_for_good(tmp_path, mode) -> None:
         assert [bytes(entry.payload) async for entry in theirs.tail()] == [b"0"]
 
 
+@BOTH
 @run
-async def test_a_deleted_stream_is_gone_with_its_name(tmp_path) -> None:
+async def test_a_deleted_stream_is_gone_with_its_name(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         writer = await mine.open_writer()
         await writer.append(b"0")
         await theirs.delete()
@@ -340,19 +352,20 @@ class Advice:
             raise self.error
 
 
+@BOTH
 @run
-async def test_clients_that_want_to_write_at_once_all_do_in_turn(tmp_path) -> None:
+async def test_clients_that_want_to_write_at_once_all_do_in_turn(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        handles = await streams(cluster, 4)
+        handles = await streams(cluster, 4, mode)
         advice = [Advice() for _ in handles]
         pairs = zip(handles, advice, strict=True)
         writers = await asyncio.gather(*(stream.open_writer(election) for stream, election in pairs))
         assert len({writer.term for writer in writers}) == 4
         assert sum(election.asked for election in advice) >= 4
         last = max(writers, key=lambda writer: writer.term)
-        assert await last.append(b"only the last one") == 0
+        first = await last.append(b"only the last one")
         record = await handles[0].show()
-        assert record.ranges[-1] == TermRange(last.term, 0)
+        assert record.ranges[-1] == TermRange(last.term, first - taken(mode))
 
 
 @BOTH
@@ -375,28 +388,30 @@ async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mo
         assert found == [b"0"], "told by the one that is left"
 
 
+@BOTH
 @run
-async def test_the_elected_client_writes(tmp_path) -> None:
+async def test_the_elected_client_writes(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster)
+        mine, theirs = await streams(cluster, mode=mode)
         ours, other = (Election(client.store, "s", "c") for client in cluster.clients[:2])
         writer = await mine.open_writer(ours)
         waiting = asyncio.create_task(theirs.open_writer(other))
         await until_async(lambda: _stands(ours), "the other one to stand")
-        assert await writer.append(b"0") == 0
+        assert await writer.append(b"0") == taken(mode)
         await writer.release()
         await ours.resign()
-        assert (await waiting).last_add_confirmed == 0
+        assert (await waiting).last_add_confirmed == taken(mode, 2)
 
 
 async def _stands(election: Election) -> bool:
     return len(await election.candidates()) == 2
 
 
+@BOTH
 @run
-async def test_an_election_that_is_away_changes_nothing(tmp_path) -> None:
+async def test_an_election_that_is_away_changes_nothing(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        (mine,) = await streams(cluster, 1)
+        (mine,) = await streams(cluster, 1, mode)
         _, before = await mine._record()
         with pytest.raises(ElectionUnavailableError, match="take the stream over without an election"):
             await mine.open_writer(Advice(StoreBusyError("it does not respond")))
@@ -407,11 +422,12 @@ async def test_an_election_that_is_away_changes_nothing(tmp_path) -> None:
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
+@BOTH
 @run
-async def test_what_a_stream_cannot_be_asked(tmp_path) -> None:
+async def test_what_a_stream_cannot_be_asked(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
-        stream = client.unbounded_ledger("s", b"p")
+        stream = client.unbounded_ledger("s", b"p", mode=mode)
         with pytest.raises(NoSuchStreamError, match="create it first"):
             await stream.open_writer()
         record = await stream.create()
@@ -442,23 +458,25 @@ async def test_what_a_stream_cannot_be_asked(tmp_path) -> None:
                 client.unbounded_ledger(name)
 
 
+@BOTH
 @run
-async def test_a_stream_is_on_bookies_that_know_terms_only(tmp_path) -> None:
+async def test_a_stream_is_on_bookies_that_know_terms_only(tmp_path, mode) -> None:
     """As over V3, which has no terms; Java's bookies speak nothing else."""
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(protocol="v3"))
         with pytest.raises(NotEnoughBookiesError, match="cannot hold a stream: they do not register"):
-            await client.unbounded_ledger("s").create()
-        await (await cluster.client()).unbounded_ledger("s").create()
+            await client.unbounded_ledger("s", mode=mode).create()
+        await (await cluster.client()).unbounded_ledger("s", mode=mode).create()
         for use in (client.unbounded_ledger("s").open_writer, client.unbounded_ledger("s").open_reader):
             with pytest.raises(MisuseError, match="this client cannot use it: they do not register"):
                 await use()
 
 
+@BOTH
 @run
-async def test_a_record_that_is_full_is_not_taken_over(tmp_path) -> None:
+async def test_a_record_that_is_full_is_not_taken_over(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
-        (mine,) = await streams(cluster, 1)
+        (mine,) = await streams(cluster, 1, mode)
         record, version = await mine._record()
         await mine._streams.write(replace(record, custom=(("full", bytes(63 * 1024)),)), version)
         _, before = await mine._record()
