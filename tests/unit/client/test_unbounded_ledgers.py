@@ -377,9 +377,7 @@ async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mo
         opened = (client.unbounded_ledger("s").open_writer() for _ in range(5))
         *early, last = await asyncio.gather(*opened)
         terms = [writer.term for writer in (*early, last)]
-        assert terms == [2, 3, 4, 5, 6], (
-            "one after another, so that none is lost to another of the same client"
-        )
+        assert terms == [2, 3, 4, 5, 6], "one after another: none is lost to another of the same client"
         entry_id = await last.append(b"0")
         assert entry_id == (5 if mode == "fencing" else 0)
         with pytest.raises(TermSupersededError):
