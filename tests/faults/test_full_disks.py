@@ -132,7 +132,7 @@ async def rounds_of(
         disks: the bookies' folders.
         count: rounds.
         small: so many of the bookies have small disks, the first ones.
-        deleted: the parts of which the ledgers are deleted.
+        deleted: the parts of which the ledgers are deleted, first; then the next ones, so that what stays does not fill the disk.
     """
     cluster = Cluster(directory, f"sqlite:{directory / 'metadata.db'}")
     cluster.bookies = [BookieProcess(f"b{n}", disk, cluster.uri) for n, disk in enumerate(disks)]
@@ -140,7 +140,7 @@ async def rounds_of(
     async with cluster.serving() as tools, quire.connect(cluster.uri) as client:
         filled = Filled(client)
         full = cluster.bookies[:small]
-        for _ in range(count):
+        for turn in range(count):
             filled.refused.clear()
             async with asyncio.timeout(900):
                 # A few bookies are full before the others, and again and again one finds something to compact.
@@ -153,7 +153,7 @@ async def rounds_of(
             assert "the disk is full" in told, told
             if small == len(disks):
                 assert filled.refused, "with all disks full a writer finds no bookies"
-            await filled.delete(deleted)
+            await filled.delete([(part + turn) % PARTS for part in deleted])
             since = time.monotonic()
             tries = 0
             while True:
@@ -166,7 +166,8 @@ async def rounds_of(
                         await ledger.append(b"taken again")
                     await client.delete_ledger(int(ledger.ledger_id))
                     break
-                assert time.monotonic() - since < 120, "the bookies take no entries again"
+                if time.monotonic() - since > 120:
+                    pytest.fail(f"the bookies take no entries again: {await held_by(tools, cluster.bookies)}")
                 await asyncio.sleep(0.25)
             took = time.monotonic() - since
             await filled.verify(list(filled.kept))
@@ -174,6 +175,14 @@ async def rounds_of(
             print(rows[-1], flush=True)
         assert all(bookie.process is not None and bookie.process.poll() is None for bookie in cluster.bookies)
     return rows
+
+
+async def held_by(tools: Toolbox, bookies: list[BookieProcess]) -> dict[str, Any]:
+    """What holds the space of each of these bookies."""
+    asked = (
+        tools.bookies.space(BookieId(bookie.id), SpaceTask.MEASURE, timeout_ms=60_000) for bookie in bookies
+    )
+    return {bookie.id: says for bookie, (_, says) in zip(bookies, await asyncio.gather(*asked), strict=True)}
 
 
 async def cluster_conditions(tools: Toolbox, bookies: list[BookieProcess]) -> list[str]:

@@ -19,6 +19,7 @@ from quire.bookie.slices import take_slices
 from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX
 from quire.core.space import SCARCE_SHARE, Reason, SpaceContext, explain
+from quire.storage.compaction import sparse_share
 from quire.wire.native_info import SpaceTask
 
 if TYPE_CHECKING:
@@ -155,13 +156,16 @@ class SpaceReport:
         grace_ms = int(self._config.tombstone_seconds * 1000)
         first_ms = min((one.at_ms for one in waiting), default=self._clock.now_ms()) + grace_ms
         stone_ms = self._storage.housekeeping.first_tombstone_ms
+        free, full = disk["free_bytes"] / disk["bytes"] if disk and disk["bytes"] else 1.0, self._storage.full
         return SpaceContext(
-            100 if not disk or not disk["bytes"] else disk["free_bytes"] * 100 // disk["bytes"],
+            int(100 * free),
             int(SCARCE_SHARE * 100),
             int(self._config.garbage_seconds),
             max(0, first_ms - self._clock.now_ms()) // 1000,
             max(0, stone_ms - self._clock.wall_ms()) // 1000,
             self._collector.holding,
+            int(100 * sparse_share(0.0 if full else free)),
+            full,
         )
 
 

@@ -176,6 +176,8 @@ class SpaceContext(NamedTuple):
         grace_seconds: until the first of the copies too many may go.
         tombstone_seconds: until the first tombstone shrinks.
         holding: why the collector deletes nothing; empty if it may.
+        sparse_percent: of a segment so much may live for a pass to compact it now; 0: none is compacted.
+        full: no entries are taken.
     """
 
     free_percent: int
@@ -184,6 +186,8 @@ class SpaceContext(NamedTuple):
     grace_seconds: int
     tombstone_seconds: int
     holding: str = ""
+    sparse_percent: int = 0
+    full: bool = False
 
 
 class Holding(NamedTuple):
@@ -222,6 +226,7 @@ _WHAT: Final[dict[Reason, str]] = {
     Reason.SPARES: "files that wait to become segments",
 }
 _NOW: Final = "quire bookie collect --now"
+_DELETE: Final = "quire ledger delete; quire log truncate"
 
 
 def explain(found: Mapping[Reason, int], context: SpaceContext) -> list[Holding]:
@@ -240,11 +245,10 @@ def _ends(reason: Reason, context: SpaceContext) -> tuple[str, str]:
     if not context.pass_seconds:
         a_pass = "not by itself: the collector makes no passes (--collect-every 0)"  # noqa: S105 - no password
     compacted = f"when less than {context.compacts_below_percent} % of the disk is free ({context.free_percent} % is now)"
+    if context.sparse_percent:
+        compacted = f"{a_pass}, from segments of which at most {context.sparse_percent} % lives"
     ends: dict[Reason, tuple[str, str]] = {
-        Reason.LIVE: (
-            "when the ledger is deleted or the log is truncated",
-            "quire ledger delete; quire log truncate",
-        ),
+        Reason.LIVE: ("when the ledger is deleted or the log is truncated", _DELETE),
         Reason.GRACE: (f"in {context.grace_seconds} s or more, {a_pass}", ""),
         Reason.EXTRAS: ("when the other bookies list their copies", "quire cluster repair"),
         Reason.ORPHANS: ("not by itself", "quire cluster orphans --delete"),
@@ -253,7 +257,7 @@ def _ends(reason: Reason, context: SpaceContext) -> tuple[str, str]:
             "quire cluster accept-store",
         ),
         Reason.DELETED: (a_pass, _NOW),
-        Reason.SPARSE: (compacted, "quire bookie compact --now"),
+        Reason.SPARSE: (compacted, _DELETE if context.full else "quire bookie compact --now"),
         Reason.DAMAGE: (
             "when the damaged entries were put back or their ledger is deleted",
             "quire cluster repair",

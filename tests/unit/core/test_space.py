@@ -86,6 +86,12 @@ def test_every_reason_has_words_and_the_largest_comes_first() -> None:
     assert "in 3000 s" in words[Reason.GRACE]
     assert "the store went back" in words[Reason.HELD]
     assert explain(dict.fromkeys(Reason, 0), context) == []
+    (scarce,) = explain({Reason.SPARSE: 1}, context._replace(free_percent=15, sparse_percent=52))
+    assert scarce.returns.endswith("every 60 s, from segments of which at most 52 % lives")
+    assert scarce.sooner == "quire bookie compact --now"
+    (full,) = explain({Reason.SPARSE: 1}, context._replace(free_percent=0, sparse_percent=80, full=True))
+    assert full.returns.endswith("at most 80 % lives")
+    assert full.sooner == "quire ledger delete; quire log truncate", "a pass has done what it can"
     never = explain({Reason.DELETED: 1}, context._replace(pass_seconds=0))
     assert never[0].returns.startswith("not by itself")
 
