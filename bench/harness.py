@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import os
 import re
 import signal
 import statistics
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import Machine, free_gib, load_average, pin_to
-from peers import OUT, PeerMissingError
+from peers import OUT, ROOT, PeerMissingError
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CPUS = 2
@@ -251,6 +252,21 @@ def save(path: Path, made: dict[str, Any], comparisons: Sequence[Comparison]) ->
         claims[comparison.claim.name] = {**comparison.summary(), **made, **plots}
     result = {"script": f"bench/{path.stem}.py", "claims": list(claims.values())}
     path.write_text(_compact(json.dumps(result, indent=2)) + "\n")
+    say(f"written: {path}")
+
+
+def keep(proof: str, figures: dict[str, Any], rows: Sequence[dict[str, Any]], command: str) -> None:
+    """Keep what has no peer beside the figures of the full rounds of tests, in docs/proof."""
+    facts = {
+        "proof": proof,
+        "figures": figures,
+        "rows": list(rows),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": asdict(Machine.here(OUT, len(os.sched_getaffinity(0)))),
+        "command": f".venv/bin/python bench/{command}",
+    }
+    path = ROOT / "docs" / "proof" / f"{proof}.json"
+    path.write_text(_compact(json.dumps(facts, indent=1)) + "\n")
     say(f"written: {path}")
 
 

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting import load_average
+from harness import keep
 from peers import ROOT, LoadClient, QuireCluster
 
 PAIRS = 30
@@ -152,15 +152,8 @@ def save(against: str, pairs: int, results: Sequence[dict[str, object]]) -> None
         f"{found['part']}: ratio and 95 % interval": f"{found['ratio']} {found['interval']}"
         for found in results
     }
-    kept = {
-        "proof": f"cpu_per_entry_beside_{against}",
-        "figures": figures,
-        "rows": list(results),
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": f".venv/bin/python bench/revisions.py --against {against} --pairs {pairs} --save",
-    }
-    path = ROOT / "docs" / "proof" / f"cpu_per_entry_beside_{against}.json"
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    command = f"revisions.py --against {against} --pairs {pairs} --save"
+    keep(f"cpu_per_entry_beside_{against}", figures, results, command)
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quire
-from harness import say
+from accounting import load_average
+from harness import keep, say
 from peers import QuireCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -26,6 +27,7 @@ from visible import scheduled
 
 SIZE = 1024
 WINDOW = 500
+TAKE_OVER = "last acknowledgement of the old writer to first of the new one"
 Timed = Callable[[int], Awaitable[float]]
 
 
@@ -130,19 +132,32 @@ async def truncations(client: Any, rounds: int) -> list[float]:
 PROCESSES: list[int] = [os.getpid()]
 
 
-def told(what: str, ours: list[float], theirs: list[float], unit: str) -> None:
-    """One line: both medians, the ratio and its interval."""
+def told(what: str, ours: list[float], theirs: list[float], unit: str, bar: float) -> dict[str, Any]:
+    """Both medians, the ratio and its interval: said in one line, and as a row."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    low, high = interval(ratios)
+    row = {
+        "what": what,
+        "unit": unit,
+        "stream": round(statistics.median(ours), 2),
+        "ledger": round(statistics.median(theirs), 2),
+        "ratio": round(statistics.median(ratios), 3),
+        "interval": [round(each, 3) for each in interval(ratios)],
+        "bar": bar,
+        "pairs": len(ratios),
+        "load": load_average(),
+    }
+    low, high = row["interval"]
     say(
-        f"{what}: stream {statistics.median(ours):.2f} {unit}, ledger {statistics.median(theirs):.2f} {unit}, ratio "
-        f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}, {len(ratios)} pairs)"
+        f"{what}: stream {row['stream']} {unit}, ledger {row['ledger']} {unit}, ratio {row['ratio']} ({low} to {high}, "
+        f"{len(ratios)} pairs; bar {bar})"
     )
+    return row
 
 
-async def measure(uri: str, given: argparse.Namespace) -> None:
-    """All parts."""
+async def measure(uri: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """All parts, a row each."""
     say(f"mode {given.mode}")
+    rows: list[dict[str, Any]] = []
     async with quire.connect(uri) as one, quire.connect(uri) as two:
         sides = Sides(one, two, mode=given.mode)
         await sides.streams[0].create()
@@ -153,13 +168,13 @@ async def measure(uri: str, given: argparse.Namespace) -> None:
             for _ in range(given.pairs):
                 ours.append(await sides.take_over(tail))
                 theirs.append(await sides.recovery(tail))
-            told(f"take-over, {tail:,} unconfirmed, over a recovery", ours, theirs, "ms")
+            rows.append(told(f"{TAKE_OVER}, {tail:,} unconfirmed", ours, theirs, "ms", 3))
         if given.mode == "fencing":
             took = await truncations(one, 5)
-            middle, most = statistics.median(took), max(took)
-            say(
-                f"truncation of 1,000 entries, CPU of the bookies: median {middle:.2f} ms, highest {most:.2f} ms"
-            )
+            middle, most = round(statistics.median(took), 2), round(max(took), 2)
+            what = "truncation of 1,000 entries, CPU of a bookie"
+            say(f"{what}: median {middle} ms, highest {most} ms (bar 5)")
+            rows.append({"what": what, "unit": "ms", "stream": middle, "highest": most, "bar": 5})
         await sides.in_stream(given.entries)
         await sides.in_ledger(given.entries)
         gc.freeze()
@@ -171,7 +186,9 @@ async def measure(uri: str, given: argparse.Namespace) -> None:
                 else:
                     ledger.append(await sides.in_ledger(given.entries))
         for part, what in enumerate(("CPU of an append of 1 KB", "CPU of a catch-up read of 1 KB")):
-            told(what, [each[part] for each in stream], [each[part] for each in ledger], "us")
+            ours, theirs = [each[part] for each in stream], [each[part] for each in ledger]
+            rows.append(told(what, ours, theirs, "us", 1.05))
+    return rows
 
 
 def main() -> None:
@@ -182,10 +199,15 @@ def main() -> None:
     options.add_argument(
         "--mode", choices=("identifiers", "fencing"), default="identifiers", help="the stream's"
     )
+    options.add_argument("--save", action="store_true", help="keep the results in docs/proof")
     given = options.parse_args()
     with QuireCluster("quire-streams") as cluster:
         PROCESSES.extend(cluster.pids)
-        asyncio.run(measure(cluster.uri, given))
+        rows = asyncio.run(measure(cluster.uri, given))
+    if given.save:
+        figures = {row["what"]: row.get("ratio", row["stream"]) for row in rows}
+        command = f"streams.py --mode {given.mode} --pairs {given.pairs} --entries {given.entries} --save"
+        keep(f"streams_beside_ledgers_{given.mode}", figures, rows, command)
 
 
 if __name__ == "__main__":

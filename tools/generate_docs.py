@@ -334,6 +334,46 @@ def sink_kills() -> str:
     return "\n".join(lines or ["No figures are committed yet: `make full` makes them."]) + "\n"
 
 
+def stream_figures() -> str:
+    """What take-overs and entries of streams cost in each mode, beside ordinary ledgers."""
+    folder = ROOT / "docs" / "proof"
+    modes = ("identifiers", "fencing")
+    cells: dict[str, dict[str, str]] = {}
+    bars: dict[str, str] = {}
+    for mode in modes:
+        path = folder / f"streams_beside_ledgers_{mode}.json"
+        for row in json.loads(path.read_text())["rows"] if path.exists() else ():
+            low, high = row.get("interval", (0, 0))
+            beside = f", {row['ratio']:.2f} times a ledger's ({low:.2f} to {high:.2f})" if high else ""
+            most = f", at most {row['highest']:g}" if "highest" in row else ""
+            figure = f"{row['stream']:g} {row['unit']}{beside}{most}"
+            cells.setdefault(row["what"], {})[mode] = figure
+            bars[row["what"]] = f"{row['bar']:g} {'' if beside else row['unit']}".rstrip()
+        spare, none = ((folder / f"{mode}_take_over_{one}_spare.json") for one in ("with_a", "without_a"))
+        for path, what in ((spare, "a spare"), (none, "no spare")):
+            if path.exists():
+                figures = json.loads(path.read_text())["figures"]
+                said = f"{figures['median_s'] * 1e3:.0f} ms, at most {figures['longest_s'] * 1e3:.0f}"
+                after = " after its return" if (mode, what) == ("fencing", "no spare") else ""
+                name = f"take-overs with one of three bookies stopped, {what}"
+                cells.setdefault(name, {})[mode] = f"[{said}{after}](../proof/{path.name})"
+                bars[name] = "1 s" if what == "no spare" else ""
+        path = folder / f"{'stream' if mode == 'identifiers' else mode}_take_overs_in_namespaces.json"
+        if path.exists():
+            figures = json.loads(path.read_text())["figures"]
+            said = f"{figures['take_overs']:,}, {figures['entries']:,} entries, {figures['resolved']:,} outcomes resolved"
+            cells.setdefault(STRUCK, {})[mode] = f"[{said}](../proof/{path.name})"
+    lines = ["| what | identifiers | fencing | bar |", "| --- | --- | --- | --- |"]
+    for what, by_mode in cells.items():
+        lines.append(
+            f"| {what} | {' | '.join(by_mode.get(mode, '') for mode in modes)} | {bars.get(what, '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+STRUCK = "take-overs between processes that are killed, stopped and cut off, each as it should be"
+
+
 def sizes(part: str) -> str:
     """The kept figures of the code: `paths`, `packages` or `names`, a column for each time they were kept."""
     kept = {
@@ -385,6 +425,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "proof": proof,
     "mutation_score": mutation_score,
     "sink_kills": sink_kills,
+    "stream_figures": stream_figures,
     "java_versions": java_results.versions,
     "java_classes": java_results.classes,
     "java_busy": java_results.busy,

@@ -16,6 +16,7 @@ from quire.client.channels import Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.client.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
 from quire.client.peers import Follower, Peer, Reply
+from quire.client.sweeping import Sweep
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
@@ -32,9 +33,6 @@ from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 0.25
-"""How often the pool looks for requests that have waited too long. A look that is late by as much again judges nothing, unless
-the one before it was late too: this process did not run, and what came meanwhile has not been read."""
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 CONNECT_SECONDS = 5
@@ -110,8 +108,7 @@ class BookieClient(Inquiries):
         self._peers: dict[BookieId, Peer] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
-        self._sweep: asyncio.TimerHandle | None = None
-        self._was_late = False
+        self._sweep = Sweep(self._in_use)
         self._closed = False
         self._followers: dict[Follower, None] = {}
         self.without_lists: set[BookieId] = set()
@@ -248,37 +245,40 @@ class BookieClient(Inquiries):
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""
-        channel = self._peers[bookie].channel if bookie in self._peers else None
+        channel = self._channel_now(bookie)
         if channel is not None:
             channel.drop(sink)
 
     def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
-        peer = self._peers.get(bookie)
-        return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
+        channel = self._channel_now(bookie)
+        return 0 if channel is None else channel.unsent_bytes(sink)
 
     @property
     def anything_unsent(self) -> bool:
         """Whether anything of anybody waits for a connection to take it."""
-        return any(channel.anything_unsent for channel in self._in_use)
+        return any(channel.anything_unsent for channel in self._in_use())
 
     def entries_answered(self, bookie: BookieId) -> int:
         """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
-        peer = self._peers.get(bookie)
-        paced = () if peer is None or peer.channel is None else peer.channel.codec.paced
-        return sum(machine.answered for machine in paced)
+        channel = self._channel_now(bookie)
+        return 0 if channel is None else sum(machine.answered for machine in channel.codec.paced)
 
     def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
         """Whether all of this writer's runs to a bookie have left this process."""
-        channel = self._peers[bookie].channel if bookie in self._peers else None
+        channel = self._channel_now(bookie)
         return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
 
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
-        for channel in self._in_use:
+        for channel in self._in_use():
             channel.drop(sink)
 
-    @property
+    def _channel_now(self, bookie: BookieId) -> Channel | None:
+        """The connection to a bookie, if there is one; `_channel` makes one."""
+        peer = self._peers.get(bookie)
+        return peer.channel if peer is not None else None
+
     def _in_use(self) -> list[Channel]:
         return [peer.channel for peer in self._peers.values() if peer.channel is not None]
 
@@ -414,8 +414,7 @@ class BookieClient(Inquiries):
             return None
         peer.channel = self._channels.make(bookie, self._known.get(bookie), self._channel_ended)
         peer.connecting = loop.create_task(self._connect(bookie, peer.channel), name=f"connect to {bookie}")
-        if self._sweep is None:
-            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire, loop.time() + SWEEP_SECONDS)
+        self._sweep.start()
         return peer.channel
 
     async def _connect(self, bookie: BookieId, channel: Channel) -> None:
@@ -471,23 +470,10 @@ class BookieClient(Inquiries):
             reasons.setdefault(peer.blocked_because, []).append(bookie)
         return "".join(f" ({', '.join(names)}: {why})" for why, names in reasons.items() if why)
 
-    def _expire(self, due: float) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        channels = self._in_use
-        was_late, self._was_late = self._was_late, now >= due + SWEEP_SECONDS
-        if was_late or not self._was_late:
-            for channel in channels:
-                channel.expire(now)
-        self._sweep = None
-        if channels and not self._closed:
-            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire, now + SWEEP_SECONDS)
-
     async def close(self) -> None:
         """End all connections; outstanding requests complete with UNREACHABLE."""
         self._closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._sweep.stop()
         connecting = (peer.connecting for peer in self._peers.values())
         tasks = [task for task in (self._watch, *connecting, *self._channels.connecting) if task]
         for task in tasks:
@@ -495,5 +481,5 @@ class BookieClient(Inquiries):
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, QuireError):
                 await task
-        for channel in self._in_use:
+        for channel in self._in_use():
             channel.close()

@@ -224,7 +224,7 @@ def test_a_client_that_did_not_run_for_a_while_blames_no_bookie(tmp_path: Path, 
             jump(50)
             await going
             assert ledger.metadata.fragments[0].ensemble == ensemble
-            await until_async(lambda: not client.bookies._was_late)
+            await until_async(lambda: not client.bookies._sweep.was_late)
             for one in served:
                 one.sync_seconds = 40 if one is not silent else 1_000
             going = asyncio.ensure_future(ledger.append(b"one of them says nothing"))
