@@ -1,7 +1,8 @@
 """The part of a collector's pass that gives bytes of the disk back, and when the next pass comes.
 
 Segments in which nothing lives are given back; sparse ones are compacted, at the pace that the disk asks for. When that has
-taken as long as passes lie apart, the next one begins and goes on with it.
+taken as long as passes lie apart, the next one begins and goes on with it. On a full disk a pass compacts one segment, into the
+reserve, and the next one goes on with what that has brought back.
 
 Source: docs/protocol/collection.md, "A pass"; docs/operations.md, "How space comes back".
 """
@@ -60,7 +61,7 @@ class DiskCleaner:
         self._begun_ms = self._ended_ms = clock.now_ms()
         self._left = free_space(self._directory)
         self._compaction_ends_ms = math.inf
-        self._is_cut_short = False
+        self._is_unfinished = False
         self.retired = 0
         self.compacted = 0
         storage.housekeeping.set_pace(self._rest_of_removal, _later)
@@ -70,7 +71,7 @@ class DiskCleaner:
     def pass_begins(self) -> None:
         """Count the time of a pass from now on."""
         self._begun_ms = self._clock.now_ms()
-        self._is_cut_short = False
+        self._is_unfinished = False
 
     def pass_ends(self) -> None:
         """Note when it ended, and what it left free."""
@@ -84,7 +85,7 @@ class DiskCleaner:
         waited = (self._clock.now_ms() - self._ended_ms) / 1000
         took = (self._ended_ms - self._begun_ms) / 1000
         return (
-            self._is_cut_short
+            self._is_unfinished
             or waited >= every
             or is_wanted_soon(free_space(self._directory), self._left, waited, took)
         )
@@ -103,8 +104,11 @@ class DiskCleaner:
         await self._give_back()
         may_take_ms = math.inf if on_request or not self._every else self._every * 1000
         self._compaction_ends_ms = self._clock.now_ms() + may_take_ms
+        before = self.compacted
         while await self._compact(on_request=on_request) and not self._storage.full:
             pass  # what came back has room for more
+        if self._storage.full and self.compacted > before:
+            self._is_unfinished = True  # what has come back is not here yet
 
     async def _compact(self, *, on_request: bool) -> int:
         """Carry over what has room on the disk, and give back where it lay; of how many segments."""
@@ -121,8 +125,8 @@ class DiskCleaner:
 
     def _is_over(self) -> bool:
         """Whether compaction has taken long enough for one pass; what is left is the next one's."""
-        self._is_cut_short = self._clock.now_ms() >= self._compaction_ends_ms
-        return self._is_cut_short
+        self._is_unfinished = self._clock.now_ms() >= self._compaction_ends_ms
+        return self._is_unfinished
 
     def _rest(self) -> float:
         return 0.0 if self._storage.full else rest_share(free_space(self._directory))

@@ -16,6 +16,7 @@ from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.kit.stepped import HurriedClock, StepClock
 from support.storage_disk import (
     FILLER,
+    SMALL,
     Answers,
     FaultyFiles,
     fill_oldest,
@@ -83,6 +84,28 @@ def test_a_pass_comes_so_often_and_sooner_on_a_disk_that_is_full_or_will_be(
     assert cleaner.is_due
 
 
+def sparse_segments(storage: LedgerStorage, sink: Answers, count: int) -> None:
+    """Segments in which a little lives of each of eight ledgers, and the rest is dead."""
+    for number in range(count):
+        for ledger_id in range(1, 9):
+            put(storage, make_run(ledger_id, number, number, payload=b"a" * 50), sink)
+        settle(storage)
+        fill_oldest(storage, sink, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, sink, None)
+    settle(storage)
+
+
+async def a_pass(cleaner: DiskCleaner, storage: LedgerStorage) -> None:
+    """All that a pass does here, with a disk that does what it is asked for."""
+    cleaner.pass_begins()
+    cleaning_up = asyncio.ensure_future(cleaner.clean(on_request=False))
+    while not cleaning_up.done():
+        await asyncio.sleep(0)
+        settle(storage)
+    await cleaning_up
+    cleaner.pass_ends()
+
+
 class SlowClock(StepClock):
     """Compaction takes twenty steps, and is over."""
 
@@ -97,31 +120,42 @@ def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it(
     """It would have held up whatever else passes do, for as long as a large disk takes."""
     disk.free = 100
     storage, sink = open_storage(FaultyFiles(), clock=HurriedClock(1_000_000)), Answers()
-    for number in range(4):
-        for ledger_id in range(1, 9):
-            put(storage, make_run(ledger_id, number, number, payload=b"a" * 50), sink)
-        settle(storage)
-        fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
-    settle(storage)
+    sparse_segments(storage, sink, 4)
     clock = SlowClock()
     cleaner = a_cleaner(tmp_path, storage, clock)
 
-    async def a_pass() -> int:
-        cleaner.pass_begins()
-        cleaning_up = asyncio.ensure_future(cleaner.clean(on_request=False))
-        while not cleaning_up.done():
-            await asyncio.sleep(0)
-            settle(storage)
-        await cleaning_up
-        cleaner.pass_ends()
-        return cleaner.retired
-
-    before = asyncio.run(a_pass())
+    asyncio.run(a_pass(cleaner, storage))
+    before = cleaner.retired
     assert storage.statistics()["carried_bytes"]
     assert cleaner.is_due
     passes = 1
-    while asyncio.run(a_pass()) < before + 4:
+    while cleaner.retired < before + 4:
+        asyncio.run(a_pass(cleaner, storage))
         passes += 1
         assert passes < 100
     assert passes > 2
+
+
+def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(tmp_path: Path, disk: Disk) -> None:
+    """The first segment that comes back makes it writable; the others would wait a minute, and meanwhile it would be full again."""
+    files, clock = FaultyFiles(), StepClock()
+    storage, sink = open_storage(files), Answers()
+    cleaner = a_cleaner(tmp_path, storage, clock)
+    disk.free = 30
+    files.space = 6 * SMALL.segment_bytes
+    sparse_segments(storage, sink, 5)
+    while not storage.full:
+        put(storage, make_run(100, 0, 0, payload=bytes(12_000)), sink)
+        settle(storage)
+    sparse = len(storage.segments)
+    asyncio.run(a_pass(cleaner, storage))
+    assert cleaner.compacted == 1, "into the reserve"
+    passes = 1
+    while cleaner.is_due:
+        asyncio.run(a_pass(cleaner, storage))
+        passes += 1
+        assert passes < 9
+    assert not storage.full
+    assert cleaner.compacted >= 5
+    assert len(storage.segments) < sparse
+    assert clock.ms < FULL_SECONDS * 1000, "none of them waits"
