@@ -135,23 +135,22 @@ PROCESSES: list[int] = [os.getpid()]
 def told(what: str, ours: list[float], theirs: list[float], unit: str, bar: float) -> dict[str, Any]:
     """Both medians, the ratio and its interval: said in one line, and as a row."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    row = {
+    ratio, (low, high) = round(statistics.median(ratios), 3), (round(each, 3) for each in interval(ratios))
+    stream, ledger = (round(statistics.median(side), 2) for side in (ours, theirs))
+    say(
+        f"{what}: stream {stream} {unit}, ledger {ledger} {unit}, ratio {ratio} ({low} to {high}, {len(ratios)} pairs; bar {bar})"
+    )
+    return {
         "what": what,
         "unit": unit,
-        "stream": round(statistics.median(ours), 2),
-        "ledger": round(statistics.median(theirs), 2),
-        "ratio": round(statistics.median(ratios), 3),
-        "interval": [round(each, 3) for each in interval(ratios)],
+        "stream": stream,
+        "ledger": ledger,
+        "ratio": ratio,
+        "interval": [low, high],
         "bar": bar,
         "pairs": len(ratios),
         "load": load_average(),
     }
-    low, high = row["interval"]
-    say(
-        f"{what}: stream {row['stream']} {unit}, ledger {row['ledger']} {unit}, ratio {row['ratio']} ({low} to {high}, "
-        f"{len(ratios)} pairs; bar {bar})"
-    )
-    return row
 
 
 async def measure(uri: str, given: argparse.Namespace) -> list[dict[str, Any]]:
