@@ -185,13 +185,16 @@ async def rounds_of(
 
 
 async def has_come_back(tools: Toolbox, bookies: list[BookieProcess]) -> bool:
-    """Whether of each of these disks either enough is free, or little of what its files hold is dead."""
+    """Whether of each of these disks either enough is free, or little of what its files hold is dead.
+
+    The more is free, the less has to live in a segment for it to be compacted.
+    """
     for bookie in bookies:
         _, says = await tools.bookies.space(BookieId(bookie.id), SpaceTask.MEASURE, timeout_ms=60_000)
         _, info = await tools.bookies.info(BookieId(bookie.id))
         held = {one["reason"]: one["bytes"] for one in says["space"]["reasons"]}
         dead = sum(held.get(reason, 0) for reason in ("deleted", "retired", "sparse"))
-        is_scarce = info["disk"]["free_bytes"] < SCARCE_SHARE * info["disk"]["bytes"]
+        is_scarce = info["disk"]["free_bytes"] < SCARCE_SHARE / 2 * info["disk"]["bytes"]
         if is_scarce and dead > sum(held.values()) / 5:
             return False
     return True
