@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from quire.bookie.about import disk_facts
+from quire.bookie.about import free_space
 from quire.bookie.slices import take_slices
 from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX
-from quire.core.space import SCARCE_SHARE, Reason, SpaceContext, explain
-from quire.storage.compaction import sparse_share
+from quire.core.space import SCARCE_SHARE, FreeSpace, Reason, SpaceContext, explain
 from quire.wire.native_info import SpaceTask
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ class SpaceReport:
     async def measure(self) -> None:
         """Measure anew, with turns of the loop in between."""
         found = await take_slices(self._storage.housekeeping.space_slices(self._among_live()))
-        disk = disk_facts(self._config.directory)
-        held = explain(found, self._context(disk))
+        held = explain(found, self._context(free_space(self._config.directory)))
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
         self.last = {
             "at": at,
@@ -151,21 +149,20 @@ class SpaceReport:
             Reason.GRACE: grace,
         }
 
-    def _context(self, disk: dict[str, int] | None) -> SpaceContext:
+    def _context(self, disk: FreeSpace) -> SpaceContext:
         waiting = self._collector.extras.waiting.values()
         grace_ms = int(self._config.tombstone_seconds * 1000)
         first_ms = min((one.at_ms for one in waiting), default=self._clock.now_ms()) + grace_ms
         stone_ms = self._storage.housekeeping.first_tombstone_ms
-        free, full = disk["free_bytes"] / disk["bytes"] if disk and disk["bytes"] else 1.0, self._storage.full
         return SpaceContext(
-            int(100 * free),
+            disk.free * 100 // disk.whole if disk.whole else 100,
             int(SCARCE_SHARE * 100),
             int(self._config.garbage_seconds),
             max(0, first_ms - self._clock.now_ms()) // 1000,
             max(0, stone_ms - self._clock.wall_ms()) // 1000,
             self._collector.holding,
-            int(100 * sparse_share(0.0 if full else free)),
-            full,
+            int(100 * self._storage.housekeeping.sparse_share(disk.share)),
+            self._storage.full,
         )
 
 

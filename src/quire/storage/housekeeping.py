@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 from quire.core.space import Reason
-from quire.storage.compaction import Compactor
+from quire.storage.compaction import Compactor, sparse_share
 from quire.storage.journal import Journal
 from quire.storage.reclaim import Reclaimer
 from quire.storage.slices import Result, run_through
@@ -91,8 +91,15 @@ class Housekeeping:
         Returns:
             Of how many segments all was carried over.
         """
-        share = 0.0 if self._journal.full else free_share
-        return (yield from self._while_open(self.compactor.steps(share, room, is_over), 0))
+        steps = self.compactor.steps(self._left(free_share), room, is_over)
+        return (yield from self._while_open(steps, 0))
+
+    def sparse_share(self, free_share: float) -> float:
+        """How much of a segment may live for `compact_slices` to take it; 0: it takes none."""
+        return sparse_share(self._left(free_share))
+
+    def _left(self, free_share: float) -> float:
+        return 0.0 if self._journal.full else free_share
 
     def space_slices(
         self, among_live: Mapping[Reason, Iterable[LedgerRange]]

@@ -34,8 +34,8 @@ def reasons(says: dict[str, Any]) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def a_roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine of the tests has left."""
-    monkeypatch.setattr("quire.bookie.cleaning.free_space", lambda _: FreeSpace(71, 100))
-    monkeypatch.setattr("quire.bookie.space.disk_facts", lambda _: {"bytes": 100, "free_bytes": 71})
+    for module in ("cleaning", "space"):
+        monkeypatch.setattr(f"quire.bookie.{module}.free_space", lambda _: FreeSpace(71, 100))
 
 
 async def fill(at: At, segments: int = 1) -> int:
