@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -281,12 +281,17 @@ def spark_options(use: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def committed(proof: str) -> dict[str, Any] | None:
+    """The committed figures of one full round; None while there are none."""
+    path = ROOT / "docs" / "proof" / f"{proof}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
 def mutation_score() -> str:
     """What the walks of the machines needed to find each fix that was taken out."""
-    path = ROOT / "docs" / "proof" / "mutation_score_of_walks.json"
-    if not path.exists():
+    result = committed("mutation_score_of_walks")
+    if result is None:
         return "No figures are committed yet: `make full` makes them.\n"
-    result = json.loads(path.read_text())
     figures = result["figures"]
     rows = [
         f"{figures['found']} of {figures['mutants']} within {figures['seconds_each']:.0f} s of a core each:\n",
@@ -304,11 +309,9 @@ def mutation_score() -> str:
 
 def sink_kills() -> str:
     """How often each process was killed at each step of the sink, and what Kafka's sink did beside it."""
-    folder = ROOT / "docs" / "proof"
-    kills, beside = folder / "spark_exactly_once.json", folder / "sinks_beside_each_other.json"
+    kills, beside = committed("spark_exactly_once"), committed("sinks_beside_each_other")
     lines = []
-    if kills.exists():
-        result = json.loads(kills.read_text())
+    if (result := kills) is not None:
         victims = list(dict.fromkeys(row["victim"] for row in result["rows"]))
         table: dict[tuple[str, str], dict[str, int]] = {}
         for row in result["rows"]:
@@ -326,8 +329,7 @@ def sink_kills() -> str:
         ]
         for (phase, step), row in sorted(table.items()):
             lines.append(f"| {phase}, `{step}` | {' | '.join(str(row.get(each, '')) for each in victims)} |")
-    if beside.exists():
-        result = json.loads(beside.read_text())
+    if (result := beside) is not None:
         lines += ["", "| sink | what happened | rows twice | rows missing |", "| --- | --- | --- | --- |"]
         for row in result["rows"]:
             lines.append(f"| {row['sink']} | {row['what']} | {row['duplicates']} | {row['missing']} |")
@@ -336,42 +338,45 @@ def sink_kills() -> str:
 
 def stream_figures() -> str:
     """What take-overs and entries of streams cost in each mode, beside ordinary ledgers."""
-    folder = ROOT / "docs" / "proof"
-    modes = ("identifiers", "fencing")
-    cells: dict[str, dict[str, str]] = {}
-    bars: dict[str, str] = {}
-    for mode in modes:
-        path = folder / f"streams_beside_ledgers_{mode}.json"
-        for row in json.loads(path.read_text())["rows"] if path.exists() else ():
-            low, high = row.get("interval", (0, 0))
-            beside = f", {row['ratio']:.2f} times a ledger's ({low:.2f} to {high:.2f})" if high else ""
-            most = f", at most {row['highest']:g}" if "highest" in row else ""
-            figure = f"{row['stream']:g} {row['unit']}{beside}{most}"
-            cells.setdefault(row["what"], {})[mode] = figure
-            bars[row["what"]] = f"{row['bar']:g} {'' if beside else row['unit']}".rstrip()
-        spare, none = ((folder / f"{mode}_take_over_{one}_spare.json") for one in ("with_a", "without_a"))
-        for path, what in ((spare, "a spare"), (none, "no spare")):
-            if path.exists():
-                figures = json.loads(path.read_text())["figures"]
-                said = f"{figures['median_s'] * 1e3:.0f} ms, at most {figures['longest_s'] * 1e3:.0f}"
-                after = " after its return" if (mode, what) == ("fencing", "no spare") else ""
-                name = f"take-overs with one of three bookies stopped, {what}"
-                cells.setdefault(name, {})[mode] = f"[{said}{after}](../proof/{path.name})"
-                bars[name] = "1 s" if what == "no spare" else ""
-        path = folder / f"{'stream' if mode == 'identifiers' else mode}_take_overs_in_namespaces.json"
-        if path.exists():
-            figures = json.loads(path.read_text())["figures"]
-            said = f"{figures['take_overs']:,}, {figures['entries']:,} entries, {figures['resolved']:,} outcomes resolved"
-            cells.setdefault(STRUCK, {})[mode] = f"[{said}](../proof/{path.name})"
-    lines = ["| what | identifiers | fencing | bar |", "| --- | --- | --- | --- |"]
-    for what, by_mode in cells.items():
-        lines.append(
-            f"| {what} | {' | '.join(by_mode.get(mode, '') for mode in modes)} | {bars.get(what, '')} |"
-        )
+    modes = {mode: {what: (cell, bar) for what, cell, bar in figures_of(mode)} for mode in STREAM_MODES}
+    lines = [f"| what | {' | '.join(modes)} | bar |", f"| --- |{' --- |' * len(modes)} --- |"]
+    for what in dict.fromkeys(what for found in modes.values() for what in found):
+        cells = [found.get(what, ("", "")) for found in modes.values()]
+        lines.append(f"| {what} | {' | '.join(cell for cell, _ in cells)} | {max(bar for _, bar in cells)} |")
     return "\n".join(lines) + "\n"
 
 
-STRUCK = "take-overs between processes that are killed, stopped and cut off, each as it should be"
+STREAM_MODES = ("identifiers", "fencing")
+
+
+def figures_of(mode: str) -> Iterator[tuple[str, str, str]]:
+    """Of streams of one mode: what was measured, the figure, its bar."""
+    bench = committed(f"streams_beside_ledgers_{mode}")
+    for row in bench["rows"] if bench else ():
+        figure, bar = f"{row['stream']:g} {row['unit']}", f"{row['bar']:g}"
+        if "ratio" in row:
+            low, high = row["interval"]
+            yield row["what"], f"{figure}, {row['ratio']:.2f} times a ledger's ({low:.2f} to {high:.2f})", bar
+        else:
+            yield row["what"], f"{figure}, at most {row['highest']:g}", f"{bar} {row['unit']}"
+    waits = " after its return" if mode == "fencing" else ""
+    for name, what, after, bar in (("with_a", "a spare", "", ""), ("without_a", "no spare", waits, "1 s")):
+        proof = f"{mode}_take_over_{name}_spare"
+        if result := committed(proof):
+            middle, most = (result["figures"][each] * 1e3 for each in ("median_s", "longest_s"))
+            said = f"[{middle:.0f} ms, at most {most:.0f}{after}](../proof/{proof}.json)"
+            yield f"take-overs with one of three bookies stopped, {what}", said, bar
+    proof = f"{'stream' if mode == 'identifiers' else mode}_take_overs_in_namespaces"
+    if result := committed(proof):
+        count, entries, known = (
+            f"{result['figures'][each]:,}" for each in ("take_overs", "entries", "resolved")
+        )
+        said = f"[{count}, {entries} entries, {known} outcomes resolved](../proof/{proof}.json)"
+        yield (
+            "take-overs between processes that are killed, stopped and cut off, each as it should be",
+            said,
+            "",
+        )
 
 
 def sizes(part: str) -> str:
