@@ -14,11 +14,11 @@ import pytest
 import quire
 from faults.harness import cluster, payload, run
 from faults.test_streams import KINDS, STREAM, Namespace, Record, Rounds, many_take_overs, namespaces
+from support.stream_modes import BOTH
 from support.waiting import until_async
 
 __all__ = ["namespaces"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
-MODES = ["identifiers", "fencing"]
 
 
 def test_take_overs_where_terms_fence(tmp_path: Path, chance: random.Random, record: Record) -> None:
@@ -80,7 +80,7 @@ async def with_a_stopped_bookie(directory: Path, mode: str, bookies: int, count:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@BOTH
 def test_take_overs_with_a_bookie_stopped_and_a_spare(
     tmp_path: Path, mode: str, rounds: Rounds, record: Record
 ) -> None:
@@ -88,7 +88,7 @@ def test_take_overs_with_a_bookie_stopped_and_a_spare(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@BOTH
 def test_take_overs_with_a_bookie_stopped_and_no_spare(
     tmp_path: Path, mode: str, rounds: Rounds, record: Record
 ) -> None:

@@ -189,9 +189,8 @@ async def has_come_back(tools: Toolbox, bookies: list[BookieProcess]) -> bool:
 
     The more is free, the less has to live in a segment for it to be compacted.
     """
-    for bookie in bookies:
-        _, says = await tools.bookies.space(BookieId(bookie.id), SpaceTask.MEASURE, timeout_ms=60_000)
-        _, info = await tools.bookies.info(BookieId(bookie.id))
+    for bookie_id, says in (await held_by(tools, bookies)).items():
+        _, info = await tools.bookies.info(BookieId(bookie_id))
         held = {one["reason"]: one["bytes"] for one in says["space"]["reasons"]}
         dead = sum(held.get(reason, 0) for reason in ("deleted", "retired", "sparse"))
         is_scarce = info["disk"]["free_bytes"] < SCARCE_SHARE / 2 * info["disk"]["bytes"]

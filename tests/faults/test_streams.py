@@ -29,6 +29,7 @@ from faults.harness import STAMP, cluster, payload, run
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.wire.entry import NoOp
+from support.stream_modes import taken
 from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -351,7 +352,7 @@ async def many_take_overs(
     assert used.mib <= early.mib + 50, samples
     assert all(tail == entries for tail in seen), "each tail sees each entry once"
     assert len(record.ranges) == count + 2, "the creation, each take-over, and the close"
-    assert len(no_ops) == (count + 1 if mode == "fencing" else 0), "one for each take-over, and the close"
+    assert len(no_ops) == taken(mode, count + 1), "one for each take-over, and the close"
     return {
         "take_overs": count,
         "by": dict(made),

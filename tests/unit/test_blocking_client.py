@@ -20,6 +20,7 @@ from quire.core.errors import (
     TermSupersededError,
     WrongPasswordError,
 )
+from support.stream_modes import BOTH, taken
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +61,23 @@ def test_a_ledger_from_creation_to_deletion(client: blocking.Client) -> None:
         client.ledger_metadata(ledger.ledger_id)
 
 
-@pytest.mark.parametrize("mode", ["identifiers", "fencing"])
+@BOTH
 def test_a_stream_is_written_in_turn(client: blocking.Client, cluster: LocalCluster, mode: str) -> None:
     stream = client.unbounded_ledger("turns", b"p", mode=mode)
     stream.create()
     writer = stream.open_writer()
-    taken = 1 if mode == "fencing" else 0  # the ids that each take-over has for itself
     with blocking.connect(cluster.uri) as other:
         futures = [writer.append_nowait(b"%d" % number) for number in range(1000)]
         writer.drain()
-        assert [future.result(0) for future in futures] == list(range(taken, taken + 1000))
+        assert [future.result(0) for future in futures] == list(range(taken(mode), taken(mode) + 1000))
         with other.unbounded_ledger("turns", b"p").open_writer() as next_one:
-            assert (next_one.term, next_one.append(b"1000")) == (3, 1000 + 2 * taken)
+            assert (next_one.term, next_one.append(b"1000")) == (3, 1000 + taken(mode, 2))
         with pytest.raises(TermSupersededError) as raised:
             writer.append_nowait(b"too late").result(30)
     assert stream.resolve(raised.value) is False
     assert [bytes(entry.payload) for entry in stream.read()] == [b"%d" % number for number in range(1001)]
-    assert stream.close().last_entry == 1000 + 3 * taken
-    assert sum(1 for _ in stream.tail(first=990 + taken)) == 11
+    assert stream.close().last_entry == 1000 + taken(mode, 3)
+    assert sum(1 for _ in stream.tail(first=990 + taken(mode))) == 11
     assert list(client.unbounded_ledgers()) == ["turns"]
     stream.delete()
 

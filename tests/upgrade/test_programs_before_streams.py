@@ -14,6 +14,7 @@ import quire
 from quire.client.access import LedgerAccess
 from support.old_programs import BEFORE_STREAMS, NEW, BookieProcess, old_or_skip
 from support.rounds import keep_figures
+from support.stream_modes import BOTH
 from support.upgrading_page import documented
 
 NAME = "ticks"
@@ -77,7 +78,7 @@ async def held(uri: str) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["identifiers", "fencing"])
+@BOTH
 def test_twenty_programs_before_streams_refuse_a_stream(tmp_path: Path, mode: str) -> None:
     old = old_or_skip(BEFORE_STREAMS)
     uri = f"sqlite:{tmp_path}/metadata.db"

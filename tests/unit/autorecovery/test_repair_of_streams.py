@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from quire.autorecovery.repair import ClusterRepair
 from quire.cli.marked import marked_ledgers
 from quire.client.access import LedgerAccess
@@ -32,6 +30,7 @@ from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 from support.recovering_cluster import recovering_cluster
 from support.small_cluster import SmallCluster, small_cluster
+from support.stream_modes import BOTH
 from support.waiting import until_async
 
 COUNT = 20
@@ -228,7 +227,7 @@ def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path) -> None
     run(_without_terms(tmp_path))
 
 
-@pytest.mark.parametrize("mode", ["identifiers", "fencing"])
+@BOTH
 def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment(mode: str) -> None:
     with recovering_cluster(5, lost_delay_s=0) as cluster:
         stream = cluster.client.unbounded_ledger("s", mode=mode)

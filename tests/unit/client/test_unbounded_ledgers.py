@@ -30,17 +30,11 @@ from quire.metadata.election import Election
 from quire.metadata.store import StoreBusyError
 from quire.metadata.streams import StreamStore
 from support.small_cluster import SmallCluster, small_cluster
+from support.stream_modes import BOTH, taken
 from support.waiting import until_async
 from unit.client.test_reading import run, texts
 
 DIGESTS = ["crc32c", "mac", "dummy"]
-BOTH = pytest.mark.parametrize("mode", ["identifiers", "fencing"])
-"""Where terms only fence, each take-over takes an id of its own; what users see is the same."""
-
-
-def taken(mode: str, take_overs: int = 1) -> int:
-    """How many ids the take-overs of a stream have for themselves."""
-    return take_overs if mode == "fencing" else 0
 
 
 async def streams(
@@ -210,10 +204,8 @@ async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_pat
         assert (await theirs.close()).state is LedgerState.CLOSED
         await following
         assert seen == wanted
-        taken = 6 if mode == "fencing" else 0
-        assert len({*range(30 + taken)} - {entry_id for entry_id, _ in seen}) == taken, (
-            "one for each take-over"
-        )
+        skipped = {*range(30 + taken(mode, 6))} - {entry_id for entry_id, _ in seen}
+        assert len(skipped) == taken(mode, 6), "one for each take-over"
 
 
 @run
@@ -379,7 +371,7 @@ async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mo
         terms = [writer.term for writer in (*early, last)]
         assert terms == [2, 3, 4, 5, 6], "one after another: none is lost to another of the same client"
         entry_id = await last.append(b"0")
-        assert entry_id == (5 if mode == "fencing" else 0)
+        assert entry_id == taken(mode, 5)
         with pytest.raises(TermSupersededError):
             await early[0].append(b"late")
         found = await payloads(client.unbounded_ledger("s"), entry_id)
