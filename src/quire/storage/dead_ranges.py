@@ -43,6 +43,14 @@ def is_dead(ranges: Sequence[DeadRange], first: int, last: int, lsn: int) -> boo
     return False
 
 
+def below_dead(ranges: Dead, last: int, lsn: int) -> int:
+    """The highest id up to `last` that is not dead of all that was put up to an LSN; -1 if all are."""
+    for one in reversed(ranges):
+        if one.through >= lsn and one.first <= last <= one.last:
+            last = one.first - 1
+    return last
+
+
 def living(
     pieces: Iterator[RunPiece], dead_through: int, ranges: Dead, lowest: int = 0
 ) -> Iterator[RunPiece]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
@@ -21,7 +21,7 @@ from quire.core.ids import ID_MAX
 from quire.core.rules import Rules
 from quire.core.terms import ANY_ORIGIN
 from quire.storage.damages import Damages
-from quire.storage.dead_ranges import Dead, is_dead, last_id, living, with_range
+from quire.storage.dead_ranges import Dead, below_dead, is_dead, last_id, living, with_range
 from quire.storage.footer_format import lsns_of
 from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
@@ -36,6 +36,10 @@ from quire.storage.states import States
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.storage.unknown_rows import is_unreadable
 
+WINDOW_IDS = 64
+"""How many of the highest ids are looked at first for the last entry that lives."""
+Look: TypeAlias = Callable[[int, int], list[Iterator[RunPiece]]]
+"""Gives the pieces of first..last that a segment has of a ledger."""
 _HIGHEST = itemgetter(0)
 
 
@@ -166,16 +170,19 @@ class EntryDropper:
     ) -> list[DeadRange]:
         """What a truncate of a term takes of some ids: all up to the highest LSN of what is of an earlier one.
 
+        Of a ledger that has nothing of this term yet it takes all that was put so far, and looks at no entry.
+
         Raises:
             StorageError: what is there cannot be read now.
         """
-        newest = 0
         origins, unknown = self._reader.origin_terms(ledger_id, ledger)
         if unknown is not None:
             raise _unreadable(ledger_id, first)
-        for origin in origins:
-            if not self._rules.truncate_takes(origin, term):
-                continue
+        taken = [origin for origin in origins if self._rules.truncate_takes(origin, term)]
+        if taken == origins:
+            return [DeadRange(first, last, self._journal.last_lsn)] if ledger.last >= first else []
+        newest = 0
+        for origin in taken:
             for piece in self._readable(ledger_id, ledger, first, last, origin):
                 if last_id(piece) >= first:
                     newest = max(newest, piece.row.lsn)
@@ -264,31 +271,33 @@ class EntryDropper:
             return True
         return any(
             last_id(piece) >= 0
-            for stream in _sealed(self._reader, ledger_id, span)
+            for stream in _sealed(self._reader, ledger_id, span, 0, ID_MAX)
             for piece in living(stream, through, ranges)
         )
 
     def _last_living(self, ledger_id: int, ledger: StoredLedger) -> int:
-        reader, best = self._reader, -1
-        found: list[tuple[int, Callable[[], list[Iterator[RunPiece]]]]] = [
-            (span.last, partial(_sealed, reader, ledger_id, span)) for span in self._sealed_spans(ledger)
+        reader, segments, best = self._reader, self._segments, -1
+        found: list[tuple[int, int, Look]] = [
+            (span.last, segments.segments[span.sequence].last_lsn, partial(_sealed, reader, ledger_id, span))
+            for span in self._sealed_spans(ledger)
         ]
-        for segment in self._segments.unsealed.values():
+        for segment in segments.unsealed.values():
             table = segment.table
             if table is not None and table.holds_ledger(ledger_id):
-                found.append(
-                    (
-                        table.span(ledger_id)[1],
-                        partial(table.pieces, ledger_id, 0, ID_MAX, segment.sequence, ANY_ORIGIN),
-                    )
-                )
-        for highest, streams_of in sorted(found, key=_HIGHEST, reverse=True):
+                look = partial(_unsealed, table, ledger_id, segment.sequence)
+                found.append((table.span(ledger_id)[1], table.newest_lsn(ledger_id), look))
+        for highest, lsn, pieces_of in sorted(found, key=_HIGHEST, reverse=True):
             if highest <= best:
                 break
-            for stream in streams_of():
-                for piece in living(stream, ledger.dead_through, ledger.dead_ranges):
-                    if piece.last > best:
-                        best = max(best, last_id(piece))
+            for low, high in _downwards(below_dead(ledger.dead_ranges, highest, lsn), best + 1):
+                pieces = (
+                    piece
+                    for stream in pieces_of(low, high)
+                    for piece in living(stream, ledger.dead_through, ledger.dead_ranges)
+                )
+                best = max(best, max(map(last_id, pieces), default=-1))
+                if best >= low:
+                    break
         return best
 
     # --- what was put -------------------------------------------------------------------------------------------------
@@ -322,9 +331,25 @@ def _unreadable(ledger_id: int, first: int) -> StorageError:
     )
 
 
-def _sealed(reader: RunReader, ledger_id: int, span: Span) -> list[Iterator[RunPiece]]:
-    """The pieces of a ledger in a sealed segment, whatever their origin terms."""
-    return reader.sealed_streams(ledger_id, span, 0, ID_MAX, ANY_ORIGIN)()
+def _sealed(reader: RunReader, ledger_id: int, span: Span, first: int, last: int) -> list[Iterator[RunPiece]]:
+    """The pieces of first..last in a sealed segment, whatever their origin terms."""
+    return reader.sealed_streams(ledger_id, span, first, last, ANY_ORIGIN)()
+
+
+def _unsealed(
+    table: RowTable, ledger_id: int, sequence: int, first: int, last: int
+) -> list[Iterator[RunPiece]]:
+    """Those in a segment that is read through its table."""
+    return table.pieces(ledger_id, first, last, sequence, ANY_ORIGIN)
+
+
+def _downwards(last: int, first: int) -> Iterator[tuple[int, int]]:
+    """The ids of first..last from the last down, always as many again as before."""
+    count = WINDOW_IDS
+    while last >= first:
+        yield max(first, last - count + 1), last
+        last -= count
+        count *= 2
 
 
 def _holds(segment: Segment, ledger_id: int) -> bool:

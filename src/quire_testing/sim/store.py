@@ -199,6 +199,10 @@ class SimStore(MetadataStore):
         """See `MetadataStore`."""
         await self.inner.close()
 
+    def lose_session(self) -> None:
+        """As `MemoryStore.lose_session`: the process hears of it in a turn of its own."""
+        self._loop.deliver(self.inner.lose_session)
+
 
 def blind_put(space: MemorySpace, op: Put) -> Put:
     """The same change, whatever the version is now."""

@@ -373,7 +373,7 @@ class World:
             return None
         if fault.kind is FaultKind.SESSION_LOST:
             self.say(fault.who, "loses its session")
-            store.inner.lose_session()
+            store.lose_session()
             return None
         store.cut = True
         self.say(fault.who, "cannot reach the metadata store")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
@@ -270,4 +272,26 @@ def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -
     sink = Answers()
     storage.truncate(55, 0, 1, sink, "stranger")
     assert sink.told == [("stranger", None)]
+    storage.close()
+
+
+@pytest.mark.parametrize("striped", [False, True])
+@pytest.mark.parametrize("segment_bytes", [SMALL.segment_bytes, 1 << 20])
+def test_the_last_entry_that_a_truncation_leaves_is_found_far_below_what_it_took(
+    segment_bytes: int, striped: bool
+) -> None:
+    """All entries came alone or by two; each take-over truncates lower, and the last one so that nothing is left."""
+    storage = open_storage(FaultyFiles(), StorageConfig(segment_bytes=segment_bytes, recent_bytes_max=0))
+    take_term(storage, 1, 1)
+    shape = {"period": 3, "residues": 0b011} if striped else {}
+    ids = [entry_id for entry_id in range(999) if not striped or entry_id % 3 < 2]
+    for first in range(0, 999, 3 if striped else 1):
+        put(storage, make_run(1, first, first + (1 if striped else 0), origin_term=1, **shape), Answers())
+    settle(storage)
+    for term, first in enumerate((2000, 996, 995, 900, 331, 300, 1, 0), start=2):
+        take_term(storage, 1, term)
+        assert truncated(storage, first, term) == []
+        left = [entry_id for entry_id in ids if entry_id < first]
+        assert storage.last_entry(1) == (left[-1] if left else -1)
+        assert list(read_all(storage, 1, 0, 999, origin_term=1)) == left
     storage.close()
