@@ -259,10 +259,8 @@ class SimBookie:
         self.loop.pause()
         self._around.note(self.name, "stands still")
 
-    def resume(self, *, session_lost: bool = False) -> None:
+    def resume(self) -> None:
         """SIGCONT."""
-        if session_lost and self.store is not None and self.loop.alive:
-            self.store.inner.lose_session()
         self.loop.resume()
         self._around.note(self.name, "goes on")
 

@@ -198,7 +198,7 @@ def test_an_outage_that_ends_all_registrations_marks_and_recovers_nothing() -> N
         stores = list(cluster.world.around.stores)
         for store in stores:
             store.cut = True
-            store.inner.lose_session()
+            store.lose_session()
         cluster.wait(30)
         for store in stores:
             store.cut = False
