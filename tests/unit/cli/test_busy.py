@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import re
 import time
 from itertools import pairwise
 from threading import Event
@@ -41,6 +43,15 @@ def test_without_a_terminal_the_lines_come_further_and_further_apart(monkeypatch
     assert gaps[2] > 2 * 0.01  # a wait is as long as all before it together
 
 
+def everything_shown(main: int) -> str:
+    """What came to a pseudo-terminal whose other side is closed: a read gives a part of it, and fails at its end."""
+    shown = bytearray()
+    with contextlib.suppress(OSError):
+        while part := os.read(main, 65536):
+            shown += part
+    return shown.decode()
+
+
 def test_on_a_terminal_a_clock_runs_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     main, side = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
@@ -49,9 +60,8 @@ def test_on_a_terminal_a_clock_runs_and_nothing_stays(monkeypatch: pytest.Monkey
         monkeypatch.setattr("sys.stderr", terminal)
         with narrator.Narrator(out).busy("reading"):
             pass
-        terminal.flush()
-        shown = os.read(main, 65536).decode()
+    shown = everything_shown(main)
     os.close(main)
-    assert "reading" in shown and "0:00:00" in shown
+    assert re.search(r"reading .*\d:\d\d:\d\d", shown)
     assert "\x1b[2K" in shown  # the line is erased at the end
     assert out.notes == []
