@@ -32,13 +32,9 @@ class WorldById(World):
         found: dict[int, tuple[int, int, bytes]] = {}
         model = self.models[stream]
         for term, of_term in model.entries.items():
-            for entry_id, versions in of_term.items():
-                for lsn, payload in versions:
-                    condemned = any(
-                        low <= entry_id <= high and lsn <= through for low, high, through in model.condemned
-                    )
-                    if not condemned:
-                        found[entry_id] = max(found.get(entry_id, (0, 0, b"")), (lsn, term, payload))
+            for entry_id, (lsn, payload) in of_term.items():
+                if not model.is_condemned(entry_id, lsn):
+                    found[entry_id] = max(found.get(entry_id, (0, 0, b"")), (lsn, term, payload))
         return found
 
     def drop_others(self, number: int) -> None:
@@ -61,13 +57,6 @@ class WorldById(World):
         else:
             assert f"has {DEAD_RANGES_MAX} dead ranges already" in str(error)
             self.counted["too many ranges"] += 1
-
-    def forget_old_versions(self) -> None:
-        """Keep the newest of each entry: what takes it takes all that were stored before."""
-        for model in self.models.values():
-            for of_term in model.entries.values():
-                for versions in of_term.values():
-                    del versions[:-1]
 
     def check_ledger(self, ledger_id: int) -> None:
         super().check_ledger(ledger_id)
@@ -118,7 +107,6 @@ def at_length(seed: int, operations: int) -> Counter[str]:
         if not number % 50:
             world.sink.told.clear()
             world.files.log.clear()
-            world.forget_old_versions()
         world.counted[name] += 1
     world.stop(2)
     world.storage.close()

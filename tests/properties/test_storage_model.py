@@ -43,7 +43,8 @@ class Model:
     """What a ledger should hold.
 
     Attributes:
-        entries: by origin term and entry id, every (LSN, payload) that is not dead.
+        entries: by origin term and entry id, (LSN, payload) of what was put last, if that is not dead: what kills it kills all before it.
+        reached: by origin term the highest entry id that was ever put.
         condemned: (first, last, LSN up to which nothing is said of them).
         doubt: of its facts.
         term_lsn: of its facts: runs from before it are not merged with later ones, so a drop up to it is exact.
@@ -51,7 +52,8 @@ class Model:
         blurred: by origin term, ids between those of a striped run that rotted: what is not here may be unknown there.
     """
 
-    entries: dict[int, dict[int, list[tuple[int, bytes]]]] = field(default_factory=dict)
+    entries: dict[int, dict[int, tuple[int, bytes]]] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
     condemned: list[tuple[int, int, int]] = field(default_factory=list)
     doubt: Doubt | None = None
     term_lsn: int = 0
@@ -61,35 +63,30 @@ class Model:
     @property
     def newest(self) -> int:
         """The LSN of what was put last and is not dead, 0 if there is nothing."""
-        some = (versions for of_term in self.entries.values() for versions in of_term.values() if versions)
-        return max((max(versions)[0] for versions in some), default=0)
+        return max((lsn for of_term in self.entries.values() for lsn, _ in of_term.values()), default=0)
 
     def unsure(self, term: int) -> set[int]:
         """The entries whose newest version lies where something has rotted."""
         rotten = self.rotten.get(term, {})
-        found = set()
-        for entry_id, versions in self.entries.get(term, {}).items():
-            if versions and max(versions)[0] <= rotten.get(entry_id, 0):
-                found.add(entry_id)
-        return found
+        of_term = self.entries.get(term, {})
+        return {entry_id for entry_id, (lsn, _) in of_term.items() if lsn <= rotten.get(entry_id, 0)}
+
+    def put(self, term: int, entry_id: int, lsn: int, payload: bytes) -> None:
+        self.entries.setdefault(term, {})[entry_id] = lsn, payload
+        self.reached[term] = max(entry_id, self.reached.get(term, 0))
 
     def kill(self, first: int, last: int, through: int) -> None:
         for of_term in self.entries.values():
-            for entry_id in [one for one in of_term if first <= one <= last]:
-                of_term[entry_id] = [each for each in of_term[entry_id] if each[0] > through]
+            for entry_id in [one for one in of_term if first <= one <= last and of_term[one][0] <= through]:
+                del of_term[entry_id]
+
+    def is_condemned(self, entry_id: int, lsn: int) -> bool:
+        return any(low <= entry_id <= high and lsn <= through for low, high, through in self.condemned)
 
     def living(self, term: int) -> dict[int, bytes]:
         """The newest of each entry; what is condemned is neither given nor listed."""
-        found: dict[int, bytes] = {}
-        for entry_id, versions in self.entries.get(term, {}).items():
-            left = [
-                each
-                for each in versions
-                if not any(low <= entry_id <= high and each[0] <= lsn for low, high, lsn in self.condemned)
-            ]
-            if left:
-                found[entry_id] = max(left)[1]
-        return found
+        of_term = self.entries.get(term, {})
+        return {one: payload for one, (lsn, payload) in of_term.items() if not self.is_condemned(one, lsn)}
 
 
 class World:
@@ -131,9 +128,8 @@ class World:
             ledger_id, first, last, period=period, residues=residues, payload=payload, origin_term=term
         )
         put(storage, run, self.sink, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
-        of_term = model.entries.setdefault(term, {})
         for entry_id in run.ids():
-            of_term.setdefault(entry_id, []).append((storage.last_lsn, payload + b"/%d" % entry_id))
+            model.put(term, entry_id, storage.last_lsn, payload + b"/%d" % entry_id)
         model.condemned.clear()
 
     def _drop(self, ledger_id: int, first: int, last: int, *, before_term: bool = False) -> None:
@@ -173,15 +169,12 @@ class World:
         first, term = self.chance.randrange(LAST), self.chance.choice((*TERMS, TERMS[-1] + 1))
         model = self.models[ledger_id]
         model.condemned.clear()
-        if any(
-            origin >= term and max(of_term, default=0) >= first for origin, of_term in model.entries.items()
-        ):
+        if any(origin >= term and highest >= first for origin, highest in model.reached.items()):
             term = TERMS[-1] + 1  # a term writes behind its truncation when nothing earlier is left there
         earlier = [
             lsn
             for origin, of_term in model.entries.items()
-            for entry_id, versions in of_term.items()
-            for lsn, _ in versions
+            for entry_id, (lsn, _) in of_term.items()
             if origin < term and entry_id >= first
         ]
         self.serial += 1
@@ -236,7 +229,6 @@ class World:
         """Short runs one after another, as writers put them: they are merged."""
         model, first = self.models[ledger_id], self.chance.randrange(LAST - 8)
         term = self.chance.choice(TERMS) if ledger_id in STREAMS else 0
-        of_term = model.entries.setdefault(term, {})
         for entry_id in range(first, first + 8):
             if entry_id == first + 4 and self.chance.random() < 0.5:
                 self.take_term(ledger_id)
@@ -247,7 +239,7 @@ class World:
                 make_run(ledger_id, entry_id, entry_id, payload=payload, origin_term=term),
                 self.sink,
             )
-            of_term.setdefault(entry_id, []).append((self.storage.last_lsn, payload + b"/%d" % entry_id))
+            model.put(term, entry_id, self.storage.last_lsn, payload + b"/%d" % entry_id)
         model.condemned.clear()
 
     def fill(self, number: int) -> None:
@@ -389,7 +381,7 @@ class World:
         facts = storage.facts(ledger_id)
         assert (facts.doubt if facts else None) == model.doubt
         assert (facts.term_lsn if facts else 0) == model.term_lsn
-        there = (entry_id for of_term in model.entries.values() for entry_id, some in of_term.items() if some)
+        there = (entry_id for of_term in model.entries.values() for entry_id in of_term)
         assert storage.last_entry(ledger_id) == max(there, default=-1)
         assert not model.newest or storage.written_since(ledger_id, model.newest - 1)
 

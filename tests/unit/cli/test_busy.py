@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import re
 import time
 from itertools import pairwise
 from threading import Event
@@ -62,6 +61,6 @@ def test_on_a_terminal_a_clock_runs_and_nothing_stays(monkeypatch: pytest.Monkey
             pass
     shown = everything_shown(main)
     os.close(main)
-    assert re.search(r"reading .*\d:\d\d:\d\d", shown)
+    assert "reading" in shown and "0:00:00" in shown
     assert "\x1b[2K" in shown  # the line is erased at the end
     assert out.notes == []
