@@ -55,15 +55,19 @@ def _of_acknowledged(
     for entry, origin in acked:
         if of_id.setdefault(entry, origin) != origin:
             yield "U1", f"{entry} was acknowledged in term {of_id[entry]} and in term {origin}"
+        copies = 0
         for number in members_of(record, entry):
             for other, term in bookies[number].entries:
-                if other == entry and term != origin:
+                if other != entry:
+                    continue
+                if term == origin:
+                    copies += 1
+                else:
                     name = bookie_name(number)
                     yield (
                         "U2",
                         f"{entry} was acknowledged in term {origin}, and {name} holds that of term {term}",
                     )
-        copies = copies_of(record, bookies, (entry, origin))
         if copies < (1 if lost else record.ack_quorum):
             yield "U3", f"{entry} of term {origin} was acknowledged, and is on {copies} bookies"
 

@@ -26,6 +26,9 @@ def reads(world: StreamWorld, state: State, which: int) -> Iterator[Move]:
     if reader.record is None:
         yield _reader_move(world, state, which, reader._replace(record=record), "opens", record_text(record))
         return
+    # An id alone is not the entry's name where terms only fence: only those are asked that the record names.
+    ids = range(reader.lac + 1)
+    asked = [members_of(reader.record, entry) for entry in ids] if reader.record.only_fences else None
     for number in range(world.n):
         bookie, name = world.bookies.parts[state[number]], bookie_name(number)
         lac, lac_term = bookie.known.lac, bookie.known.lac_term
@@ -37,9 +40,9 @@ def reads(world: StreamWorld, state: State, which: int) -> Iterator[Move]:
                 after = reader._replace(lac=lac, record=record)
                 command = f"hears LAC {lac} of term {lac_term}, reads the record"
                 yield _reader_move(world, state, which, after, command, name)
-        for entry in range(reader.lac + 1):
-            if reader.record.only_fences and number not in members_of(reader.record, entry):
-                continue  # an id alone is not the entry's name: only those are asked that the record names
+        for entry in ids:
+            if asked is not None and number not in asked[entry]:
+                continue
             value = value_at(bookie, entry, reader.record)
             if value is not None and value not in reader.seen:
                 after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
