@@ -185,6 +185,12 @@ class Writer:
         """Send it a signal."""
         self.process.send_signal(what)
 
+    async def stop(self) -> None:
+        """SIGSTOP, and no thread of it runs any more: one that waited for a core in a system call ends it first."""
+        self.signal(signal.SIGSTOP)
+        look = os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
+        await until_async(lambda: os.waitid(*look), f"writer {self.number} to be stopped")
+
     async def kill(self) -> None:
         """SIGKILL, and everything that it said has been read."""
         self.process.kill()
@@ -235,10 +241,10 @@ class Stage:
             if writer.namespace is not None and self._namespaces is not None:
                 self._namespaces.append(writer.namespace)
         elif kind == "stop":
-            writer.signal(signal.SIGSTOP)
+            await writer.stop()
             while not self._store_is_free():  # it was stopped in a transaction, which would stop everybody
                 writer.signal(signal.SIGCONT)
-                writer.signal(signal.SIGSTOP)
+                await writer.stop()
         else:
             assert writer.namespace is not None
             writer.namespace.cut()
