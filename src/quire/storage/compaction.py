@@ -328,7 +328,8 @@ class Compactor:
         part: Slice,
     ) -> Generator[None, None, bool]:
         """Carry over what lives of a ledger in segments; False if some of it is condemned, and so not found now."""
-        terms, unknown = self._reader.origin_terms(ledger_id, ledger)
+        first, last = min(line.first for line in lines), max(line.last for line in lines)
+        terms, unknown = self._reader.origin_terms(ledger_id, ledger, first, last)
         if unknown is not None:
             raise _unread(unknown)
         for term in terms:

@@ -175,7 +175,7 @@ class EntryDropper:
         Raises:
             StorageError: what is there cannot be read now.
         """
-        origins, unknown = self._reader.origin_terms(ledger_id, ledger)
+        origins, unknown = self._reader.origin_terms(ledger_id, ledger, first, last)
         if unknown is not None:
             raise _unreadable(ledger_id, first)
         taken = [origin for origin in origins if self._rules.truncate_takes(origin, term)]

@@ -21,7 +21,6 @@ from crc32c import crc32c
 
 from quire.core.descriptors import is_shortage
 from quire.core.errors import DigestMismatchError, MalformedFrameError
-from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.core.terms import ANY_ORIGIN
@@ -104,10 +103,13 @@ class RunReader:
         if cluster:
             yield from self._merged(cluster, dead, first, last)
 
-    def origin_terms(self, ledger_id: int, ledger: StoredLedger) -> tuple[list[int], Row | None]:
-        """The origin terms of what is here of a ledger, ascending; 0 for entries of no stream.
+    def origin_terms(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int
+    ) -> tuple[list[int], Row | None]:
+        """The origin terms of what is here of a ledger's first..last, ascending, maybe others too; 0 for entries of no stream.
 
-        Only segments that may have terms are looked into, and none for a ledger that is known to be no stream.
+        Only segments that may hold such entries with terms are looked into, and none for a ledger that is known to be no
+        stream.
 
         Returns:
             (the terms that are known, what stands for rows that cannot be read now: they may be of yet another term).
@@ -119,7 +121,7 @@ class RunReader:
         for segment in self._segments.unsealed.values():
             if segment.table is not None and segment.header.terms:
                 terms.update(segment.table.terms(ledger_id))
-        for span in ledger.spans_within(0, ID_MAX):
+        for span in ledger.spans_within(first, last):
             if (
                 span.sequence in self._segments.unsealed
                 or not self._segments.segments[span.sequence].header.terms
@@ -136,7 +138,7 @@ class RunReader:
 
     def held(self, ledger_id: int, ledger: StoredLedger, first: int) -> Iterator[HeldInterval]:
         """What is here from an id on and not known to be damaged, of all origin terms, by ascending first id."""
-        terms, _ = self.origin_terms(ledger_id, ledger)
+        terms, _ = self.origin_terms(ledger_id, ledger, first, ledger.last)
         parts = [
             joined(self.pieces(ledger_id, ledger, first, ledger.last, term), first, term) for term in terms
         ]

@@ -142,7 +142,7 @@ class SpaceMeter:
             return 0
         if not ledger.partly_dead:
             return whole
-        terms, _ = self._reader.origin_terms(entry.ledger_id, ledger)
+        terms, _ = self._reader.origin_terms(entry.ledger_id, ledger, entry.first, entry.last)
         pieces = (
             piece
             for term in terms
@@ -183,8 +183,9 @@ class SpaceMeter:
         )
 
     def _pieces(self, ledger_id: int, ledger: StoredLedger, first: int, last: int) -> Iterator[RunPiece]:
-        for term in self._reader.origin_terms(ledger_id, ledger)[0]:
-            yield from self._reader.pieces(ledger_id, ledger, first, min(last, ledger.last), term)
+        last = min(last, ledger.last)
+        for term in self._reader.origin_terms(ledger_id, ledger, first, last)[0]:
+            yield from self._reader.pieces(ledger_id, ledger, first, last, term)
 
     def _tombstones(self, part: Slice) -> Generator[None, None, int]:
         """Bytes of the records of deleted ledgers, each once as a record and once in a footer."""

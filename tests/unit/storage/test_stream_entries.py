@@ -295,3 +295,27 @@ def test_the_last_entry_that_a_truncation_leaves_is_found_far_below_what_it_took
         assert storage.last_entry(1) == (left[-1] if left else -1)
         assert list(read_all(storage, 1, 0, 999, origin_term=1)) == left
     storage.close()
+
+
+@pytest.mark.parametrize("first", [1980, 2000])
+def test_a_truncation_reads_no_rows_of_segments_that_it_takes_nothing_of(first: int) -> None:
+    """A stream of many terms and segments: the rows of all of them together do not stay in memory."""
+    storage = open_storage(FaultyFiles())
+    for term in range(1, 201):
+        take_term(storage, 1, term)
+        at = 10 * (term - 1)
+        put(storage, make_run(1, at, at + 9, payload=b"x" * 500, origin_term=term), Answers())
+        settle(storage)
+    storage.close()
+    reads: list[str] = []
+    files = storage._files._files
+    assert isinstance(files, FaultyFiles)
+    storage = open_storage(files)
+    segments, ledger = storage.segments, storage._states.ledgers[1]
+    assert sum(segments[span.sequence].trailer is not None for span in ledger.spans_within(0, 1999)) > 5
+    files.reading = lambda path, _: reads.append(path)  # type: ignore[method-assign]
+    assert truncated(storage, first, 201) == []
+    assert storage.last_entry(1) == first - 1
+    assert len({*reads}) <= 1, reads
+    assert [each.first for each in storage.held_from(1, 1950)] == [*range(1950, first, 10)]
+    storage.close()

@@ -194,10 +194,10 @@ def test_terms_that_were_read_are_told_with_what_stands_for_the_others() -> None
     files = FaultyFiles()
     storage, _ = a_stream(files)
     ledger = storage._ledgers[1]
-    assert storage._reader.origin_terms(1, ledger) == ([0, STREAM_TERM], None)
+    assert storage._reader.origin_terms(1, ledger, 0, 9) == ([0, STREAM_TERM], None)
     forget_rows(storage)
     files.reading = failing(errno.EIO, lambda *_: True)  # type: ignore[method-assign]
-    terms, unknown = storage._reader.origin_terms(1, ledger)
+    terms, unknown = storage._reader.origin_terms(1, ledger, 0, 9)
     assert terms == [0]
     assert unknown is not None
     assert (unknown.first, unknown.last) == (0, 9)
