@@ -27,6 +27,9 @@ from support.storage_disk import read_all, settle
 class WorldById(World):
     """A storage, and what a read of an id alone should say."""
 
+    put_between = STREAMS
+    """Nothing of the ledgers is ever dropped here: what is put over and over would fill the disk."""
+
     def named(self, stream: int) -> dict[int, tuple[int, int, bytes]]:
         """By id (LSN, origin term, payload) of what was put last; nothing of what is condemned."""
         found: dict[int, tuple[int, int, bytes]] = {}

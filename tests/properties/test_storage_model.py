@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,9 @@ class Model:
 
 class World:
     """A storage and what it should say; `short`: descriptors run out while it compacts and gives back."""
+
+    put_between: Sequence[int] = (*LEDGERS, *STREAMS)
+    """What is put into between two slices of compaction."""
 
     def __init__(self, seed: int, *, short: bool = False) -> None:
         self.chance = random.Random(seed)
@@ -275,7 +278,7 @@ class World:
         for _ in range(number):
             self.work = [one for one in self.work if self._step(one) is not self]
             if self.work and self.chance.random() < puts:
-                self.put(self.chance.choice(list(self.models)))
+                self.put(self.chance.choice(self.put_between))
 
     def _step(self, work: Generator[Any, None, Any]) -> Any:
         """A slice; now and then no rows of footers are in memory, and one read finds no descriptor left."""
