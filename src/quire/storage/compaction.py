@@ -328,12 +328,12 @@ class Compactor:
         part: Slice,
     ) -> Generator[None, None, bool]:
         """Carry over what lives of a ledger in segments; False if some of it is condemned, and so not found now."""
-        first, last = min(line.first for line in lines), max(line.last for line in lines)
-        terms, unknown = self._reader.origin_terms(ledger_id, ledger, first, last)
+        stretches = joined_stretches((line.first, line.last) for line in lines)
+        terms, unknown = self._reader.origin_terms(ledger_id, ledger, stretches[0][0], stretches[-1][1])
         if unknown is not None:
             raise _unread(unknown)
         for term in terms:
-            for first, last in joined_stretches((line.first, line.last) for line in lines):
+            for first, last in stretches:
                 whole = yield from self._carry_stretch(
                     ledger_id, ledger, (first, last, term), sources, part, several=len(terms) > 1
                 )

@@ -142,12 +142,7 @@ class SpaceMeter:
             return 0
         if not ledger.partly_dead:
             return whole
-        terms, _ = self._reader.origin_terms(entry.ledger_id, ledger, entry.first, entry.last)
-        pieces = (
-            piece
-            for term in terms
-            for piece in self._reader.pieces(entry.ledger_id, ledger, entry.first, entry.last, term)
-        )
+        pieces = self._pieces(entry.ledger_id, ledger, entry.first, entry.last)
         return min(sum(_share(piece) for piece in pieces if piece.sequence == segment.sequence), whole)
 
     def _measure_table(self, segment: Segment, part: Slice) -> Generator[None, None, tuple[int, int]]:

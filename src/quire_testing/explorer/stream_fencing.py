@@ -26,9 +26,9 @@ def members_of(record: LedgerMetadata, entry: int) -> list[int]:
     return [bookie_number(ensemble[slot]) for slot in slots]
 
 
-def copies_of(record: LedgerMetadata, bookies: Sequence[StreamBookie], value: Value) -> int:
-    """How many bookies of its write set, in the record's fragment, hold an entry."""
-    return sum(value in bookies[number].entries for number in members_of(record, value[0]))
+def copies_of(members: Sequence[int], bookies: Sequence[StreamBookie], value: Value) -> int:
+    """How many bookies of its write set hold an entry."""
+    return sum(value in bookies[number].entries for number in members)
 
 
 def fencing_faults(
@@ -55,19 +55,16 @@ def _of_acknowledged(
     for entry, origin in acked:
         if of_id.setdefault(entry, origin) != origin:
             yield "U1", f"{entry} was acknowledged in term {of_id[entry]} and in term {origin}"
-        copies = 0
-        for number in members_of(record, entry):
+        members = members_of(record, entry)
+        for number in members:
             for other, term in bookies[number].entries:
-                if other != entry:
-                    continue
-                if term == origin:
-                    copies += 1
-                else:
+                if other == entry and term != origin:
                     name = bookie_name(number)
                     yield (
                         "U2",
                         f"{entry} was acknowledged in term {origin}, and {name} holds that of term {term}",
                     )
+        copies = copies_of(members, bookies, (entry, origin))
         if copies < (1 if lost else record.ack_quorum):
             yield "U3", f"{entry} of term {origin} was acknowledged, and is on {copies} bookies"
 

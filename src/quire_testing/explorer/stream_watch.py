@@ -18,7 +18,7 @@ from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import INVARIANTS, Violation
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_clients import StreamClient
-from quire_testing.explorer.stream_fencing import copies_of, fencing_faults
+from quire_testing.explorer.stream_fencing import copies_of, fencing_faults, members_of
 from quire_testing.explorer.stream_parts import StreamReader
 from quire_testing.explorer.stream_world import State, StreamWorld
 
@@ -128,13 +128,13 @@ class StreamWatch:
                 found += [("U2", text), ("U3", text)]
             if resolve(entry, origin, record.ranges) is False:
                 found.append(("U9", f"{entry} of term {origin} was acknowledged, and is resolved as lost"))
-            copies = copies_of(record, bookies, (entry, origin))
+            copies = copies_of(members_of(record, entry), bookies, (entry, origin))
             if copies < (1 if lost else record.ack_quorum):
                 found.append(("U3", f"{entry} of term {origin} was acknowledged, and is on {copies} bookies"))
         if record.state is LedgerState.OPEN and not lost:
             for entry in range(record.ranges[-1].first_entry):
                 value = (entry, origin_of(entry, record.ranges))
-                copies = copies_of(record, bookies, value)
+                copies = copies_of(members_of(record, entry), bookies, value)
                 if copies < record.ack_quorum:
                     found.append(("U8", f"{entry} of term {value[1]} is on {copies} bookies"))
         return found
