@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from quire.core.terms import ANY_ORIGIN
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of, row_at
 from quire.wire.entry import Buffer
 from quire.wire.run import ids_in
 
@@ -244,12 +244,12 @@ class RowTable:
         return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id, origin_term)]
 
 
-def table_of(rows: Buffer) -> RowTable:
+def table_of(rows: bytes) -> RowTable:
     """The table over packed rows of any order."""
+    lsns = lsns_of(rows)
+    order = sorted(range(len(lsns)), key=lsns.__getitem__)
     table = RowTable()
-    unpacked = [row_at(rows, index) for index in range(len(rows) // ROW_BYTES)]
-    for row in sorted(unpacked, key=lambda row: row.lsn):
-        table.add(row, -1)
+    table.extend(b"".join([rows[at * ROW_BYTES : (at + 1) * ROW_BYTES] for at in order]), {})
     return table
 
 

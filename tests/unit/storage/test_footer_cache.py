@@ -9,7 +9,6 @@ import pytest
 from quire.storage import reading
 from quire.storage.footer_cache import ITEM_BYTES, FooterCache
 from quire.storage.index import RowTable, table_of
-from quire.wire.entry import Buffer
 from support.storage_disk import (
     FILLER,
     SMALL,
@@ -65,7 +64,7 @@ def test_a_table_larger_than_the_cache_is_built_once(monkeypatch: pytest.MonkeyP
     """One entry that came twice made each read of the ledger in its segment look at all of its rows."""
     built: list[int] = []
 
-    def counted(rows: Buffer) -> RowTable:
+    def counted(rows: bytes) -> RowTable:
         built.append(len(rows))
         return table_of(rows)
 
