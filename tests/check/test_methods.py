@@ -124,6 +124,7 @@ NO_REGISTRATIONS = (
     "no bookie of these worlds has a registration that ends (tests/properties/test_writer_properties.py)"
 )
 NOT_CALLED = {
+    ("WriteBack", "come_back"): NO_TERMS,
     ("WriterMachine", "bookie_left"): NO_REGISTRATIONS,
     ("WriterMachine", "left_bookies_asked"): NO_REGISTRATIONS,
     ("EnsembleChange", "left"): NO_REGISTRATIONS,

@@ -236,8 +236,10 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             )
         self._fencing.waiting = True
         await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
-        over = await self._over()
-        return self._machine.waited_for_bookies if over is None else partial(self._perform_one, over)
+        if (over := await self._over()) is not None:
+            return partial(self._perform_one, over)
+        # It may wait for hours: a bookie that was away at its beginning is a spare like others once it is back.
+        return partial(self._machine.waited_for_bookies, forgives=True)
 
     async def _over(self) -> RecoveryClosed | RecoveryFailed | None:
         """What ends the wait for bookies, looked for now and then: the stream was deleted, or closed for good."""

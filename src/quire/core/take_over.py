@@ -441,18 +441,18 @@ class TakeOverMachine:
         self._replace_failed()
         self._await_absent()
 
-    def waited_for_bookies(self) -> None:
+    def waited_for_bookies(self, *, forgives: bool = False) -> None:
         """The pause of `AwaitBookies` is over: the bookies without which it cannot end are sent the truncation again.
+
+        Args:
+            forgives: bookies that failed before the pause may take the place of others again.
 
         Effects:
             SendTruncation to each of them.
         """
         if TAKE_OVER_TABLE.acts["waited_for_bookies"][self.status]:
             assert self.recovery is not None
-            change = self.recovery.back.change
-            if change.status is ChangeStatus.IDLE:
-                again = [slot for slot in sorted(change.absent) if change.come_back(slot, NO_ENTRY)]
-                self._send_truncations(again)
+            self._send_truncations(self.recovery.back.come_back(forgives=forgives))
 
     def _open_truncated(self) -> None:
         """The range begins with the no-op, and the fragments are those that the truncation has reached."""

@@ -157,6 +157,19 @@ class WriteBack:
             for i, acked in enumerate(self._acked)
         )
 
+    def come_back(self, *, forgives: bool) -> list[int]:
+        """The bookies of absent slots are tried again; returns these slots, none while others are looked for.
+
+        Args:
+            forgives: bookies that have failed may be chosen again, all of them.
+        """
+        change = self.change
+        if change.status is not ChangeStatus.IDLE:
+            return []
+        if forgives:
+            self._failed = ()
+        return [slot for slot in sorted(change.absent) if change.come_back(slot, NO_ENTRY)]
+
     def absent(self) -> tuple[BookieId, ...]:
         """The bookies that failed and have no successor."""
         return tuple(self.change.ensemble[slot] for slot in sorted(self.change.absent))

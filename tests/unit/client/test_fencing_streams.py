@@ -110,6 +110,31 @@ async def test_a_take_over_waits_for_a_bookie_or_a_spare(tmp_path, comes) -> Non
 
 
 @run
+async def test_a_bookie_is_taken_back_when_the_spare_in_its_place_has_died(tmp_path) -> None:
+    """However long the take-over has waited: what failed at its beginning is excluded no longer."""
+    async with small_cluster(tmp_path, 4) as cluster:
+        (mine,) = await streams(cluster, 1, mode="fencing")
+        writer = await mine.open_writer()
+        last = await writer.append(b"0")
+        await writer.release()
+        ensemble = writer.metadata.last_fragment.ensemble
+        (spare,) = {*cluster.servers} - {*ensemble}
+        name = await cluster.stop_bookie(ensemble[1], clean=False)
+        cluster.servers[spare].ledgers.truncate = lambda *_: None  # it hangs
+        taking = asyncio.create_task(mine.open_writer())
+        await until_async(
+            lambda: mine._under_way is not None and mine._under_way._fencing.waiting, "the wait"
+        )
+        await cluster.stop_bookie(spare, clean=False)
+        await cluster.start_bookie(name)
+        other = await taking
+        assert other.metadata.last_fragment.ensemble == ensemble
+        assert await other.append(b"1") == last + 2
+        assert await payloads(mine, last + 2) == [b"0", b"1"]
+        assert (await mine.verify()).complete
+
+
+@run
 async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
     """An entry that was not acknowledged has to reach its whole write set as well."""
     async with small_cluster(tmp_path) as cluster:

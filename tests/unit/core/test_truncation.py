@@ -22,7 +22,7 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ids import NO_ENTRY, BookieId, LedgerId
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId, Slot
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.rules import RULES, Rules
 from quire.core.take_over import TakeOverMachine, TakeOverStatus
@@ -278,6 +278,34 @@ def test_without_a_spare_it_waits_says_for_whom_and_sends_again() -> None:
     said(machine)
     machine.truncation_answered(1, "b9", Answer.OK)
     assert machine.status is TakeOverStatus.OPENING
+
+
+@pytest.mark.parametrize("forgives", [False, True])
+def test_a_bookie_that_failed_may_take_the_place_of_its_successor_after_a_pause(forgives) -> None:
+    machine = fenced()
+    denies(machine, 0)
+    for slot, bookie in ((0, "b0"), (2, "b2")):
+        machine.truncation_answered(slot, bookie, Answer.OK)
+    machine.truncation_answered(1, "b1", Answer.UNREACHABLE)
+    machine.replacements_found({Slot(1): BookieId("b9")})
+    said(machine)
+    machine.truncation_answered(1, "b9", Answer.TIMED_OUT)
+    assert said(machine)[-1].excluded == ("b1", "b9"), "it failed a moment ago"
+    machine.replacements_found({})
+    machine.waited_for_bookies(forgives=forgives)
+    said(machine)
+    machine.truncation_answered(1, "b9", Answer.TIMED_OUT)
+    [find] = said(machine)
+    assert find.excluded == (("b9",) if forgives else ("b1", "b9"))
+    if not forgives:
+        return
+    machine.replacements_found({Slot(1): BookieId("b1")})
+    assert [effect_line(send, ()) for send in said(machine)] == ["-> b1 no-op 0, truncate 0 lac=-1"]
+    machine.truncation_answered(1, "b9", Answer.OK)
+    assert said(machine) == [], "b9 does not count any more"
+    machine.truncation_answered(1, "b1", Answer.OK)
+    [write] = said(machine)
+    assert [(part.first_entry, part.ensemble) for part in write.record.fragments] == [(0, ("b0", "b1", "b2"))]
 
 
 def test_a_bookie_with_a_higher_term_ends_it_and_so_does_a_wrong_key() -> None:
