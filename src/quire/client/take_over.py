@@ -28,11 +28,13 @@ from quire.core.effects import (
     SendRecoveryRead,
     SendTruncation,
     TakeOverEffect,
+    TakeOverSuperseded,
 )
 from quire.core.errors import MetadataUnknownError, NoSuchStreamError
 from quire.core.ids import BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
+from quire.core.rules import RULES
 from quire.core.take_over import TakeOverMachine
 from quire.core.terms import by_origin, needs_of
 from quire.wire.entry import Entry, NoOp
@@ -59,12 +61,14 @@ class _Fencing:
     """What a take-over keeps where terms only fence.
 
     Attributes:
+        owner: the take-over's, of it alone.
         found: the entries that are not recovered yet, by id and origin term: bookies may have several of one id.
         said: what each bookie answered to the truncation last.
         waiting: it has waited for bookies.
         look_at_ms: when to see whether they matter any more.
     """
 
+    owner: int
     found: dict[int, dict[int, Entry]] = field(default_factory=dict)
     said: dict[BookieId, Answer] = field(default_factory=dict)
     waiting: bool = False
@@ -128,10 +132,11 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
-        machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
+        owner = context.chance.getrandbits(64)
+        machine = context.machines.take_over(record, version, owner)
         access = LedgerAccess.of(record, machine.term)
         super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)
-        self._fencing = _Fencing()
+        self._fencing = _Fencing(owner)
 
     @property
     def term(self) -> int:
@@ -241,8 +246,12 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         # It may wait for hours: a bookie that was away at its beginning is a spare like others once it is back.
         return partial(self._machine.waited_for_bookies, forgives=True)
 
-    async def _over(self) -> RecoveryClosed | RecoveryFailed | None:
-        """What ends the wait for bookies, looked for now and then: the stream was deleted, or closed for good."""
+    async def _over(self) -> RecoveryClosed | RecoveryFailed | TakeOverSuperseded | None:
+        """What ends the wait for bookies, looked for now and then in the record.
+
+        The stream was deleted, or closed for good; or another client has taken it over: the bookies that would say so are not
+        asked while others are waited for.
+        """
         fencing, now_ms = self._fencing, self._context.clock.now_ms()
         fencing.look_at_ms = fencing.look_at_ms or now_ms + RECORD_PAUSE_MS
         if now_ms < fencing.look_at_ms:
@@ -254,5 +263,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             return RecoveryFailed(Answer.NO_LEDGER, ())
         except MetadataUnknownError:
             return None
-        is_closed = record.state is LedgerState.CLOSED
-        return RecoveryClosed(record, version, accepted=True) if is_closed else None
+        if record.state is LedgerState.CLOSED:
+            return RecoveryClosed(record, version, accepted=True)
+        is_own = RULES.is_own_take_over(record, self.term, fencing.owner)
+        return None if is_own or record.term < self.term else TakeOverSuperseded(record.term)

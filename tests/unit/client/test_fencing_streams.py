@@ -192,6 +192,49 @@ async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
             await taking
 
 
+class OnceElected:
+    """Advises to write the first time; the second time for ever to wait."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._asked = False
+
+    async def campaign(self) -> None:
+        if self._asked:
+            self.lost.set()
+            await asyncio.Event().wait()
+        self._asked = True
+
+
+@run
+async def test_a_take_over_that_waits_notices_that_another_client_has_taken_over(
+    tmp_path, monkeypatch
+) -> None:
+    """It sees the spare later than the other client, say: no bookie that it asks tells it."""
+    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        await writer.release()
+        await cluster.stop_bookie(writer.metadata.last_fragment.ensemble[1], clean=False)
+        election = OnceElected()
+        taking = asyncio.create_task(mine.open_writer(election))
+        await until_async(
+            lambda: mine._under_way is not None and mine._under_way._fencing.waiting, "the wait"
+        )
+        monkeypatch.setattr(mine._under_way, "_spares", lambda _: {})
+        await cluster.start_bookie("b9")
+        other = await theirs.open_writer()
+        await until_async(election.lost.is_set, "the election to be asked again")
+        assert await mine.waits_for() == {}
+        last = await other.append(b"1")
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert await payloads(theirs, last) == [b"0", b"1"]
+
+
 @run
 async def test_a_take_over_that_is_cancelled_waits_for_nobody(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
