@@ -9,6 +9,7 @@ Source: docs/protocol/streams.md, "Take-over", "Terms that only fence".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ SLOW_BYTES_PER_MS = 2048
 """What it may take longer for each byte that is written back: a bookie that takes 2 MiB a second is slow, not silent."""
 AWAITED_PAUSE_MS = 100
 """Before bookies without which a take-over cannot end are asked again."""
+AWAITED_PAUSE_MS_MAX = 1_000
+"""Between two looks for them, at most, where no take-over is under way since it could only fail."""
 RECORD_PAUSE_MS = 1_000
 """How often the record is read meanwhile."""
 AWAITED_TIMEOUT_MS = 500
@@ -87,6 +90,25 @@ class _NoOpSent(AddSink):
         """The bookie's response."""
         if not self.answer.done():
             self.answer.set_result(answer)
+
+
+class _Changes:
+    """Whether other bookies take entries than before."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = asyncio.Event()
+
+    def bookies_changed(self) -> None:
+        """The list is another one."""
+        self.seen.set()
+
+    async def wait(self, most_ms: int) -> None:
+        """Until the list changes, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.seen.wait(), most_ms / 1000)
+        self.seen.clear()
 
 
 def why_awaited(bookie: BookieId, answer: Answer, bookies: BookieClient) -> str:
@@ -151,6 +173,28 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             bookie: why_awaited(bookie, said.get(bookie, Answer.TIMED_OUT), self._bookies)
             for bookie in self._machine.awaited
         }
+
+    async def until_another(self, pause_ms: int) -> TakeOverResult | None:
+        """After it has failed for want of bookies: wait until another one may do better, with no more terms meanwhile.
+
+        Args:
+            pause_ms: before the first look, if bookies do not come or go before; each further pause is twice as long.
+
+        Returns:
+            None, or what the record says that ends the wait.
+        """
+        changes = _Changes()
+        self._bookies.follow(changes)
+        try:
+            while True:
+                await changes.wait(pause_ms)
+                pause_ms = min(2 * pause_ms, AWAITED_PAUSE_MS_MAX)
+                if (over := await self._over()) is not None:
+                    return over
+                if not await awaited_by(self._record, self._context):
+                    return None
+        finally:
+            self._bookies.unfollow(changes)
 
     @property
     def _recovery(self) -> RecoveryMachine:

@@ -22,7 +22,13 @@ from quire.client.reader import LedgerReader
 from quire.client.recovery import AGAIN_PAUSE_S
 from quire.client.recovery_failures import check_ignored_lacs, is_final, not_taken
 from quire.client.repair import LedgerReport, LedgerVerifier, recorded_holes
-from quire.client.take_over import StreamTakeOver, awaited_by, why_awaited
+from quire.client.take_over import (
+    AWAITED_PAUSE_MS,
+    AWAITED_PAUSE_MS_MAX,
+    StreamTakeOver,
+    awaited_by,
+    why_awaited,
+)
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -264,6 +270,7 @@ class UnboundedLedger:
     ) -> LedgerWriter:
         context = self._context
         attempts, pause_ms, deadline_ms = 0, context.config.change_retry_ms_min, 0
+        lack_ms = AWAITED_PAUSE_MS
         while True:
             if election is not None:
                 await self._campaign(election)
@@ -278,6 +285,18 @@ class UnboundedLedger:
                     result = await take_over.run()
                 finally:
                     self._under_way, self._lacks = None, {}
+            if (
+                record.only_fences
+                and isinstance(result, e.RecoveryFailed)
+                and result.answer is Answer.READ_ONLY
+            ):
+                # Each entry that is written back needs its whole write set, as the no-op needs every bookie.
+                self._lacks = {b: why_awaited(b, Answer.TIMED_OUT, context.bookies) for b in result.bookies}
+                over = await take_over.until_another(lack_ms)
+                self._lacks, lack_ms = {}, min(2 * lack_ms, AWAITED_PAUSE_MS_MAX)
+                if over is None:
+                    continue
+                result = over
             if isinstance(result, e.TakenOver):
                 return self._writer(result, take_over)
             if isinstance(result, e.TakeOverSuperseded):
@@ -290,15 +309,6 @@ class UnboundedLedger:
                     raise NotLeaderError(msg, ledger_id=record.ledger_id)
                 await self._pause(pause_ms)
                 pause_ms = min(2 * pause_ms, context.config.change_retry_ms_max)
-                continue
-            if (
-                record.only_fences
-                and isinstance(result, e.RecoveryFailed)
-                and result.answer is Answer.READ_ONLY
-            ):
-                # Each entry that is written back needs its whole write set, as the no-op needs every bookie.
-                self._lacks = {b: why_awaited(b, Answer.TIMED_OUT, context.bookies) for b in result.bookies}
-                await asyncio.sleep(AGAIN_PAUSE_S)
                 continue
             now_ms = context.clock.now_ms()
             deadline_ms = deadline_ms or now_ms + context.config.recovery_patience_ms

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from quire.client.access import LedgerAccess
+from quire.client.take_over import awaited_by
 from quire.client.unbounded import UnboundedLedger
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError
 from quire.core.ids import BookieId
 from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
 from unit.client.test_reading import run, texts
 from unit.client.test_unbounded_ledgers import payloads, ranges, streams
@@ -23,6 +25,20 @@ async def holds(stream: UnboundedLedger, bookie: BookieId, entry_id: int) -> boo
     access = LedgerAccess.of(await stream.show())
     reply = await stream._context.bookies.read(bookie, access, entry_id, entry_id, 1000, origin_term=BY_ID)
     return bool(reply.runs)
+
+
+class OnceElected:
+    """Advises to write the first time; the second time for ever to wait."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._asked = False
+
+    async def campaign(self) -> None:
+        if self._asked:
+            self.lost.set()
+            await asyncio.Event().wait()
+        self._asked = True
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
@@ -134,27 +150,35 @@ async def test_a_bookie_is_taken_back_when_the_spare_in_its_place_has_died(tmp_p
         assert (await mine.verify()).complete
 
 
+async def with_an_entry_to_write_back(
+    cluster: SmallCluster, mine: UnboundedLedger
+) -> tuple[BookieId, list[str]]:
+    """One bookie of three has an entry of id 2 alone. Names one that is not there then, and with which names to start both."""
+    writer = await mine.open_writer()
+    await writer.append(b"0")
+    left = writer.metadata.last_fragment.ensemble[0]
+    # The spare as well: with it the old entries would have their ack quorum.
+    others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
+    names = [await cluster.stop_bookie(bookie) for bookie in others]
+    old = writer.append_nowait(b"1")
+    await until_async(lambda: holds(mine, left, 2), "the entry to be on one bookie")
+    await writer.abandon()
+    with pytest.raises(OutcomeUnknownError):
+        await old
+    return others[1], names
+
+
 @run
 async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
     """An entry that was not acknowledged has to reach its whole write set as well."""
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
-        writer = await mine.open_writer()
-        await writer.append(b"0")
-        left = writer.metadata.last_fragment.ensemble[0]
-        # The spare as well: with it the old entries would have their ack quorum.
-        others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
-        names = [await cluster.stop_bookie(bookie) for bookie in others]
-        old = writer.append_nowait(b"1")
-        await until_async(lambda: holds(mine, left, 2), "the entry to be on one bookie")
-        await writer.abandon()
-        with pytest.raises(OutcomeUnknownError):
-            await old
+        away, names = await with_an_entry_to_write_back(cluster, mine)
         await cluster.start_bookie(names[0])
         taking = asyncio.create_task(theirs.open_writer())
 
         async def waits() -> bool:
-            return {*await theirs.waits_for()} == {others[1]}
+            return {*await theirs.waits_for()} == {away}
 
         await until_async(waits, "the take-over to wait")
         await cluster.start_bookie(names[1])
@@ -162,6 +186,40 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
         assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
         report = await theirs.verify()
         assert (report.complete, report.different) == (True, [])
+
+
+@run
+async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_path, monkeypatch) -> None:
+    """Each would fail as the one before, and supersede whoever else takes the stream over."""
+    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        _, names = await with_an_entry_to_write_back(cluster, mine)
+        await cluster.start_bookie(names[0])
+        looks = 0
+
+        async def awaited(*args: Any) -> dict[BookieId, str]:
+            nonlocal looks
+            looks += 1
+            return await awaited_by(*args)
+
+        monkeypatch.setattr("quire.client.take_over.awaited_by", awaited)
+        election = OnceElected()
+        taking = asyncio.create_task(theirs.open_writer(election))
+        await until_async(lambda: looks >= 4, "it to look for bookies now and then")
+        assert (await mine.show()).term == 3
+        again = asyncio.create_task(mine.open_writer())
+        await until_async(election.lost.is_set, "it to notice the other client's")
+        await until_async(lambda: looks >= 7, "the other one to look now and then")
+        assert await theirs.waits_for() == await mine.waits_for() != {}
+        assert (await mine.show()).term == 4
+        await cluster.start_bookie(names[1])
+        other = await again
+        assert other.term == 5
+        assert await payloads(theirs, other.last_add_confirmed) == [b"0", b"1"]
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
 
 
 @pytest.mark.parametrize("ends", ["the stream", "the client"])
@@ -190,20 +248,6 @@ async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
         await client.close()
         with pytest.raises(MisuseError, match="closed"):
             await taking
-
-
-class OnceElected:
-    """Advises to write the first time; the second time for ever to wait."""
-
-    def __init__(self) -> None:
-        self.lost = asyncio.Event()
-        self._asked = False
-
-    async def campaign(self) -> None:
-        if self._asked:
-            self.lost.set()
-            await asyncio.Event().wait()
-        self._asked = True
 
 
 @run
