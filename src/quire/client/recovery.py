@@ -294,12 +294,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                 ),
                 self,
                 tag,
-                self._add_timeout_ms(),
+                self._config.recovery_timeout_ms,
             )
-
-    def _add_timeout_ms(self) -> int:
-        """How long a bookie may take for what is written back to it."""
-        return self._config.recovery_timeout_ms
 
     def _runs_of(self, effect: SendRecoveryAdds) -> list[Copies]:
         """What a bookie is to be sent: made once for all bookies that are sent the same."""

@@ -26,13 +26,14 @@ from quire.core.effects import (
     AwaitBookies,
     RecoveryClosed,
     RecoveryFailed,
+    SendRecoveryAdds,
     SendRecoveryRead,
     SendTruncation,
     TakeOverEffect,
     TakeOverSuperseded,
 )
 from quire.core.errors import MetadataUnknownError, NoSuchStreamError
-from quire.core.ids import BookieId, EntryId
+from quire.core.ids import BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES
@@ -46,7 +47,8 @@ from quire.wire.responses import ReadReply
 log = logging.getLogger(__name__)
 
 SILENT_MS = 1_000
-"""How long a bookie may take that must have what a take-over writes, before another is looked for in its place."""
+"""How long a bookie may take that must have what a take-over writes, before another is looked for in its place. What it answers
+later counts as well, unless another has come into its place: so a take-over ends on slow bookies too."""
 SLOW_BYTES_PER_MS = 2048
 """What it may take longer for each byte that is written back: a bookie that takes 2 MiB a second is slow, not silent."""
 AWAITED_PAUSE_MS = 100
@@ -66,14 +68,18 @@ class _Fencing:
     Attributes:
         owner: the take-over's, of it alone.
         found: the entries that are not recovered yet, by id and origin term: bookies may have several of one id.
+        asked: the truncations on their way, by slot and bookie, also those that are late.
         said: what each bookie answered to the truncation last.
+        late: the bookies that are late with what is written back to them.
         waiting: it has waited for bookies.
         look_at_ms: when to see whether they matter any more.
     """
 
     owner: int
     found: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    asked: dict[tuple[Slot, BookieId], asyncio.Future[Answer]] = field(default_factory=dict)
     said: dict[BookieId, Answer] = field(default_factory=dict)
+    late: set[BookieId] = field(default_factory=set)
     waiting: bool = False
     look_at_ms: int = 0
 
@@ -137,6 +143,10 @@ async def awaited_by(record: LedgerMetadata, context: ClientContext) -> dict[Boo
     return {bookie: why_awaited(bookie, answers[bookie], bookies) for bookie in away}
 
 
+def _nothing() -> None:
+    """What has been waited for changes nothing by itself."""
+
+
 class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     """One take-over, from the record as it was read to a result.
 
@@ -168,10 +178,16 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     @property
     def waits_for(self) -> dict[BookieId, str]:
         """The bookies without which it cannot end now, and why, where terms only fence."""
-        said = self._fencing.said
+        fencing, machine, said = self._fencing, self._machine, self._fencing.said
+        if machine.recovery is None:
+            return {}
+        # Also one that is asked again at the moment: it has not answered yet.
+        lacking = {bookie for bookie, answer in said.items() if answer is not Answer.OK}
+        lacking |= {*machine.awaited, *fencing.late}
         return {
             bookie: why_awaited(bookie, said.get(bookie, Answer.TIMED_OUT), self._bookies)
-            for bookie in self._machine.awaited
+            for bookie in machine.recovery.back.change.ensemble
+            if bookie in lacking
         }
 
     async def until_another(self, pause_ms: int) -> TakeOverResult | None:
@@ -242,28 +258,94 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             return super()._by_origin(first, last)
         return by_origin(first, last, self._recovery.end.origins)
 
-    def _add_timeout_ms(self) -> int:
-        if not self._record.only_fences:
-            return super()._add_timeout_ms()
+    def _late_after_ms(self) -> int:
+        """How long a bookie may take for what it must have."""
         silent_ms = AWAITED_TIMEOUT_MS if self._fencing.waiting else SILENT_MS
         lengths = self._recovery.back.lengths
         on_their_way = lengths[-1] - lengths[0] if lengths else 0
-        return min(super()._add_timeout_ms(), silent_ms + on_their_way // SLOW_BYTES_PER_MS)
+        return min(self._config.recovery_timeout_ms, silent_ms + on_their_way // SLOW_BYTES_PER_MS)
+
+    # --- bookies that are late -----------------------------------------------------------------------------------------
+
+    def _write_back(self, effect: SendRecoveryAdds) -> None:
+        super()._write_back(effect)
+        if self._record.only_fences:
+            self._spawn(self._replace_late(effect))
+
+    def _owed(self, effect: SendRecoveryAdds) -> list[object]:
+        """The tags of what a bookie has not acknowledged of its entries, while it is waited for."""
+        slot, bookie, change = effect.slot, effect.bookie, self._recovery.back.change
+        if slot not in change.live or change.ensemble[slot] != bookie:
+            return []
+        runs = [tag for tag, owed in self._unacknowledged.items() if owed and isinstance(tag, tuple)]
+        return [tag for tag in runs if tag[:2] == (slot, bookie) and effect.first <= tag[2] <= effect.last]
+
+    async def _replace_late(self, effect: SendRecoveryAdds) -> Callable[[], None]:
+        """Give a bookie up that is late, once another can take its place; without one that would only end the take-over."""
+        bookie, fencing, back = effect.bookie, self._fencing, self._recovery.back
+        await asyncio.sleep(self._late_after_ms() / 1000)
+        try:
+            while owed := self._owed(effect):
+                spares = {*self._bookies.writable(needs_of(self._record.terms))}
+                if spares - {*back.change.ensemble, *back.failed}:
+                    for tag in owed:
+                        self.add_answered(tag, Answer.TIMED_OUT)
+                    break
+                fencing.late.add(bookie)
+                self._tell_of_wait()
+                await self._doubt(bookie)
+                await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
+                if (over := await self._over()) is not None:
+                    return partial(self._perform_one, over)
+        finally:
+            fencing.late.discard(bookie)
+        return _nothing
+
+    async def _doubt(self, bookie: BookieId) -> Callable[[], None]:
+        """Ask a bookie that is late for a sign of life: a connection from which none comes is made anew."""
+        await self._bookies.probe([bookie], timeout_ms=AWAITED_TIMEOUT_MS)
+        return _nothing
+
+    def _tell_of_wait(self) -> None:
+        if not self._fencing.waiting:
+            told = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
+            log.warning(
+                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, told
+            )
+        self._fencing.waiting = True
 
     # --- the truncation ------------------------------------------------------------------------------------------------
 
     async def _truncate(self, effect: SendTruncation) -> Callable[[], None]:
-        """The truncation, and behind it the no-op, on one connection."""
-        bookie, first = effect.bookie, effect.entry_id
-        timeout_ms = self._add_timeout_ms()
-        work = [self._bookies.truncate(bookie, self._access, first, timeout_ms=timeout_ms)]
-        if effect.no_op:
-            work.append(self._put_no_op(effect, timeout_ms))
-        answers = await asyncio.gather(*work)
-        answer = next((each for each in answers if each is not Answer.OK), Answer.OK)
+        """What a bookie answers to the truncation, in time; it is not sent again while its answer is late.
+
+        Each would be the same: an answer that comes late is one to what the machine wants to be sent then.
+        """
+        bookie, asked = effect.bookie, self._fencing.asked
+        who = effect.slot, bookie
+        late = asked.get(who)
+        if late is not None and not late.done():
+            self._spawn(self._doubt(bookie))
+        elif late is None or late.result() is not Answer.OK:
+            late = asked[who] = asyncio.get_running_loop().create_future()
+            self._spawn(self._send_truncation(effect, late))
+        await asyncio.wait([late], timeout=self._late_after_ms() / 1000)
+        answer = asked.pop(who).result() if late.done() else Answer.TIMED_OUT
         self._fencing.said[bookie] = answer
         self._note(bookie, answer)
         return lambda: self._machine.truncation_answered(effect.slot, bookie, answer)
+
+    async def _send_truncation(
+        self, effect: SendTruncation, answered: asyncio.Future[Answer]
+    ) -> Callable[[], None]:
+        """The truncation, and behind it the no-op, on one connection."""
+        timeout_ms = self._config.recovery_timeout_ms
+        work = [self._bookies.truncate(effect.bookie, self._access, effect.entry_id, timeout_ms=timeout_ms)]
+        if effect.no_op:
+            work.append(self._put_no_op(effect, timeout_ms))
+        answers = await asyncio.gather(*work)
+        answered.set_result(next((each for each in answers if each is not Answer.OK), Answer.OK))
+        return _nothing
 
     async def _put_no_op(self, effect: SendTruncation, timeout_ms: int) -> Answer:
         entry_id, lac = effect.entry_id, effect.last_add_confirmed
@@ -278,12 +360,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             self._bookies.drop(effect.bookie, sent)
 
     async def _await_bookies(self) -> Callable[[], None]:
-        if not self._fencing.waiting:
-            told = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
-            log.warning(
-                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, told
-            )
-        self._fencing.waiting = True
+        self._tell_of_wait()
         await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
         if (over := await self._over()) is not None:
             return partial(self._perform_one, over)

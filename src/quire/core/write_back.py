@@ -32,6 +32,7 @@ class WriteBack:
         lac: every entry up to here is on its final quorum.
         lengths: the lengths in the headers of the entries after `lac`.
         changes: the ensembles that were used after the record's, by first entry.
+        failed: the bookies that take nobody's place any more.
     """
 
     record: LedgerMetadata
@@ -48,7 +49,7 @@ class WriteBack:
     _acked: list[int] = field(default_factory=list, init=False)
     """The acknowledgements of each entry after `lac`, as masks of slots."""
     lengths: list[int] = field(default_factory=list, init=False)
-    _failed: tuple[BookieId, ...] = field(default=(), init=False)
+    failed: tuple[BookieId, ...] = field(default=(), init=False)
 
     @property
     def lap(self) -> int:
@@ -119,8 +120,8 @@ class WriteBack:
             return None
         slots = change.begin(change.ensemble)
         failed = [change.ensemble[slot] for slot in slots]
-        self._failed += tuple(bookie for bookie in failed if bookie not in self._failed)
-        return FindReplacements(tuple(Slot(slot) for slot in slots), change.ensemble, self._failed)
+        self.failed += tuple(bookie for bookie in failed if bookie not in self.failed)
+        return FindReplacements(tuple(Slot(slot) for slot in slots), change.ensemble, self.failed)
 
     def replace(self, chosen: Mapping[Slot, BookieId]) -> tuple[int, ...]:
         """The bookies for the slots of the last `find`; a slot left out becomes absent.
@@ -167,7 +168,7 @@ class WriteBack:
         if change.status is not ChangeStatus.IDLE:
             return []
         if forgives:
-            self._failed = ()
+            self.failed = ()
         return [slot for slot in sorted(change.absent) if change.come_back(slot, NO_ENTRY)]
 
     def absent(self) -> tuple[BookieId, ...]:

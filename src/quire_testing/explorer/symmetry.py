@@ -100,7 +100,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "parts": "change",
         "mask_lists": "_acked",
         "lists_by_slot": "_residues",
-        "names": "_failed",
+        "names": "failed",
         "changes": "changes",
         "records": "record",
         "same": "_masks _quorum _start lac lengths rules",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from quire.bookie.server import BookieServer
+from quire.bookie.waiters import Waiter
 from quire.client.access import LedgerAccess
 from quire.client.take_over import awaited_by
 from quire.client.unbounded import UnboundedLedger
-from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError
+from quire.core.answers import Answer
+from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
 from quire.core.ids import BookieId
 from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
@@ -220,6 +225,96 @@ async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_pa
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await taking
+
+
+class HeldAdds:
+    """What a bookie has stored, and does not say yet."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._said: list[Callable[[], None]] | None = []
+        self._add = server.ledgers.add
+        server.ledgers.add = self._hold  # type: ignore[method-assign]
+
+    def _hold(self, request: Any, run: Any, waiter: Waiter, tag: object) -> Answer:
+        said = self._said
+
+        class Held:
+            def stored(self, tag: Any, error: StorageError | None) -> None:
+                say = partial(waiter.stored, tag, error)
+                say() if said is None else said.append(say)
+
+        return self._add(request, run, Held(), tag)
+
+    def let_go(self) -> None:
+        """Say it, and what is stored from now on at once."""
+        said, self._said = self._said, None
+        for say in said or ():
+            say()
+
+
+@pytest.mark.parametrize("comes", ["its answer", "a spare"])
+@run
+async def test_a_bookie_that_is_late_with_an_entry_is_given_up_only_for_another(
+    tmp_path, monkeypatch, comes
+) -> None:
+    """Without one a take-over that gave it up would end, and the next one would find it as slow."""
+    monkeypatch.setattr("quire.client.take_over.SILENT_MS", 100)
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        slow, names = await with_an_entry_to_write_back(cluster, mine)
+        for name in names:
+            await cluster.start_bookie(name)
+        held = HeldAdds(cluster.servers[slow])
+        taking = asyncio.create_task(theirs.open_writer())
+
+        async def waits() -> bool:
+            return await theirs.waits_for() == {
+                slow: "it does not respond, and no other bookie can take its place"
+            }
+
+        await until_async(waits, "the take-over to wait")
+        if comes == "its answer":
+            held.let_go()
+        else:
+            await cluster.start_bookie("b9")
+        other = await taking
+        assert (slow in other.metadata.last_fragment.ensemble) is (comes == "its answer")
+        assert other.term == 3, "there was one take-over"
+        assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
+        held.let_go()
+
+
+@run
+async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, monkeypatch) -> None:
+    """A bookie whose answers always take longer than it is given would be asked for ever."""
+    monkeypatch.setattr("quire.client.take_over.SILENT_MS", 100)
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        writer = await mine.open_writer()
+        await writer.append(b"0")
+        await writer.release()
+        slow = writer.metadata.last_fragment.ensemble[1]
+        ledgers = cluster.servers[slow].ledgers
+        truncate, said = ledgers.truncate, []
+
+        def late(what: Any, request: Any, then: Any, asker: Any) -> None:
+            if not said:  # others it never answers
+                truncate(what, request, lambda *answer: said.append(partial(then, *answer)), asker)
+
+        monkeypatch.setattr(ledgers, "truncate", late)
+        taking = asyncio.create_task(theirs.open_writer())
+
+        def is_asked_again() -> Any:
+            under_way = theirs._under_way
+            waits = under_way is not None and under_way._fencing.waiting
+            return waits and said and not under_way._machine.awaited
+
+        await until_async(is_asked_again, "it to be asked again")
+        assert {*await theirs.waits_for()} == {slow}, "it has not answered yet"
+        said.pop()()
+        other = await taking
+        assert (other.term, other.metadata.last_fragment.ensemble[1]) == (3, slow)
+        assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("ends", ["the stream", "the client"])
