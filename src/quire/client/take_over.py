@@ -199,18 +199,22 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         Returns:
             None, or what the record says that ends the wait.
         """
-        changes = _Changes()
-        self._bookies.follow(changes)
+        changes, bookies = _Changes(), self._bookies
+        named, needs = self._record.last_fragment.ensemble, needs_of(self._record.terms)
+        bookies.follow(changes)
         try:
             while True:
                 await changes.wait(pause_ms)
                 pause_ms = min(2 * pause_ms, AWAITED_PAUSE_MS_MAX)
                 if (over := await self._over()) is not None:
                     return over
-                if not await awaited_by(self._record, self._context):
+                answers = await bookies.probe(named, timeout_ms=self._config.probe_timeout_ms)
+                silent = [bookie for bookie, answer in answers.items() if answer is not Answer.OK]
+                # One that is read-only is not in the way: it takes what is written back, and truncates.
+                if len(silent) <= len({*bookies.writable(needs)} - {*named}):
                     return None
         finally:
-            self._bookies.unfollow(changes)
+            bookies.unfollow(changes)
 
     @property
     def _recovery(self) -> RecoveryMachine:

@@ -12,7 +12,7 @@ import pytest
 from quire.bookie.server import BookieServer
 from quire.bookie.waiters import Waiter
 from quire.client.access import LedgerAccess
-from quire.client.take_over import awaited_by
+from quire.client.bookies import BookieClient
 from quire.client.unbounded import UnboundedLedger
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
@@ -194,6 +194,24 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
 
 
 @run
+async def test_a_read_only_bookie_is_not_waited_for(tmp_path) -> None:
+    """It takes what is written back, and truncates."""
+    async with small_cluster(tmp_path) as cluster:
+        mine, theirs = await streams(cluster, mode="fencing")
+        away, names = await with_an_entry_to_write_back(cluster, mine)
+        full = await cluster.start_bookie(names[0])
+        full.ledgers.read_only = True
+        seen = theirs._context.bookies
+        await until_async(lambda: seen.read_only() == [full.bookie_id], "the client to see it")
+        taking = asyncio.create_task(theirs.open_writer())
+        await until_async(lambda: {*theirs._lacks} == {away}, "the take-over to wait")
+        await cluster.start_bookie(names[1])
+        other = await taking
+        assert full.bookie_id in other.metadata.last_fragment.ensemble
+        assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
+
+
+@run
 async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_path, monkeypatch) -> None:
     """Each would fail as the one before, and supersede whoever else takes the stream over."""
     monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
@@ -202,13 +220,14 @@ async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_pa
         _, names = await with_an_entry_to_write_back(cluster, mine)
         await cluster.start_bookie(names[0])
         looks = 0
+        probe = BookieClient.probe
 
-        async def awaited(*args: Any) -> dict[BookieId, str]:
+        async def counted(*args: Any, **options: Any) -> dict[BookieId, Answer]:
             nonlocal looks
             looks += 1
-            return await awaited_by(*args)
+            return await probe(*args, **options)
 
-        monkeypatch.setattr("quire.client.take_over.awaited_by", awaited)
+        monkeypatch.setattr(BookieClient, "probe", counted)
         election = OnceElected()
         taking = asyncio.create_task(theirs.open_writer(election))
         await until_async(lambda: looks >= 4, "it to look for bookies now and then")
