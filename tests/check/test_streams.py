@@ -14,6 +14,7 @@ from check.test_exercised import Seen
 from quire.core import effects
 from quire.core.rules import RULES
 from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
+from quire.core.terms import NO_TERM, reach_of, told_in
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
@@ -93,6 +94,37 @@ def test_a_take_over_moves_as_its_table_says(seen):
 def test_what_a_take_over_says_is_said(seen):
     said = {effects.TakenOver, effects.TakeOverSuperseded, effects.FindLength, effects.FindReplacements}
     assert said <= seen.said
+
+
+@pytest.mark.parametrize("fencing", [False, True])
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        StreamConfiguration(1, 1, 1, 1, entries=2, take_overs=2, explicit_lac=True),
+        StreamConfiguration(entries=2, explicit_lac=True),
+        StreamConfiguration(ack_quorum=1, entries=2, explicit_lac=True),
+        StreamConfiguration(3, 3, 3, explicit_lac=True),
+    ],
+    ids=lambda each: each.name,
+)
+def test_a_lac_is_below_the_first_entry_of_every_later_term(configuration, fencing):
+    """Unless an operator has LACs ignored: so what is taken off a LAC because of the ranges was never true."""
+    world = StreamWorld(replace(configuration, fencing=fencing), SHIPPED)
+    watch, later = StreamWatch(world), set()
+
+    def look(state):
+        ranges = world.stores.parts[state[world.at.store]].record.ranges
+        for bookie in world.bookies_of(state):
+            lac, term = bookie.known.lac, bookie.known.lac_term
+            assert told_in(term, lac, ranges) == lac
+            if NO_TERM < term < reach_of(ranges):
+                later.add((lac, term, ranges))
+        return watch(state)
+
+    result = explore(world, look, watch.deadlock)
+    assert result.complete
+    assert result.violation is None
+    assert later
 
 
 def test_a_client_that_waits_for_ever_is_found():

@@ -35,7 +35,7 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.losses import proves_loss
 from quire.core.reader import ReadMachine
 from quire.core.rules import RULES
-from quire.core.terms import last_of_range
+from quire.core.terms import last_of_range, reach_of, told_in
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
@@ -135,6 +135,7 @@ class LedgerReader(TailingReader):
         """A response of the store; one that was overtaken by a newer one changes nothing."""
         if version < self._version:
             return
+        newer = reach_of(record.ranges) > reach_of(self._record.ranges)
         self._record, self._version = record, version
         if record.state is LedgerState.CLOSED:
             self._lac = record.last_entry
@@ -143,7 +144,8 @@ class LedgerReader(TailingReader):
             if self._entry_bytes:
                 self._entry_bytes += _ENTRY_COST
         elif record.terms is not None:
-            self._lac = max(self._lac, record.terms.decided_through)
+            # The LAC that is known is of an earlier term, of whose entries only these are left.
+            self._lac = max(NO_ENTRY if newer else self._lac, record.terms.decided_through)
 
     async def _reread_record(self) -> None:
         if not self.closed:
@@ -151,12 +153,16 @@ class LedgerReader(TailingReader):
 
     async def _quorum_lac(self) -> None:
         timeout_ms = self._settings.timeout_ms
-        found = await quorum_lac(self._record, self._access, self._bookies, timeout_ms=timeout_ms)
+        record = self._record
+        found = await quorum_lac(record, self._access, self._bookies, timeout_ms=timeout_ms)
         if found.behind:  # the stream was taken over since the record was read
             await self._reread_record()
-            found = await quorum_lac(self._record, self._access, self._bookies, timeout_ms=timeout_ms)
+            record = self._record
+            found = await quorum_lac(record, self._access, self._bookies, timeout_ms=timeout_ms)
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
-        self._raise_lac(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
+        lac = found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed
+        # Of that record's last term at most, and the record may have been read again meanwhile.
+        self._raise_lac(told_in(reach_of(record.ranges), lac, self._record.ranges))
         if self._bookies.are_in_trouble(self._record.last_fragment.ensemble):
             # That no bookie responded does not show that there is nothing.
             raise ReadUnavailableError(
@@ -173,7 +179,7 @@ class LedgerReader(TailingReader):
         """The same, with the term of the writer that sent it; False: the record is too old to use it."""
         if self._record.terms is not None and not RULES.may_use_lac(lac_term, self._record):
             return False
-        self._raise_lac(lac)
+        self._raise_lac(told_in(lac_term, lac, self._record.ranges))
         return True
 
     def _heard_in_answer(self, reply: ReadReply, took_ms: int) -> None:

@@ -52,7 +52,7 @@ from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine
-from quire.core.terms import by_origin, needs_of
+from quire.core.terms import by_origin, needs_of, told_in
 from quire.core.writer_state import Hole
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
@@ -228,7 +228,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             term=self._access.term,
             timeout_ms=self._config.recovery_timeout_ms,
         )
-        lac = self._access.trusted_lac(reply)
+        # Of a stream a LAC says nothing about the entries of later terms.
+        lac = told_in(reply.lac_term, self._access.trusted_lac(reply), self._machine.record.ranges)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac, reply.lafr)
 

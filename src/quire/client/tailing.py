@@ -227,6 +227,8 @@ class TailingReader(ABC):
         if not self._heard(lac, lac_term):
             await self._reread_record()
             self._heard(lac, lac_term)
+        if self._record.terms is not None and self._lac < next_entry:
+            await self._quorum_lac()  # its LAC is of an earlier term: others may have that of the newest one
         record, last = self._record, self._lac
         if record.terms is not None and not record.only_fences:
             # What came is of the term that was asked for; meanwhile the record may name another one.

@@ -33,9 +33,9 @@ class LedgerFacts:
 
     `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
     there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
-    `term_lsn`: what was put up to this LSN was here
-    before the term was taken. `lac_term`: the term of the writer that sent the LAC. `lafr`: the last entry known to be on its full
-    write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
+    `term_lsn`: what was put up to this LSN was here before the term was taken. `lac_term`: of the writer that sent the LAC.
+    `lafr`: the last entry known to be on its full write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long
+    the tombstone refuses adds.
     """
 
     ledger_id: int
@@ -142,7 +142,7 @@ class BookieLedgerMachine:
             neither taken nor refused so long, and nothing of a stream is. Memory only: a restart asks again.
     """
 
-    __slots__ = ("_lost", "_rules", "_unsaved", "facts", "fence", "fence_known")
+    __slots__ = ("_lost", "_overruled", "_rules", "_unsaved", "facts", "fence", "fence_known")
 
     def __init__(
         self,
@@ -153,12 +153,11 @@ class BookieLedgerMachine:
         asked: bool = False,
         rules: Rules = RULES,
     ) -> None:
-        self.facts = facts
-        self._unsaved = not known
+        self.facts, self._unsaved = facts, not known
         self.fence = Fence.DURABLE if facts.fenced or facts.term else Fence.NONE
         self.fence_known = asked or not (lost or facts.limbo)
-        self._lost = lost
-        self._rules = rules
+        self._lost, self._rules = lost, rules
+        self._overruled = int(NO_ENTRY), 0
 
     def add(
         self,
@@ -206,6 +205,8 @@ class BookieLedgerMachine:
         before, facts.lac = facts.lac, rules.lac_after_add(facts.lac, lac, recovery=recovery)
         if term and facts.lac != before:
             facts.lac_term = term
+        elif term and lac < before and not recovery:
+            self._overrule(lac, term)
         if lafr > facts.lafr and not recovery:
             facts.lafr = lafr
         ready = _STORE[rules.acknowledges_once_persisted()]
@@ -308,11 +309,10 @@ class BookieLedgerMachine:
             answer = Answer.UNKNOWN
         if answer is Answer.OK:
             self._learn(key, token, digest_type, term)
+            self._overrule(lac, term)
             if lac > facts.lac or (lac == facts.lac and not facts.explicit_lac):
-                if lac > facts.lac:
-                    facts.lac_term = term
-                facts.lac = lac
-                facts.explicit_lac = body
+                told_in = term if lac > facts.lac else facts.lac_term
+                facts.lac, facts.lac_term, facts.explicit_lac = lac, told_in, body
             if term and self.fence is Fence.PENDING:
                 return self.save()
         return _AT_ONCE[answer]
@@ -336,9 +336,7 @@ class BookieLedgerMachine:
             or facts.deleted_until_ms
         ):
             return False
-        facts.lac = lac
-        facts.lac_term = term
-        facts.explicit_lac = b""
+        facts.lac, facts.lac_term, facts.explicit_lac = lac, term, b""
         return True
 
     def may_read(self, key: bytes, token: int, *, term: int | None = None) -> Answer:
@@ -488,6 +486,15 @@ class BookieLedgerMachine:
             facts.key, facts.token, facts.digest_type = fresh
             self._unsaved = True
 
+    def _overrule(self, lac: int, term: int) -> None:
+        """A later term's lower LAC holds, since an operator had the higher one ignored; not in the journal: entries say LACs too."""
+        facts = self.facts
+        if 0 < facts.lac_term < term and lac < facts.lac:
+            self._overruled = max(self._overruled, (facts.lac, facts.lac_term))
+            facts.lac, facts.lac_term, facts.explicit_lac = lac, term, b""
+
     def _to_save(self) -> LedgerFacts:
-        self._unsaved = False
-        return self.facts.copy()
+        self._unsaved, facts = False, self.facts.copy()
+        if facts.lac < self._overruled[0]:
+            facts.lac, facts.lac_term = self._overruled
+        return facts

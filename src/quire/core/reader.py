@@ -29,6 +29,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, told_through, write_set, write_set_mask
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
+from quire.core.terms import told_in
 
 
 class ReadStatus(Enum):
@@ -394,7 +395,7 @@ class LacMachine:
             answer: what it answered.
             last_add_confirmed: the LAC that it knows, `NO_ENTRY` if none.
             lac_term: of a stream: the term of the writer that sent it. One that the record's ranges do not reach is not
-                used, and the result says that the record is behind.
+                used, and the result says that the record is behind. Of a later term's entries it says nothing.
 
         Effects:
             LacFound at coverage; LacUnavailable when all have answered without it.
@@ -409,7 +410,8 @@ class LacMachine:
             if self._record is not None and not self._rules.may_use_lac(lac_term, self._record):
                 self._behind = True
             else:  # any bookie's LAC is safe to read up to; only the newest needs a quorum
-                self._highest = max(self._highest, last_add_confirmed)
+                ranges = () if self._record is None else self._record.ranges
+                self._highest = max(self._highest, told_in(lac_term, last_add_confirmed, ranges))
         if self._rules.covers(self._known, *self._quorums):
             self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
             self.out.append(LacFound(EntryId(self._highest), self._behind))

@@ -98,6 +98,17 @@ def last_of_term(term: int, ranges: Sequence[TermRange]) -> int | None:
     return next((each.first_entry - 1 for each in ranges if each.term > term), None)
 
 
+def told_in(term: int, lac: int, ranges: Sequence[TermRange]) -> int:
+    """What a LAC says that a writer of this term told: never more than the entries which its term was left with.
+
+    What was acknowledged in a term lies below the first entry of the next one, and a LAC as well, unless an operator has had
+    LACs ignored: then what is at or above that entry is of another writer, who says for himself how far it is confirmed.
+    A LAC without a term stays as it is.
+    """
+    last = last_of_term(term, ranges) if term != NO_TERM else None
+    return lac if last is None else min(lac, last)
+
+
 def by_origin(first: int, last: int, ranges: Sequence[TermRange]) -> Iterator[tuple[int, int, Term]]:
     """The ids first..last in parts of one origin term each: (first, last, origin term)."""
     while first <= last:

@@ -158,6 +158,43 @@ def test_a_lac_has_the_term_of_the_writer_that_told_it() -> None:
     assert (machine.facts.lac, machine.facts.lac_term) == (8, 4)
 
 
+def test_a_later_terms_lower_lac_holds_where_an_operator_had_the_higher_one_ignored() -> None:
+    machine = stream(4, lac=6, lac_term=3, explicit_lac=b"says 6")
+    stored = machine.facts.copy()
+    assert add(machine, 4, 2, recovery=True) is Answer.OK
+    assert (machine.facts.lac, machine.facts.lac_term) == (6, 3), "a recovery add leaves it alone"
+    assert add(machine, 4, 2) is Answer.OK
+    assert (machine.facts.lac, machine.facts.lac_term, machine.facts.explicit_lac) == (2, 4, b"")
+    assert not machine.is_as_stored(stored), "only here is it known"
+    saved = machine.save().facts
+    assert saved is not None
+    assert (saved.lac, saved.lac_term) == (6, 3), (
+        "a start would raise it from entries, whose terms are not known then"
+    )
+    assert add(machine, 4, 1) is Answer.OK
+    assert (machine.facts.lac, machine.facts.lac_term) == (2, 4), "it does not fall in a term"
+    assert machine.lac_told(7, KEY, 7, 3, 4)
+    saved = machine.save().facts
+    assert saved == machine.facts
+    assert (saved.lac, saved.lac_term) == (7, 4)
+
+
+def test_an_explicit_lac_of_a_later_term_holds_too() -> None:
+    machine = stream(3, lac=6, lac_term=3, explicit_lac=b"says 6")
+    assert not machine.lac_told(2, KEY, 7, 3, 4)
+    ready = machine.explicit_lac(b"says 2", 2, **WHO, term=4)
+    assert (machine.facts.lac, machine.facts.lac_term, machine.facts.explicit_lac) == (2, 4, b"says 2")
+    assert ready.facts is not None
+    assert (ready.facts.term, ready.facts.lac, ready.facts.lac_term) == (4, 6, 3)
+
+
+def test_a_lac_of_which_no_term_is_known_does_not_fall() -> None:
+    machine = stream(4, lac=6)
+    assert add(machine, 4, 2) is Answer.OK
+    assert machine.explicit_lac(b"body", 3, **WHO, term=4).answer is Answer.OK
+    assert (machine.facts.lac, machine.facts.lac_term) == (6, 0)
+
+
 def test_an_explicit_lac_raises_the_term_durably() -> None:
     machine = stream(3)
     ready = machine.explicit_lac(b"body", 2, **WHO, term=4)

@@ -336,6 +336,18 @@ def test_a_lac_of_a_term_that_the_record_does_not_reach_is_not_used():
     assert machine.out == [LacUnavailable(("b0", "b2"), 7, behind=False)]
 
 
+def test_a_lac_of_an_earlier_term_is_one_of_its_own_entries():
+    """Where an operator had it ignored, bookies still have it: the next writer began below it, and has confirmed less."""
+    record = STREAM.taken_over(2, OWNER).opened(3, STREAM.fragments)
+    for told, known in (((7, 1), 3), ((5, 2), 5), ((NO_ENTRY, 0), 3)):
+        machine = LacMachine(record.last_fragment.ensemble, 3, 2, record=record)
+        machine.read()
+        machine.out = []
+        machine.answered(0, Answer.OK, 7, 1)
+        machine.answered(1, Answer.OK, *told)
+        assert machine.out == [LacFound(known, behind=False)]
+
+
 def test_an_add_that_a_newer_term_refuses_ends_the_writer_with_what_can_be_resolved():
     writer = WriterMachine(STREAM, 3)
     writer.append(1, 10)

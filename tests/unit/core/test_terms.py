@@ -16,7 +16,7 @@ from quire.core.ledger_metadata import (
     new_ledger,
     new_stream,
 )
-from quire.core.terms import TermRange, Terms, by_origin, last_of_range, origin_of, reach_of, resolve
+from quire.core.terms import TermRange, Terms, by_origin, last_of_range, origin_of, reach_of, resolve, told_in
 from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.stream_metadata import (
@@ -195,3 +195,26 @@ def test_a_name_of_a_stream_that_cannot_be_read_is_named():
             decode_stream_name(value, "n")
     with pytest.raises(MisuseError, match="-1"):
         encode_stream_name(-1)
+
+
+@pytest.mark.parametrize(
+    ("term", "lac", "says"),
+    [
+        (1, 3, 3),
+        (1, 8, 8),  # all that is left of its term
+        (1, 9, 8),  # it was ignored: term 3 begins at 9
+        (2, 12, 8),  # of a term that was never opened
+        (3, 8, 8),  # what the term before it left
+        (3, 13, 13),
+        (3, 14, 13),
+        (5, 13, 13),
+        (5, 99, 99),  # nobody has taken over since
+        (6, 99, 99),  # of a term that the record does not reach yet
+        (0, 99, 99),  # nobody says of which term
+        (1, -1, -1),
+    ],
+)
+def test_a_lac_says_nothing_about_the_entries_of_later_terms(term, lac, says):
+    ranges = [TermRange(Term(1), EntryId(0)), TermRange(Term(3), EntryId(9)), TermRange(Term(5), EntryId(14))]
+    assert told_in(term, lac, ranges) == says
+    assert told_in(term, lac, ()) == lac, "a ledger has no terms"
