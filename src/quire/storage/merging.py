@@ -3,8 +3,9 @@
 A merged run bears the highest LSN of its pieces. That is right because each piece holds its ids: what another run holds
 with a higher LSN is in no piece, and what is put meanwhile has a higher one than all in a sealed segment. A drop up to an LSN
 is made only when nothing of the ledger was put since, so it reaches all of a merged run or, of one that is younger, nothing; but
-not a truncation, which takes what is older than the record with which the ledger's term was taken. Across that nothing is
-merged. Pieces that wait while the ledger loses something are taken back, and looked for again.
+not a truncation, which takes entries of lower origin terms up to the LSN of the newest of them. So nothing is merged across the
+LSN at which the ledger's term was taken: what was put before it never gets an LSN as high as what was put in the term. Pieces that
+wait while the ledger loses something are taken back, and looked for again.
 
 Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Carried runs".
 """
@@ -29,7 +30,7 @@ def may_merge(one: Row, other: Row, term_lsn: int) -> bool:
 
     Args:
         one, other: of one ledger.
-        term_lsn: of the record with which the ledger's term was taken: a truncation of that term takes what is older.
+        term_lsn: of the last record before the ledger's term was taken: what lies on its two sides keeps its order.
     """
     assert one.ledger_id == other.ledger_id
     if one.origin_term != other.origin_term or (one.lsn <= term_lsn) != (other.lsn <= term_lsn):
