@@ -136,6 +136,16 @@ STEPS: list[Heading | Step] = [
         "printf 'five\\n' | quire stream append clicks",
         "quire stream delete clicks --yes",
     ),
+    Heading(
+        "The other design, [terms that only fence](protocol/streams.md#terms-that-only-fence): a take-over takes an id."
+    ),
+    *_steps(
+        "quire stream create visits --mode fencing",
+        "printf 'one\\ntwo\\n' | quire stream append visits",
+        "quire stream read visits --json",
+        "quire stream show visits",
+        "quire stream delete visits --yes",
+    ),
     Heading("## Keeping a cluster"),
     *_steps(
         "quire cluster debt",
