@@ -29,7 +29,7 @@ from faults.harness import STAMP, cluster, payload, run
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.wire.entry import NoOp
-from support.stream_modes import taken
+from support.stream_modes import BOTH, taken
 from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -448,17 +448,17 @@ def test_take_overs_with_one_of_three_bookies_dead(tmp_path: Path, record: Recor
     record("stream_take_overs_with_a_bookie_dead", run(with_one_dead(tmp_path, 50)))
 
 
-async def with_one_stopped(directory: Path) -> dict[str, Any]:
+async def with_one_stopped(directory: Path, mode: str) -> dict[str, Any]:
     """An entry is on two of three bookies and needs all three; the third is stopped, and a take-over finds the entry."""
     async with (
         cluster(directory, 4) as local,
         quire.connect(local.uri) as one,
         quire.connect(local.uri, ClientConfig(recovery_timeout_ms=500)) as two,
     ):
-        mine, theirs = (client.unbounded_ledger(STREAM) for client in (one, two))
+        mine, theirs = (client.unbounded_ledger(STREAM, mode=mode) for client in (one, two))
         await mine.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
         writer = await mine.open_writer()
-        assert await writer.append(payload(0, 0)) == 0
+        assert await writer.append(payload(0, 0)) == taken(mode)
         record = await mine.show()
         *there, last = record.last_fragment.ensemble
         (stopped,) = (each.process for each in local.bookies if each.process and last.startswith(each.name))
@@ -471,29 +471,30 @@ async def with_one_stopped(directory: Path) -> dict[str, Any]:
                     await two.bookies.list_entries(bookie, LedgerAccess.of(record), timeout_ms=5000)
                     for bookie in there
                 ]
-                return all(held[-1].last == 1 for _, held in lists)
+                return all(held[-1].last == taken(mode) + 1 for _, held in lists)
 
             await until_async(is_stored, "two bookies to have the entry")
             assert not pending.done()
             began = time.monotonic()
             other = await theirs.open_writer()
             took = time.monotonic() - began
-            assert other.last_add_confirmed == 1
+            assert other.last_add_confirmed == 1 + taken(mode, 2)
             with contextlib.suppress(quire.NotWritingError):  # by its first request since, or by itself
                 writer.append_nowait(payload(0, 2)).add_done_callback(lambda done: done.exception())
             with pytest.raises(quire.TermSupersededError) as superseded:
                 await pending
             kept = await mine.resolve(superseded.value)
-            await other.append(payload(1, 0))
+            last_entry = await other.append(payload(1, 0))
             await other.release()
         finally:
             stopped.send_signal(signal.SIGCONT)
         assert kept is True
-        entries = [bytes(entry.payload) async for entry in theirs.read(0, 2)]
+        entries = [bytes(entry.payload) async for entry in theirs.read(0, last_entry)]
         assert entries == [payload(0, 0), payload(0, 1), payload(1, 0)]
     return {"kept": 1, "take_over_s": round(took, 3)}
 
 
 @pytest.mark.slow
-def test_an_entry_that_was_not_acknowledged_is_kept(tmp_path: Path, record: Record) -> None:
-    record("stream_entry_kept", run(with_one_stopped(tmp_path)))
+@BOTH
+def test_an_entry_that_was_not_acknowledged_is_kept(tmp_path: Path, record: Record, mode: str) -> None:
+    record(f"{'stream' if mode == 'identifiers' else mode}_entry_kept", run(with_one_stopped(tmp_path, mode)))

@@ -11,6 +11,7 @@ import pytest
 
 from quire.core.errors import TermSupersededError
 from support.small_cluster import small_cluster
+from support.stream_modes import BOTH
 from unit.client.test_reading import run
 
 
@@ -25,14 +26,17 @@ class Advice:
         self.asked += 1
 
 
+@BOTH
 @run
-async def test_the_election_is_outside_and_several_clients_write_over_a_ledgers_life(tmp_path: Path) -> None:
+async def test_the_election_is_outside_and_several_clients_write_over_a_ledgers_life(
+    tmp_path: Path, mode: str
+) -> None:
     """ "it is assumed there is leader election for clients external to the protocol" and it is asked before a take-over;
     "When a client receives an InvalidTerm response it should disengage", and
     "allow writes from multiple clients over their lifetime" is what remains to see: the entries of both are read.
     """
     async with small_cluster(tmp_path, 3) as cluster:
-        old, new = [(await cluster.client()).unbounded_ledger("s") for _ in range(2)]
+        old, new = [(await cluster.client()).unbounded_ledger("s", mode=mode) for _ in range(2)]
         await old.create()
         first = await old.open_writer()
         await first.append(b"of term 2")
