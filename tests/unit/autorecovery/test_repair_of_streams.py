@@ -30,7 +30,7 @@ from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 from support.recovering_cluster import recovering_cluster
 from support.small_cluster import SmallCluster, small_cluster
-from support.stream_modes import BOTH
+from support.stream_modes import BOTH, taken
 from support.waiting import until_async
 
 COUNT = 20
@@ -85,21 +85,29 @@ async def appended(writer: LedgerWriter, first: int, count: int = COUNT) -> None
     await asyncio.gather(*(writer.append(b"%d" % number) for number in range(first, first + count)))
 
 
+def first_of_second(mode: str) -> int:
+    """The first id that a user has in the second term of `in_two_terms`."""
+    return COUNT + taken(mode, 2)
+
+
 async def in_two_terms(
-    cluster: SmallCluster, **shape: Any
+    cluster: SmallCluster, mode: str, **shape: Any
 ) -> tuple[Client, UnboundedLedger, LedgerWriter, BookieId]:
-    """A stream of two terms that are both decided, in a fragment of which one bookie is gone, and its living writer."""
+    """A stream of two terms that are both decided, in a fragment of which one bookie is gone, and its living writer.
+
+    One bookie of the fragment and the spares have an entry of the first term at an id of the second.
+    """
     client = await cluster.client()
-    stream = client.unbounded_ledger("s", b"p")
+    stream = client.unbounded_ledger("s", b"p", mode=mode)
     await stream.create(**shape)
     async with await stream.open_writer() as writer:
         await appended(writer, 0)
-    other = (await cluster.client()).unbounded_ledger("s", b"p")
+    other = (await cluster.client()).unbounded_ledger("s", b"p", mode=mode)
     writer = await other.open_writer()
     record = await stream.show()
     spares = {*cluster.servers} - {*record.last_fragment.ensemble}
     for bookie in (record.last_fragment.ensemble[1], *spares):
-        await leave(client, record, bookie, COUNT, 2)  # of the term before, at an id of this one
+        await leave(client, record, bookie, first_of_second(mode), 2)
     await appended(writer, COUNT)
     gone = record.last_fragment.ensemble[0]
     await cluster.stop_bookie(gone, clean=False)
@@ -108,9 +116,9 @@ async def in_two_terms(
     return client, stream, writer, gone
 
 
-async def _replaced(tmp_path: Path, shape: dict[str, int]) -> None:
+async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
     async with small_cluster(tmp_path, shape["ensemble_size"] + 2) as cluster:
-        client, stream, writer, gone = await in_two_terms(cluster, **shape)
+        client, stream, writer, gone = await in_two_terms(cluster, mode, **shape)
         before = await stream.show()
         repair = ClusterRepair(client, gone=[gone])
         found = await repair.look()
@@ -135,7 +143,8 @@ async def _replaced(tmp_path: Path, shape: dict[str, int]) -> None:
             if (slot - entry) % after.ensemble_size < after.write_quorum
         }
         held = {value for value in await values(client, after, target) if value[0] < decided}
-        assert held - share == {(COUNT, 2)}, "what was there, and nothing of an earlier term was copied"
+        left = {(first_of_second(mode), 2)} if mode == "identifiers" else set()
+        assert held - share == left, "what was there, and nothing of an earlier term was copied"
         assert share <= held
         await appended(writer, 3 * COUNT)  # the writer goes on with a record that the repair has changed
         second = after.fragments[0].ensemble[1]
@@ -143,27 +152,30 @@ async def _replaced(tmp_path: Path, shape: dict[str, int]) -> None:
         third = await stream.open_writer()
         await appended(third, 4 * COUNT)
         reader = await stream.open_reader()
+        last = 5 * COUNT + taken(mode, 3) - 1
 
         async def is_known() -> bool:
-            return await reader.refresh() >= 5 * COUNT - 1
+            return await reader.refresh() >= last
 
         await until_async(is_known, "the last add confirmed to be told")
-        read = [bytes(entry.payload) async for entry in reader.read(0, 5 * COUNT - 1)]
+        read = [bytes(entry.payload) async for entry in reader.read(0, last)]
         assert read == [b"%d" % number for number in range(5 * COUNT)]
         report = await stream.verify()
-        assert report.entries == 5 * COUNT
+        assert report.entries == last + 1
         assert (report.good, report.different, report.lost) == (True, [], [])
         assert {hole.bookie for hole in report.holes} == {second}, "nothing else is missing"
         again = ClusterRepair(client, gone=[gone])
         assert (await again.look()).debts.keys() <= {before.ledger_id}
 
 
-def test_a_bookie_that_is_gone_is_replaced_in_what_is_decided_of_a_stream(tmp_path: Path) -> None:
-    run(_replaced(tmp_path, {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
+@BOTH
+def test_a_bookie_that_is_gone_is_replaced_in_what_is_decided_of_a_stream(tmp_path: Path, mode: str) -> None:
+    run(_replaced(tmp_path, mode, {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
 
 
-def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path) -> None:
-    run(_replaced(tmp_path, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}))
+@BOTH
+def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path, mode: str) -> None:
+    run(_replaced(tmp_path, mode, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}))
 
 
 async def _where_terms_fence(tmp_path: Path) -> None:
@@ -210,9 +222,11 @@ def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path
     run(_where_terms_fence(tmp_path))
 
 
-async def _without_terms(tmp_path: Path) -> None:
+async def _without_terms(tmp_path: Path, mode: str) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
-        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        client, stream, _, gone = await in_two_terms(
+            cluster, mode, ensemble_size=3, write_quorum=3, ack_quorum=2
+        )
         record = await stream.show()
         client.bookies.writable = lambda needs=(): [] if needs else sorted(cluster.servers)  # type: ignore[method-assign]
         repair = ClusterRepair(client, gone=[gone])
@@ -223,8 +237,9 @@ async def _without_terms(tmp_path: Path) -> None:
         assert await stream.show() == record
 
 
-def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path) -> None:
-    run(_without_terms(tmp_path))
+@BOTH
+def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path, mode: str) -> None:
+    run(_without_terms(tmp_path, mode))
 
 
 @BOTH
@@ -276,9 +291,11 @@ def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment(mod
         assert ensemble[0] not in named(0) | named(-1)
 
 
-async def _looked_at(tmp_path: Path) -> None:
+async def _looked_at(tmp_path: Path, mode: str) -> None:
     async with small_cluster(tmp_path, 5) as cluster:
-        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        client, stream, _, gone = await in_two_terms(
+            cluster, mode, ensemble_size=3, write_quorum=3, ack_quorum=2
+        )
         record = await stream.show()
         check = ReplicaCheck(client.bookies, record, 1000)
         by_bookie: dict[BookieId, list[BookieShare]] = {}
@@ -286,7 +303,8 @@ async def _looked_at(tmp_path: Path) -> None:
             by_bookie.setdefault(share.bookie, []).append(share)
         decided = record.last_fragment.first_entry
         parts = [(each.first, each.last, each.origin_term) for each in by_bookie[gone]]
-        assert parts == [(0, COUNT - 1, 2), (COUNT, decided - 1, 3)]
+        second = COUNT + taken(mode)
+        assert parts == [(0, second - 1, 2), (second, decided - 1, 3)]
         dirty = record.fragments[0].ensemble[1]
         for bookie, mine in by_bookie.items():
             listed = await check.audit(bookie, mine)
@@ -297,8 +315,8 @@ async def _looked_at(tmp_path: Path) -> None:
                 continue
             assert sum(window.entries for window in read) == decided
             assert found == [], "what another term left is not read"
-            extra = [Finding(COUNT, COUNT, CopyVerdict.EXTRA)] if bookie == dirty else []
-            assert listed == extra
+            left = first_of_second(mode)
+            assert listed == ([Finding(left, left, CopyVerdict.EXTRA)] if bookie == dirty else [])
         other = next(iter({*by_bookie} - {gone, dirty}))
         prints = [
             [
@@ -321,13 +339,16 @@ async def _looked_at(tmp_path: Path) -> None:
         ]
 
 
-def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: Path) -> None:
-    run(_looked_at(tmp_path))
+@BOTH
+def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: Path, mode: str) -> None:
+    run(_looked_at(tmp_path, mode))
 
 
-async def _older_program(tmp_path: Path) -> None:
+async def _older_program(tmp_path: Path, mode: str) -> None:
     async with small_cluster(tmp_path, 5) as cluster:
-        client, stream, _, gone = await in_two_terms(cluster, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        client, stream, _, gone = await in_two_terms(
+            cluster, mode, ensemble_size=3, write_quorum=3, ack_quorum=2
+        )
         record = await stream.show()
         client.bookies.unable = lambda needs: sorted(cluster.servers)  # type: ignore[method-assign]
         check = ReplicaCheck(client.bookies, record, 1000)
@@ -337,5 +358,8 @@ async def _older_program(tmp_path: Path) -> None:
         assert (await check.scrub(share)).findings == unknown
 
 
-def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(tmp_path: Path) -> None:
-    run(_older_program(tmp_path))
+@BOTH
+def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(
+    tmp_path: Path, mode: str
+) -> None:
+    run(_older_program(tmp_path, mode))
