@@ -94,7 +94,7 @@ class WindowCheck:
     """What one window of a share showed.
 
     Attributes:
-        entries: good copies.
+        entries: good copies, of a stream's no-ops too.
         payload_bytes: their payload.
         fingerprints: for each class whose entries are all good, a checksum over payloads and lengths.
         findings: what is wrong, by ascending id.

@@ -4,8 +4,9 @@
 
 `--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. No copy is changed; `--mark`
 marks what is missing, damaged or in limbo, so that auto-recovery repairs it. An open ledger is looked at up to its last
-decided fragment, and so is a stream. What a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
-of a bookie's share, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
+decided fragment, and so is a stream. Copies are counted of all that is stored, a stream's no-ops too. What a bookie that does
+not answer should hold is "unknown", never "missing". The table has a row for each window and class of a bookie's share, and one
+for each thing that is wrong; a run that was stopped goes on where it stopped.
 
 Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
 """
