@@ -10,10 +10,9 @@ Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
@@ -23,6 +22,7 @@ from quire.core.terms import ANY_ORIGIN
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, below_dead, is_dead, last_id, living, with_range
 from quire.storage.footer_format import lsns_of
+from quire.storage.forgetting import Look, RangeForgetter, look_sealed, look_unsealed
 from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
 from quire.storage.journal import Journal
@@ -38,8 +38,6 @@ from quire.storage.unknown_rows import is_unreadable
 
 WINDOW_IDS = 64
 """How many of the highest ids are looked at first for the last entry that lives."""
-Look: TypeAlias = Callable[[int, int], list[Iterator[RunPiece]]]
-"""Gives the pieces of first..last that a segment has of a ledger."""
 _HIGHEST = itemgetter(0)
 
 
@@ -62,6 +60,7 @@ class EntryDropper:
         journal: where states go.
         damages: those of what is dropped are over.
         rules: the judgements.
+        forgetter: says which dead ranges of a stream are needed no more.
     """
 
     def __init__(
@@ -73,6 +72,7 @@ class EntryDropper:
         journal: Journal,
         damages: Damages,
         rules: Rules,
+        forgetter: RangeForgetter,
     ) -> None:
         self._segments = segments
         self._reader = reader
@@ -81,6 +81,7 @@ class EntryDropper:
         self._journal = journal
         self._damages = damages
         self._rules = rules
+        self._forgetter = forgetter
 
     def settle(self) -> None:
         """After a start, which knew only the bounds of what sealed segments hold: look into the rows where it matters."""
@@ -120,12 +121,20 @@ class EntryDropper:
             self._drop(ledger_id, ledger, [DeadRange(first, last, through)], sink, tag)
 
     def _drop(
-        self, ledger_id: int, ledger: StoredLedger, ranges: Sequence[DeadRange], sink: Sink, tag: object
+        self,
+        ledger_id: int,
+        ledger: StoredLedger,
+        ranges: Sequence[DeadRange],
+        sink: Sink,
+        tag: object,
+        *,
+        by_id: bool = False,
     ) -> None:
+        """Let ranges die; `by_id`: whatever their origin terms, ids alone name the ledger's entries."""
         before = _Before(ledger.facts, ledger.dead_through, ledger.dead_ranges)
         try:
             for one in ranges:
-                self._let_die(ledger_id, ledger, one)
+                self._let_die(ledger_id, ledger, one, by_id=by_id)
             ledger.facts = ledger.facts or LedgerFacts(ledger_id)
             self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
@@ -161,7 +170,7 @@ class EntryDropper:
             self._journal.refuse(sink, tag, error)
             return
         if ranges:
-            self._drop(ledger_id, ledger, ranges, sink, tag)
+            self._drop(ledger_id, ledger, ranges, sink, tag, by_id=True)
         else:
             self._journal.wait(sink, tag)
 
@@ -193,16 +202,24 @@ class EntryDropper:
     ) -> list[DeadRange]:
         """The ids of first..last under which an entry of another origin term than `kept` was put last, and what is there.
 
+        Those with nothing that stays between them are one range: a state holds few.
+
         Raises:
             StorageError: what is there cannot be read now.
         """
         ranges: list[DeadRange] = []
+        follows = False
         for piece in self._readable(ledger_id, ledger, first, last, ANY_ORIGIN):
-            if not self._rules.copy_drops_others(piece.row.origin_term, kept):
-                continue
             low, high = max(piece.first, piece.row.first, first), min(last_id(piece), last)
-            if low <= high:  # of a striped run, what is left may hold no id
-                ranges.append(DeadRange(low, high, piece.row.lsn))
+            if low > high:  # of a striped run, what is left may hold no id
+                continue
+            goes, lsn = self._rules.copy_drops_others(piece.row.origin_term, kept), piece.row.lsn
+            if goes and follows:
+                one = ranges.pop()
+                ranges.append(DeadRange(one.first, high, max(one.through, lsn)))
+            elif goes:
+                ranges.append(DeadRange(low, high, lsn))
+            follows = goes
         return ranges
 
     def _readable(
@@ -218,7 +235,7 @@ class EntryDropper:
                 raise _unreadable(ledger_id, first)
             yield piece
 
-    def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange) -> None:
+    def _let_die(self, ledger_id: int, ledger: StoredLedger, new: DeadRange, *, by_id: bool) -> None:
         if (new.first, new.last) == (0, ID_MAX):
             ledger.dead_through = max(ledger.dead_through, new.through)
             ledger.dead_ranges = tuple(one for one in ledger.dead_ranges if one.through > ledger.dead_through)
@@ -227,6 +244,8 @@ class EntryDropper:
         if len(ranges) > DEAD_RANGES_MAX:
             oldest = self._oldest(ledger_id)
             ranges = tuple(one for one in ranges if one.through >= oldest)
+        if len(ranges) > DEAD_RANGES_MAX and by_id:
+            ranges = self._forgetter.needed(ledger_id, ledger, ranges)
         if len(ranges) > DEAD_RANGES_MAX:
             raise StorageError(
                 f"ledger {ledger_id} has {DEAD_RANGES_MAX} dead ranges already: nothing more of it is dropped until the "
@@ -271,20 +290,20 @@ class EntryDropper:
             return True
         return any(
             last_id(piece) >= 0
-            for stream in _sealed(self._reader, ledger_id, span, 0, ID_MAX)
+            for stream in look_sealed(self._reader, ledger_id, span)(0, ID_MAX)
             for piece in living(stream, through, ranges)
         )
 
     def _last_living(self, ledger_id: int, ledger: StoredLedger) -> int:
         reader, segments, best = self._reader, self._segments, -1
         found: list[tuple[int, int, Look]] = [
-            (span.last, segments.segments[span.sequence].last_lsn, partial(_sealed, reader, ledger_id, span))
+            (span.last, segments.segments[span.sequence].last_lsn, look_sealed(reader, ledger_id, span))
             for span in self._sealed_spans(ledger)
         ]
         for segment in segments.unsealed.values():
             table = segment.table
             if table is not None and table.holds_ledger(ledger_id):
-                look = partial(_unsealed, table, ledger_id, segment.sequence)
+                look = look_unsealed(table, ledger_id, segment.sequence)
                 found.append((table.span(ledger_id)[1], table.newest_lsn(ledger_id), look))
         for highest, lsn, pieces_of in sorted(found, key=_HIGHEST, reverse=True):
             if highest <= best:
@@ -329,18 +348,6 @@ def _unreadable(ledger_id: int, first: int) -> StorageError:
         f"ledger {ledger_id}: what is here from entry {first} on cannot be read, so it is not truncated",
         ledger_id=ledger_id,
     )
-
-
-def _sealed(reader: RunReader, ledger_id: int, span: Span, first: int, last: int) -> list[Iterator[RunPiece]]:
-    """The pieces of first..last in a sealed segment, whatever their origin terms."""
-    return reader.sealed_streams(ledger_id, span, first, last, ANY_ORIGIN)()
-
-
-def _unsealed(
-    table: RowTable, ledger_id: int, sequence: int, first: int, last: int
-) -> list[Iterator[RunPiece]]:
-    """Those in a segment that is read through its table."""
-    return table.pieces(ledger_id, first, last, sequence, ANY_ORIGIN)
 
 
 def _downwards(last: int, first: int) -> Iterator[tuple[int, int]]:

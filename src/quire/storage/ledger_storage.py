@@ -34,6 +34,7 @@ from quire.storage.dropping import EntryDropper
 from quire.storage.findings import Damage
 from quire.storage.first_group import write_start
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
+from quire.storage.forgetting import RangeForgetter
 from quire.storage.holding import RangeHeld
 from quire.storage.housekeeping import Housekeeping
 from quire.storage.identity import Identity
@@ -127,7 +128,14 @@ class LedgerStorage:
         for sequence, places in start.kept:
             self.kept.found(sequence, places)
         self._dropper = EntryDropper(
-            self, self._reader, self._states, self.kept, self._journal, self.damages, start.rules
+            self,
+            self._reader,
+            self._states,
+            self.kept,
+            self._journal,
+            self.damages,
+            start.rules,
+            RangeForgetter(self, self._reader, segment_files),
         )
         reclaimer = Reclaimer(
             self.segments,

@@ -30,6 +30,12 @@ class Span(NamedTuple):
     dense: bool
 
 
+def span_of(sequence: int, entry: DirectoryEntry) -> Span:
+    """What the directory of a sealed segment says of a ledger."""
+    dense = bool(entry.flags & 1)
+    return Span(sequence, entry.first, entry.last, entry.row_index, entry.rows, entry.checksum, dense)
+
+
 class StoredLedger:
     """One ledger.
 
