@@ -135,8 +135,7 @@ class LedgerReader(TailingReader):
         """A response of the store; one that was overtaken by a newer one changes nothing."""
         if version < self._version:
             return
-        newer = reach_of(record.ranges) > reach_of(self._record.ranges)
-        self._record, self._version = record, version
+        before, self._record, self._version = self._record, record, version
         if record.state is LedgerState.CLOSED:
             self._lac = record.last_entry
             self._length = record.length
@@ -144,8 +143,9 @@ class LedgerReader(TailingReader):
             if self._entry_bytes:
                 self._entry_bytes += _ENTRY_COST
         elif record.terms is not None:
-            # The LAC that is known is of an earlier term, of whose entries only these are left.
-            self._lac = max(NO_ENTRY if newer else self._lac, record.terms.decided_through)
+            if reach_of(record.ranges) > reach_of(before.ranges):
+                self._lac = NO_ENTRY  # it is of an earlier term, of whose entries only those are left that are decided
+            self._lac = max(self._lac, record.terms.decided_through)
 
     async def _reread_record(self) -> None:
         if not self.closed:
@@ -161,8 +161,9 @@ class LedgerReader(TailingReader):
             found = await quorum_lac(record, self._access, self._bookies, timeout_ms=timeout_ms)
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
         lac = found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed
-        # Of that record's last term at most, and the record may have been read again meanwhile.
-        self._raise_lac(told_in(reach_of(record.ranges), lac, self._record.ranges))
+        if record.terms is not None:  # of its last term at most, and it may have been read again meanwhile
+            lac = EntryId(told_in(reach_of(record.ranges), lac, self._record.ranges))
+        self._raise_lac(lac)
         if self._bookies.are_in_trouble(self._record.last_fragment.ensemble):
             # That no bookie responded does not show that there is nothing.
             raise ReadUnavailableError(
@@ -177,9 +178,11 @@ class LedgerReader(TailingReader):
 
     def _heard(self, lac: int, lac_term: int) -> bool:
         """The same, with the term of the writer that sent it; False: the record is too old to use it."""
-        if self._record.terms is not None and not RULES.may_use_lac(lac_term, self._record):
-            return False
-        self._raise_lac(told_in(lac_term, lac, self._record.ranges))
+        if self._record.terms is not None:
+            if not RULES.may_use_lac(lac_term, self._record):
+                return False
+            lac = told_in(lac_term, lac, self._record.ranges)
+        self._raise_lac(lac)
         return True
 
     def _heard_in_answer(self, reply: ReadReply, took_ms: int) -> None:

@@ -228,8 +228,9 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             term=self._access.term,
             timeout_ms=self._config.recovery_timeout_ms,
         )
-        # Of a stream a LAC says nothing about the entries of later terms.
-        lac = told_in(reply.lac_term, self._access.trusted_lac(reply), self._machine.record.ranges)
+        lac, record = self._access.trusted_lac(reply), self._machine.record
+        if record.terms is not None:  # it says nothing about the entries of later terms
+            lac = told_in(reply.lac_term, lac, record.ranges)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac, reply.lafr)
 

@@ -410,8 +410,9 @@ class LacMachine:
             if self._record is not None and not self._rules.may_use_lac(lac_term, self._record):
                 self._behind = True
             else:  # any bookie's LAC is safe to read up to; only the newest needs a quorum
-                ranges = () if self._record is None else self._record.ranges
-                self._highest = max(self._highest, told_in(lac_term, last_add_confirmed, ranges))
+                if self._record is not None and self._record.terms is not None:
+                    last_add_confirmed = told_in(lac_term, last_add_confirmed, self._record.ranges)
+                self._highest = max(self._highest, last_add_confirmed)
         if self._rules.covers(self._known, *self._quorums):
             self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
             self.out.append(LacFound(EntryId(self._highest), self._behind))

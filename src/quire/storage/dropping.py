@@ -59,8 +59,8 @@ class EntryDropper:
         kept: records that go with all of a ledger's entries.
         journal: where states go.
         damages: those of what is dropped are over.
-        rules: the judgements.
         forgetter: says which dead ranges of a stream are needed no more.
+        rules: the judgements.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class EntryDropper:
         kept: KeptRecords,
         journal: Journal,
         damages: Damages,
-        rules: Rules,
         forgetter: RangeForgetter,
+        rules: Rules,
     ) -> None:
         self._segments = segments
         self._reader = reader
@@ -80,8 +80,8 @@ class EntryDropper:
         self._kept = kept
         self._journal = journal
         self._damages = damages
-        self._rules = rules
         self._forgetter = forgetter
+        self._rules = rules
 
     def settle(self) -> None:
         """After a start, which knew only the bounds of what sealed segments hold: look into the rows where it matters."""

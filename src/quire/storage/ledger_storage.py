@@ -134,8 +134,8 @@ class LedgerStorage:
             self.kept,
             self._journal,
             self.damages,
-            start.rules,
             RangeForgetter(self, self._reader, segment_files),
+            start.rules,
         )
         reclaimer = Reclaimer(
             self.segments,
