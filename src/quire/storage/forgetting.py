@@ -9,7 +9,7 @@ Source: `docs/formats/segment.md`, "Dead ranges"; docs/decisions/046-dead-ranges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -39,6 +39,13 @@ def look_sealed(reader: RunReader, ledger_id: int, span: Span) -> Look:
 def look_unsealed(table: RowTable, ledger_id: int, sequence: int) -> Look:
     """How to look into a segment that is read through its table."""
     return lambda first, last: table.pieces(ledger_id, first, last, sequence, ANY_ORIGIN)
+
+
+def _ids_of(piece: RunPiece, first: int, last: int) -> Iterable[int]:
+    """The ids of a piece in first..last."""
+    row = piece.row
+    low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
+    return ids_in(low, high, row.period, row.residues) if low <= high else ()
 
 
 class RangeForgetter:
@@ -84,9 +91,8 @@ class RangeForgetter:
                     row = piece.row
                     if is_unreadable(row):
                         return False
-                    low, high = max(piece.first, row.first, one.first), min(piece.last, row.last, one.last)
-                    if row.lsn <= one.through and low <= high:
-                        ids.update(ids_in(low, high, row.period, row.residues))
+                    if row.lsn <= one.through:
+                        ids.update(_ids_of(piece, one.first, one.last))
         return not ids or ids <= self._put_later(ledger_id, ledger, (min(ids), max(ids)), one.through)
 
     def _put_later(self, ledger_id: int, ledger: StoredLedger, ids: tuple[int, int], lsn: int) -> set[int]:
@@ -96,8 +102,7 @@ class RangeForgetter:
         for piece in self._reader.pieces(ledger_id, ledger, first, last, ANY_ORIGIN):
             row = piece.row
             if row.lsn > lsn and not is_unreadable(row):
-                low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
-                found.update(ids_in(low, high, row.period, row.residues))
+                found.update(_ids_of(piece, first, last))
         return found
 
     def _looks(self, ledger_id: int, ledger: StoredLedger) -> Iterator[tuple[Segment, Look | None]]:

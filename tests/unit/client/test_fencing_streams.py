@@ -14,6 +14,7 @@ from quire.bookie.waiters import Waiter
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.unbounded import UnboundedLedger
+from quire.client.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
 from quire.core.ids import BookieId
@@ -30,6 +31,24 @@ async def holds(stream: UnboundedLedger, bookie: BookieId, entry_id: int) -> boo
     access = LedgerAccess.of(await stream.show())
     reply = await stream._context.bookies.read(bookie, access, entry_id, entry_id, 1000, origin_term=BY_ID)
     return bool(reply.runs)
+
+
+async def leave_on_one(
+    cluster: SmallCluster, stream: UnboundedLedger, writer: LedgerWriter, some: list[bytes]
+) -> tuple[BookieId, list[BookieId], list[str]]:
+    """The writer ends with entries on one bookie alone. Names it, the others, which are stopped, and with which names to start them."""
+    left = writer.metadata.last_fragment.ensemble[0]
+    last = writer.last_add_confirmed + len(some)
+    # The spare as well: with it the old entries would have their ack quorum.
+    others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
+    names = [await cluster.stop_bookie(bookie) for bookie in others]
+    old = [writer.append_nowait(payload) for payload in some]
+    await until_async(lambda: holds(stream, left, last), "the entries to be on one bookie")
+    await writer.abandon()
+    for future in old:
+        with pytest.raises(OutcomeUnknownError):
+            await future
+    return left, others, names
 
 
 class OnceElected:
@@ -73,16 +92,9 @@ async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()
         await writer.append(b"0")
-        left = writer.metadata.last_fragment.ensemble[0]
-        # The spare as well: with it the old entries would have their ack quorum.
-        others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
-        names = [await cluster.stop_bookie(bookie) for bookie in others]
-        old = [writer.append_nowait(b"old %d" % number) for number in range(3)]
-        await until_async(lambda: holds(mine, left, 4), "the entries to be on one bookie")
-        await writer.abandon()
-        for future in old:
-            with pytest.raises(OutcomeUnknownError):
-                await future
+        left, _, names = await leave_on_one(
+            cluster, mine, writer, [b"old %d" % number for number in range(3)]
+        )
         gone = await cluster.stop_bookie(left)
         for name in names:
             await cluster.start_bookie(name)
@@ -161,15 +173,7 @@ async def with_an_entry_to_write_back(
     """One bookie of three has an entry of id 2 alone. Names one that is not there then, and with which names to start both."""
     writer = await mine.open_writer()
     await writer.append(b"0")
-    left = writer.metadata.last_fragment.ensemble[0]
-    # The spare as well: with it the old entries would have their ack quorum.
-    others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
-    names = [await cluster.stop_bookie(bookie) for bookie in others]
-    old = writer.append_nowait(b"1")
-    await until_async(lambda: holds(mine, left, 2), "the entry to be on one bookie")
-    await writer.abandon()
-    with pytest.raises(OutcomeUnknownError):
-        await old
+    _, others, names = await leave_on_one(cluster, mine, writer, [b"1"])
     return others[1], names
 
 
@@ -398,14 +402,7 @@ async def test_a_take_over_that_is_cancelled_waits_for_nobody(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()
-        left = writer.metadata.last_fragment.ensemble[0]
-        others = [server.bookie_id for server in cluster.servers.values() if server.bookie_id != left]
-        names = [await cluster.stop_bookie(bookie) for bookie in others]
-        old = writer.append_nowait(b"1")
-        await until_async(lambda: holds(mine, left, 1), "the entry to be on one bookie")
-        await writer.abandon()
-        with pytest.raises(OutcomeUnknownError):
-            await old
+        _, others, names = await leave_on_one(cluster, mine, writer, [b"1"])
         await cluster.start_bookie(names[0])
         taking = asyncio.create_task(theirs.open_writer())
         await until_async(lambda: theirs._lacks and theirs._under_way is None, "a pause of the take-over")
