@@ -36,7 +36,6 @@ from quire.core.errors import MetadataUnknownError, NoSuchStreamError
 from quire.core.ids import BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine
-from quire.core.rules import RULES
 from quire.core.take_over import TakeOverMachine
 from quire.core.terms import by_origin, needs_of
 from quire.wire.entry import Entry, NoOp
@@ -66,7 +65,6 @@ class _Fencing:
     """What a take-over keeps where terms only fence.
 
     Attributes:
-        owner: the take-over's, of it alone.
         found: the entries that are not recovered yet, by id and origin term: bookies may have several of one id.
         asked: the truncations on their way, by slot and bookie, also those that are late.
         said: what each bookie answered to the truncation last.
@@ -75,7 +73,6 @@ class _Fencing:
         look_at_ms: when to see whether they matter any more.
     """
 
-    owner: int
     found: dict[int, dict[int, Entry]] = field(default_factory=dict)
     asked: dict[tuple[Slot, BookieId], asyncio.Future[Answer]] = field(default_factory=dict)
     said: dict[BookieId, Answer] = field(default_factory=dict)
@@ -164,11 +161,10 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
-        owner = context.chance.getrandbits(64)
-        machine = context.machines.take_over(record, version, owner)
+        machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
         access = LedgerAccess.of(record, machine.term)
         super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)
-        self._fencing = _Fencing(owner)
+        self._fencing = _Fencing()
 
     @property
     def term(self) -> int:
@@ -388,7 +384,4 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             return RecoveryFailed(Answer.NO_LEDGER, ())
         except MetadataUnknownError:
             return None
-        if record.state is LedgerState.CLOSED:
-            return RecoveryClosed(record, version, accepted=True)
-        is_own = RULES.is_own_take_over(record, self.term, fencing.owner)
-        return None if is_own or record.term < self.term else TakeOverSuperseded(record.term)
+        return self._machine.ended_by(record, version)

@@ -204,17 +204,14 @@ class TakeOverMachine:
             self._stop(RecoveryFailed(Answer.NO_LEDGER, ()))
             return
         self.record, self._version = record, version
-        own = self._rules.is_own_take_over(record, self.term, self._owner)
-        if record.state is LedgerState.CLOSED:
-            self._stop(RecoveryClosed(record, version, accepted=True))
-        elif not own and record.term >= self.term:
-            self._stop(TakeOverSuperseded(record.term))
+        if (over := self.ended_by(record, version)) is not None:
+            self._stop(over)
         elif self.status is TakeOverStatus.ANNOUNCING:
-            if own:
+            if record.term == self.term:
                 self._recover()
             else:
                 self.out.append(self._announcement())
-        elif not own:
+        elif record.term < self.term:
             self._stop(RecoveryFailed(Answer.ERROR, ()))  # a term never falls
         elif record.state is LedgerState.OPEN:
             self._taken()
@@ -222,6 +219,13 @@ class TakeOverMachine:
             assert self.recovery is not None
             self.recovery.metadata_read(record, version)
             self._follow()
+
+    def ended_by(self, record: LedgerMetadata, version: int) -> RecoveryClosed | TakeOverSuperseded | None:
+        """Why a record ends this take-over: the stream was closed for good, or another client has taken it over."""
+        if record.state is LedgerState.CLOSED:
+            return RecoveryClosed(record, version, accepted=True)
+        goes_on = record.term < self.term or self._rules.is_own_take_over(record, self.term, self._owner)
+        return None if goes_on else TakeOverSuperseded(record.term)
 
     # --- the middle: a recovery --------------------------------------------------------------------------------------
 
