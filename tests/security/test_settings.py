@@ -100,7 +100,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path, keys):
         (BookieTls(text, text), "not a certificate and its key"),
         (BookieTls(locked.certificate, locked.key), "no key_password_file is named"),
         (BookieTls(locked.certificate, locked.key, wrong), f"{wrong} has another password"),
-        (BookieTls(locked.certificate, locked.key, latin), f"key_password_file {latin} is not UTF-8"),
+        (BookieTls(locked.certificate, locked.key, latin), f"key password file {latin} is not UTF-8"),
         (BookieTls(keys.bookie.certificate, keys.bookie.key, ca=text), "holds no certificate"),
         (ClientTls(none), f"ca file {none} cannot be read"),
         (ClientTls(keys.authority.ca, keys.client.certificate, other.key), "does not belong"),

@@ -6,7 +6,7 @@ import pytest
 
 from quire.log import batching
 from quire.log.config import LogConfig
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.versions import FILTERS_SETTING
 from support.rounds import rounds
 from support.spark_questions import QUESTIONS, Row, make_part

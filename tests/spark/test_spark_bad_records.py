@@ -5,7 +5,7 @@ from pyspark.errors import PythonException
 
 from quire.core.errors import MisuseError
 from quire.log import batching
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 
 pytestmark = pytest.mark.spark
 

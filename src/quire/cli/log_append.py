@@ -17,7 +17,7 @@ from quire.cli.log_options import (
     LogPasswordOption,
     NameArgument,
 )
-from quire.cli.log_ranges import parse_time
+from quire.cli.log_ranges import time_of
 from quire.cli.log_records import Added, Form, LogAppender, form_of, read_log_records
 from quire.cli.log_writers import Agreement, EndsWriterOption, agree, check_agreed, standing_of
 from quire.cli.options import (
@@ -71,7 +71,7 @@ def added_of(
     return Added(
         None if key is None else key.encode(),
         tuple(named),
-        None if timestamp is None else parse_time(timestamp, "--timestamp takes"),
+        None if timestamp is None else time_of(timestamp, "--timestamp takes"),
         None if key_delimiter is None else escaped(key_delimiter, "--key-delimiter"),
         empty_is_tombstone,
     )

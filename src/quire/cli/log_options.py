@@ -15,7 +15,7 @@ LogPasswordOption = Annotated[
         "--password-file",
         metavar="FILE",
         callback=password_of,
-        help="A file whose first line is the password of the log's ledgers, readable by you alone; - asks for it. Without "
+        help="A file with one line, the password of the log's ledgers, readable by you alone; - asks for it. Without "
         "it QUIRE_PASSWORD counts; no password by default.",
         show_default=False,
     ),

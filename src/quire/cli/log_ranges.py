@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quire.core.errors import MisuseError
+from quire.log.times import parse_time
 
 if TYPE_CHECKING:
     from quire.log.log import Log
@@ -27,38 +27,21 @@ RULE: Final = (
     "reached yet is where the records end."
 )
 TIMES: Final = "ISO 8601 (UTC without a zone), -15m, -1h or -2d before now, or @ and milliseconds since 1970"
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_RELATIVE: Final = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
 _GRACE_MS: Final = 1000
 """What was appended before a moment may be seen so much later."""
 
 
-def parse_time(text: str, takes: str, now_ms: int | None = None) -> int:
-    """A time in milliseconds since 1970.
+def time_of(text: str, takes: str) -> int:
+    """A time that an option says, in milliseconds since 1970.
 
     Args:
-        text: see `TIMES`; digits alone are milliseconds too.
+        text: see `TIMES`.
         takes: the beginning of the sentence for what is no time, as `--until takes`.
-        now_ms: what relative times are counted from; None: the clock.
 
     Raises:
         MisuseError: it is no time.
     """
-    given = text.strip()
-    if (digits := given.removeprefix("@")).isascii() and digits.isdigit():
-        return int(digits)
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    if given == "now":
-        return now_ms
-    if (relative := _RELATIVE.fullmatch(given)) is not None:
-        return now_ms - int(relative[1]) * _UNITS_MS[relative[2]]
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError as error:
-        raise MisuseError(f"{takes} {TIMES}; not {text!r}.") from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    return parse_time(text, f"{takes} {TIMES}", time.time_ns() // 1_000_000)
 
 
 def iso(time_ms: int | None) -> str | None:
@@ -88,7 +71,7 @@ def parse_until(text: str) -> Until:
     """
     if text.isascii() and text.isdigit():
         return Until(offset=int(text))
-    return Until(time_ms=parse_time(text, "--until takes an offset, or a time:"))
+    return Until(time_ms=time_of(text, "--until takes an offset, or a time:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +124,7 @@ def span_of(
         raise MisuseError(
             "--last counts from the end as it is now, --recover moves it: leave one of them out."
         )
-    from_ms = None if from_time is None else parse_time(from_time, "--from-time takes")
+    from_ms = None if from_time is None else time_of(from_time, "--from-time takes")
     return RecordSpan(start, from_ms, last, stop, follow, recover)
 
 

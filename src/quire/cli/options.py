@@ -13,7 +13,7 @@ import typer
 
 from quire.cli.named_clusters import NamedClusters, uri_of
 from quire.core.errors import MisuseError, NoClusterError
-from quire.env.private import read_secret
+from quire.env.private import read_secret, secret_of_environment
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -109,14 +109,14 @@ def password_of(file: str) -> str:
     """A ledger's password: from a file, from the terminal, or from the environment; "" where none is given.
 
     Args:
-        file: a file whose first line is the password and which only its owner can read; "-" asks on the terminal; ""
+        file: a file with one line, the password, which only its owner can read; "-" asks on the terminal; ""
             takes QUIRE_PASSWORD.
 
     Raises:
         MisuseError: the file cannot be read or can be read by others, or there is no terminal to ask on.
     """
     if not file:
-        return os.environ.get("QUIRE_PASSWORD", "")
+        return secret_of_environment("QUIRE_PASSWORD") or ""
     if file != "-":
         return read_secret(Path(file), "password")
     try:
@@ -134,7 +134,7 @@ def password_of(file: str) -> str:
 
 NOT_ON_COMMAND_LINES = (
     "--password is refused: every user of this machine can read command lines. Give --password-file FILE with a file that "
-    "only you can read (its first line is the password), --password-file - to be asked, or set QUIRE_PASSWORD."
+    "only you can read (one line, the password), --password-file - to be asked, or set QUIRE_PASSWORD."
 )
 PasswordOption = Annotated[
     str,
@@ -142,7 +142,7 @@ PasswordOption = Annotated[
         "--password-file",
         metavar="FILE",
         callback=password_of,
-        help="A file whose first line is the ledger's password, readable by you alone; - asks for it. Without it "
+        help="A file with one line, the ledger's password, readable by you alone; - asks for it. Without it "
         "QUIRE_PASSWORD counts; no password by default.",
         show_default=False,
     ),

@@ -83,7 +83,7 @@ RepairPasswordOption = Annotated[
         "--password-file",
         metavar="FILE",
         callback=_given_password,
-        help="The password of ledgers whose record stores none (format 1): a file whose first line it is, readable by you "
+        help="The password of ledgers whose record stores none (format 1): a file with this one line, readable by you "
         "alone; - asks for it. Without it QUIRE_PASSWORD counts.",
         show_default=False,
     ),

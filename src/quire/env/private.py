@@ -212,29 +212,64 @@ def is_readable_by_others(path: Path) -> bool:
     return bool(found.st_mode & 0o044 & ~allowed)
 
 
-def read_secret(path: Path, what: str) -> str:
-    """The first line of a file that holds a secret.
+def secret_in(data: bytes, where: str) -> str:
+    """The secret that a file or an environment variable holds: one line of UTF-8, without the end of the line.
+
+    One rule for every surface, so that one file is one password for the command line, Spark and TLS.
+
+    Args:
+        data: all of it.
+        where: what holds it, the beginning of a sentence: "the password file /etc/quire/password".
+
+    Raises:
+        MisuseError: it is no text, or has more than one line.
+    """
+    try:
+        text = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise MisuseError(f"{where} is not UTF-8 text (byte {error.start}): write it in UTF-8") from error
+    if not {"\n", "\r"}.isdisjoint(text):
+        raise MisuseError(f"{where} has more than one line: a secret is one line; remove the others")
+    return text
+
+
+def read_secret(path: Path, what: str, *, exposed: bool = False) -> str:
+    """The secret that a file holds, as `secret_in` reads it.
 
     Args:
         path: the file.
         what: what it holds, for errors: "password".
+        exposed: a file that other users can read is a warning only: for files that a platform mounts with its own
+            modes, as Kubernetes does.
 
     Raises:
-        MisuseError: others can read it, it cannot be read, or its first line is empty.
+        MisuseError: it cannot be read, others can read it, or it is empty, no text, or has more than one line.
     """
+    where = f"the {what} file {path}"
     try:
-        if is_readable_by_others(path):
-            msg = f"the {what} file {path} can be read by other users: run `chmod 600 {path}`, and change the {what} if it was seen"
+        if exposed:
+            warn_of_exposed(path, f"a {what}")
+        elif is_readable_by_others(path):
+            msg = f"{where} can be read by other users: run `chmod 600 {path}`, and change the {what} if it was seen"
             raise MisuseError(msg, path=str(path))
-        line = path.read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+        data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        msg = f"the {what} file {path} cannot be read: {reason}"
-        raise MisuseError(msg, path=str(path)) from error
+        raise MisuseError(f"{where} cannot be read: {reason}", path=str(path)) from error
+    line = secret_in(data, where)
     if not line:
-        msg = f"the {what} file {path} is empty: write the {what} into its first line"
-        raise MisuseError(msg, path=str(path))
+        raise MisuseError(f"{where} is empty: write the {what} into its first line", path=str(path))
     return line
+
+
+def secret_of_environment(name: str) -> str | None:
+    """The secret in an environment variable, as `secret_in` reads it; None where the variable is not set.
+
+    Raises:
+        MisuseError: it is no text, or has more than one line.
+    """
+    data = os.environb.get(name.encode())
+    return None if data is None else secret_in(data, f"the environment variable {name}")
 
 
 def warn_of_exposed(path: Path, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from quire.client.writer import LedgerWriter
 from quire.core.errors import MisuseError, QuireError
 from quire.log.config import LogConfig
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.wire.batch import encode_batch
 from quire.wire.batch_format import Codec, Headers
 

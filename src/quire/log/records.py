@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
 from quire.core.log_list import ItemState, LogSettings, Mark, Place
@@ -11,12 +11,6 @@ from quire.wire.batch import BatchView
 
 Bytes: TypeAlias = bytes
 """For classes that have a field of that name."""
-
-
-TIME_MS_MIN: Final = -62_135_596_800_000
-"""The earliest time that a record can have: the year 1 begins. Spark's timestamps and Python's have the same range."""
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The latest one: the last millisecond of the year 9999."""
 
 
 class Record(NamedTuple):

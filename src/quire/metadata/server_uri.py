@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
-from quire.core.errors import NoClusterError
-from quire.env.private import warn_of_exposed
+from quire.core.errors import MisuseError, NoClusterError
+from quire.env.private import read_secret
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -95,16 +95,15 @@ def credentials_in(path: Path, *kinds: str) -> tuple[str, str, str]:
     """Kind, user and password in a file.
 
     Raises:
-        NoClusterError: it cannot be read, or its first line is not `KIND:USER:PASSWORD` with one of the kinds.
+        NoClusterError: it cannot be read, or it is not `KIND:USER:PASSWORD` with one of the kinds.
     """
     try:
-        line = path.read_text().partition("\n")[0]
-        warn_of_exposed(path, "a password")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NoClusterError(f"the credentials in {path} cannot be read: {error}", path=str(path)) from error
+        line = read_secret(path, "credentials", exposed=True)
+    except MisuseError as error:
+        raise NoClusterError(str(error), path=str(path)) from error
     kind, _, rest = line.partition(":")
     user, colon, password = rest.partition(":")
     if kind not in kinds or not (user and colon):
         forms = " or ".join(f"{each}:USER:PASSWORD" for each in kinds)
-        raise NoClusterError(f"the first line of {path} is not {forms}", path=str(path))
+        raise NoClusterError(f"the credentials file {path} does not say {forms}", path=str(path))
     return kind, user, password

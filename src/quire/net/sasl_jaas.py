@@ -73,7 +73,7 @@ def options_of(path: Path, section: str) -> dict[str, str]:
         MisuseError: the file cannot be read, is no JAAS file, or has no such section.
     """
     try:
-        tokens = _tokens(path.read_text())
+        tokens = _tokens(path.read_text(encoding="utf-8"))
         warn_of_exposed(path, "passwords")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -233,7 +233,7 @@ class BookieKeys:
 
 def _load(path: Path, tls: type[T], sasl: type[Any]) -> tuple[T | None, Any]:
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"the security file {path} cannot be read: {reason}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from quire.core.errors import MisuseError
-from quire.env.private import warn_of_exposed
+from quire.env.private import read_secret
 from quire.net.reloaded import Reloaded
 
 SHUTDOWN_SECONDS: Final = 2.0
@@ -26,7 +26,7 @@ class ClientTls:
         ca: PEM file of the certificates that bookies' certificates must be signed by; None = those of this system.
         certificate: PEM file of the client's own certificate and its chain, for bookies that ask for one.
         key: PEM file of its key; None = it stands in the certificate's file.
-        key_password_file: a file whose first line is the password of the key.
+        key_password_file: a file with one line, the password of the key.
         verify_hostname: whether a bookie's certificate must be for the host that its registration names.
     """
 
@@ -65,7 +65,7 @@ class BookieTls:
     Args:
         certificate: PEM file of the bookie's certificate and its chain.
         key: PEM file of its key; None = it stands in the certificate's file.
-        key_password_file: a file whose first line is the password of the key.
+        key_password_file: a file with one line, the password of the key.
         ca: PEM file of the certificates that clients' certificates must be signed by.
         require_client_certificate: whether a client without such a certificate is refused.
         allow_plain: whether clients may go on in clear; meant for the time in which a cluster changes over.
@@ -292,13 +292,7 @@ def _load_certificate(
         _check_readable(key, "key")
     password = ""
     if password_file is not None:
-        _check_readable(password_file, "key_password_file")
-        warn_of_exposed(password_file, "the password of a key")
-        try:
-            password = next(iter(password_file.read_text().splitlines()), "")
-        except ValueError as error:
-            msg = f"the key_password_file {password_file} is not UTF-8 text: {error}"
-            raise MisuseError(msg, path=str(password_file)) from error
+        password = read_secret(password_file, "key password", exposed=True)
     try:
         # Always a password: without one OpenSSL would ask on the terminal, and a server would hang.
         context.load_cert_chain(certificate, key, password=lambda: password)

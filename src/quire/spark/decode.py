@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.core.errors import PeerError
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.options import BATCH_BYTES_MAX
 from quire.spark.schema import Projection
 from quire.wire.batch import BatchView

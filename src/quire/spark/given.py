@@ -18,7 +18,7 @@ from enum import Enum, Flag, auto
 from typing import Any, Final, TypeVar
 
 from quire.core.errors import MisuseError
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import parse_time
 
 Options = TypeVar("Options")
 
@@ -218,21 +218,12 @@ class Given:
         text = self.text(name)
         if text is None:
             return None
-        if re.fullmatch(f"-?{_DIGITS}", text.strip()):
-            ms = int(text)
-        else:
-            try:
-                parsed = datetime.fromisoformat(text.strip())
-            except ValueError as error:
-                raise use_error(
-                    f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970: got '{text}'."
-                ) from error
-            # Without a zone the time is UTC, as session() sets Spark's own zone; a machine's zone would differ by worker.
-            aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-            ms = round((aware - _EPOCH) / timedelta(milliseconds=1))
-        if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
-            raise use_error(f"{name} lies outside the years 1 to 9999: got '{text.strip()}'.")
-        return ms
+        try:
+            return parse_time(
+                text, f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970"
+            )
+        except MisuseError as error:
+            raise use_error(str(error)) from error
 
     def size(self, name: str) -> int | None:
         """Bytes, at least one; None when nothing was written and there is no default."""

@@ -16,6 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from quire.core.errors import MisuseError
+from quire.env.private import read_secret, secret_of_environment
 from quire.log.cursors import CURSOR_NAME
 from quire.spark.given import (
     Given,
@@ -305,19 +307,16 @@ def read_password(env: str | None, file: str | None) -> bytes:
     """A password that is in an environment variable, or else in a file; empty when neither is named.
 
     Raises:
-        SparkUseError: the one that was named is not there.
+        SparkUseError: the one that was named is not there, or is not one line of UTF-8.
     """
-    if env is not None:
-        value = os.environ.get(env)
-        if value is None:
-            raise use_error(f"environment variable '{env}' (option passwordEnv) is not set here.")
-        return value.encode()
-    if file is not None:
-        try:
-            return Path(file).read_bytes().rstrip(b"\n")
-        except OSError as error:
-            raise use_error(f"cannot read '{file}' (option passwordFile): {error.strerror}.") from error
-    return b""
+    if env is not None and env not in os.environ:
+        raise use_error(f"environment variable '{env}' (option passwordEnv) is not set here.")
+    try:
+        if env is not None:
+            return (secret_of_environment(env) or "").encode()
+        return b"" if file is None else read_secret(Path(file), "password", exposed=True).encode()
+    except MisuseError as error:
+        raise use_error(f"{error} (option {'passwordFile' if env is None else 'passwordEnv'}).") from error
 
 
 def parse(given: Given, use: Use) -> ReadOptions:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
 from quire.core.errors import MisuseError
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.given import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX

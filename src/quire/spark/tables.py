@@ -15,7 +15,7 @@ from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.log_list import Place
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark import cluster
 from quire.spark.extents import describe, extent_of_ledger, resolve
 from quire.spark.given import moment

@@ -18,7 +18,7 @@ import quire as api
 from quire.cli import log_ranges
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.log_formats import escaped, printer
-from quire.cli.log_ranges import iso, parse_time, parse_until, records_of, span_of
+from quire.cli.log_ranges import iso, parse_until, records_of, span_of
 from quire.cli.log_records import Added
 from quire.cli.main import app
 from quire.cli.records import GivenRecord
@@ -29,6 +29,7 @@ from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.records import Record
 from quire.log.seeking import offset_since
+from quire.log.times import parse_time
 from quire.metadata.store import StoreAwayError
 
 Quire = Callable[..., Result]
@@ -87,6 +88,7 @@ NOW = 1_700_000_000_000
     [
         ("1700000000000", NOW),
         ("@5", 5),
+        ("-5", -5),
         ("now", NOW),
         ("-1h", NOW - 3_600_000),
         ("-90s", NOW - 90_000),
@@ -105,10 +107,18 @@ def test_times(text: str, time_ms: int) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "-1y", "1h", "-h", "12:00"])
 def test_what_is_no_time_is_named(text: str) -> None:
     with pytest.raises(MisuseError, match="--from-time takes ISO 8601"):
-        parse_time(text, "--from-time takes", NOW)
+        parse_time(text, "--from-time takes ISO 8601", NOW)
     assert parse_until("17").offset == 17
     assert parse_until("@17").time_ms == 17
     assert iso(NOW) == "2023-11-14T22:13:20.000Z"
+
+
+@pytest.mark.parametrize("text", ["1700000000", "@1700000000"])
+def test_seconds_where_milliseconds_are_meant_are_refused_with_the_milliseconds(text: str) -> None:
+    with pytest.raises(
+        MisuseError, match=f"{text} looks like seconds since 1970: {NOW} is the same time in milliseconds"
+    ):
+        span_of(from_time=text)
 
 
 @pytest.mark.parametrize(

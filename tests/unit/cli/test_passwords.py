@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from quire.cli.main import app
 from quire.cli.options import password_of
 from quire.core.errors import MisuseError
+from quire.env.private import read_secret
+from quire.spark.options import read_password
 
 COMMANDS = (
     ("ledger", "create"),
@@ -31,7 +34,7 @@ SECRET = "open sesame"
 def secret(tmp_path: Path) -> Path:
     path = tmp_path / "password"
     path.touch(0o600)
-    path.write_text(f"{SECRET}\nwhat follows is not read\n")
+    path.write_text(f"{SECRET}\r\n", newline="")
     return path
 
 
@@ -49,12 +52,67 @@ def test_a_password_on_a_command_line_is_refused(command: tuple[str, ...], given
     assert "every user of this machine can read command lines" in error["message"]
 
 
-def test_the_first_line_of_a_file_is_the_password(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_of_a_file_is_the_password(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_PASSWORD", "another")
     assert password_of(str(secret)) == SECRET
     assert password_of("") == "another"
     monkeypatch.delenv("QUIRE_PASSWORD")
     assert password_of("") == ""
+
+
+def of_the_command_line(path: Path) -> str:
+    return password_of(str(path))
+
+
+def of_the_environment(path: Path) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environb, b"QUIRE_PASSWORD", path.read_bytes())
+        return password_of("")
+
+
+def of_spark(path: Path) -> str:
+    return read_password(None, str(path)).decode()
+
+
+def of_sparks_environment(path: Path) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environb, b"GIVEN", path.read_bytes())
+        return read_password("GIVEN", None).decode()
+
+
+def of_a_key(path: Path) -> str:
+    return read_secret(path, "key password", exposed=True)
+
+
+SURFACES = (of_the_command_line, of_the_environment, of_spark, of_sparks_environment, of_a_key)
+
+
+@pytest.mark.parametrize("read", SURFACES)
+@pytest.mark.parametrize("data", [b"gr\xc3\xbcn", b"gr\xc3\xbcn\n", b"gr\xc3\xbcn\r\n"])
+def test_one_file_is_one_password_on_every_surface(
+    read: Callable[[Path], str], data: bytes, secret: Path
+) -> None:
+    secret.write_bytes(data)
+    assert read(secret) == "grün"
+
+
+@pytest.mark.parametrize("read", SURFACES)
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"one\ntwo\n", "more than one line"),
+        (b"one\n\n", "more than one line"),
+        (b"one\rtwo", "more than one line"),
+        ("grün".encode("latin-1"), "not UTF-8 text (byte 2)"),
+    ],
+)
+def test_what_is_not_one_line_of_text_is_no_password(
+    read: Callable[[Path], str], data: bytes, says: str, secret: Path
+) -> None:
+    secret.write_bytes(data)
+    with pytest.raises(MisuseError) as refused:
+        read(secret)
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644, 0o666])
@@ -75,7 +133,7 @@ def test_a_file_that_holds_no_password_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="is empty: write the password into its first line"):
         password_of(str(path))
     path.write_bytes(b"\xff\n")
-    with pytest.raises(MisuseError, match="cannot be read: 'utf-8' codec"):
+    with pytest.raises(MisuseError, match="is not UTF-8 text"):
         password_of(str(path))
     with pytest.raises(MisuseError, match="Is a directory"):
         tmp_path.chmod(0o700)

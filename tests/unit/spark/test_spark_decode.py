@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType
 
 from quire.core.errors import PeerError
-from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
+from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.given import SparkUseError
 from quire.spark.schema import COLUMNS, project
