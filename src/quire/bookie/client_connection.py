@@ -33,6 +33,7 @@ from quire.net.security import BookieKeys
 from quire.net.tls import explain
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native
+from quire.wire.addresses import address_of
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import OPTION
 from quire.wire.native_requests import plain_add
@@ -157,7 +158,7 @@ class ClientConnection(FrameProtocol, Asker):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        self._peer = str(transport.get_extra_info("peername"))
+        self._peer = address_of(*transport.get_extra_info("peername")[:2])
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if not self._server.connected(self):
             self.transport.abort()

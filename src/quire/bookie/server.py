@@ -58,6 +58,7 @@ from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import bookie_service_info as service
 from quire.wire import native_hello, native_info
+from quire.wire.addresses import address_of
 from quire.wire.entry import Buffer
 
 log = logging.getLogger(__name__)
@@ -206,9 +207,9 @@ class BookieServer:
             )
         for task in self._tasks:
             self.attention.watch(task)
-        log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+        log.info("bookie %s serves on %s", self.bookie_id, address_of(*self._address))
         if self.announced != self._address:
-            log.info("bookie %s is announced as %s:%d", self.bookie_id, *self.announced)
+            log.info("bookie %s is announced as %s", self.bookie_id, address_of(*self.announced))
         self.attention.look()
 
     def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
@@ -305,7 +306,7 @@ class BookieServer:
             if error.errno == errno.EADDRINUSE:
                 msg = f"port {port} on {host} is in use: stop what listens there, or choose another (0 = any free one)"
                 raise MisuseError(msg, host=host, port=port) from error
-            msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            msg = f"cannot listen on {address_of(host, port)}: {error.strerror or error}"
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quire.cli.attention import conditions_of, silent, unregistered
 from quire.cli.output import counted, human_bytes, human_duration
+from quire.wire.addresses import address_of
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
@@ -68,7 +69,7 @@ async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: i
     ok = answer is Answer.OK
     return {
         "id": str(bookie),
-        "address": f"{info.host}:{info.port}",
+        "address": address_of(info.host, info.port),
         "standing": "up" if info.writable else "read-only",
         "answers": answer.name.lower(),
         **_speaks(info),

@@ -14,6 +14,7 @@ import typer
 from quire.cli.named_clusters import NamedClusters, uri_of
 from quire.core.errors import MisuseError, NoClusterError
 from quire.env.private import read_secret, secret_of_environment
+from quire.wire.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -213,10 +214,10 @@ def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:
     Raises:
         MisuseError: it is neither.
     """
-    host, colon, port = listen.rpartition(":")
-    if not colon and option == "--listen":
-        host = "127.0.0.1"
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535 or not host:
-        text = f"{option} takes host:port with a port of 0..65535, not {listen!r}."
-        raise MisuseError(text)
-    return host.strip("[]"), int(port)
+    if option == "--listen" and re.fullmatch("[0-9]{1,5}", listen):
+        listen = f"127.0.0.1:{listen}"
+    address = split_address(listen)
+    if address is None or address[1] is None:
+        brackets = " An IPv6 address stands in brackets, as in [::1]:3181." if listen.count(":") > 1 else ""
+        raise MisuseError(f"{option} takes host:port with a port of 0..65535, not {listen!r}.{brackets}")
+    return address[0], address[1]

@@ -29,6 +29,7 @@ from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
 from quire.storage.config import SEGMENT_BYTES, StorageConfig, fitting_segment_bytes
 from quire.storage.owned_directory import close_directory
+from quire.wire.addresses import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +105,9 @@ async def serve(
             server.vigil.ended = stop.set
             host_now, port_now = server.address
             on_ready(
-                Ready(str(server.bookie_id), f"{host_now}:{port_now}", os.getpid(), str(config.directory))
+                Ready(
+                    str(server.bookie_id), address_of(host_now, port_now), os.getpid(), str(config.directory)
+                )
             )
             await stop.wait()
         finally:
@@ -166,7 +169,7 @@ def storage_for(
 def port_in_use(host: str, port: int) -> str:
     """The sentence for a port that is taken."""
     return (
-        f"Port {port} on {host} is in use by another program; choose another with --listen {host}:PORT "
+        f"Port {port} on {host} is in use by another program; choose another with --listen {address_of(host, 0)[:-1]}PORT "
         f"(`quire up`: --port PORT), or port 0 for any free one."
     )
 

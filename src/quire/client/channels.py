@@ -16,6 +16,7 @@ from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import ClientKeys
 from quire.net.v2_codec import V2Codec
 from quire.net.v3_codec import V3Codec
+from quire.wire.addresses import address_of
 from quire.wire.frame_limits import FrameLimits
 
 Ended: TypeAlias = Callable[[Channel, str], None]
@@ -65,7 +66,7 @@ class Channels:
         """The wire protocol for a bookie; "" is our own."""
         protocol = self._protocol
         if info is not None:
-            protocol = self._protocol_of.get(f"{info.host}:{info.port}", protocol)
+            protocol = self._protocol_of.get(address_of(info.host, info.port), protocol)
         return "" if protocol.startswith("auto") and (info is None or info.native) else protocol
 
     def speaks_native(self, info: BookieInfo | None) -> bool:

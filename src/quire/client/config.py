@@ -117,7 +117,7 @@ class ClientConfig:
             its Qa and E allow; None: Qa. The others are absent slots: bookies of the cluster that are away.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
-        protocol_of: ("host:port", protocol) of bookies with another protocol.
+        protocol_of: ("host:port" or "[IPv6]:port", protocol) of bookies with another protocol.
         security: TLS, and who this client is; None = what the file says that the environment's `QUIRE_SECURITY`
             names, if it names one.
     """

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from quire.core.errors import MisuseError, NoClusterError
 from quire.env.private import read_secret
+from quire.wire.addresses import address_of, split_address
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,14 +39,18 @@ def hosts_and_root(place: str, uri: str, *, port: int, form: str) -> tuple[tuple
         `host:port` of every server, and `/ledgers` or what the URI says instead.
 
     Raises:
-        NoClusterError: no host, a host without sense, or a root with an empty or dotted part.
+        NoClusterError: no host, a host without sense, a password, or a root with an empty or dotted part.
     """
     names, slash, path = place.partition("/")
-    hosts = tuple(
-        _host(name.strip(), uri, port) for name in names.replace(";", ",").split(",") if name.strip()
-    )
-    if not hosts:
+    if not names.strip():
         raise NoClusterError(f"{uri!r} names no server: write {form}")
+    if "@" in names:
+        # The text is not shown: what stands before the @ is a password.
+        raise NoClusterError(
+            f"a user and a password do not stand in a cluster's URI: write {form}?credentials=FILE with a file that only "
+            "you can read"
+        )
+    hosts = tuple(_host(name.strip(), uri, port) for name in names.replace(";", ",").split(","))
     root = slash + path.rstrip("/")
     if len(root) > 1 and not {"", ".", ".."}.isdisjoint(root.split("/")[1:]):
         raise NoClusterError(f"{uri!r} has an empty or dotted part in its path {root}")
@@ -53,12 +58,13 @@ def hosts_and_root(place: str, uri: str, *, port: int, form: str) -> tuple[tuple
 
 
 def _host(name: str, uri: str, default_port: int) -> str:
-    host, colon, port = name.rpartition(":")
-    if not colon or name.endswith("]"):
-        return f"{name}:{default_port}"
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise NoClusterError(f"{uri!r}: {name!r} is not HOST:PORT")
-    return name
+    address = split_address(name)
+    if address is None or address[1] == 0:
+        brackets = "; an IPv6 address stands in brackets, as in [::1]:2181" if name.count(":") > 1 else ""
+        what = f"{name!r} is not HOST:PORT" if name else "a server is missing between two commas"
+        raise NoClusterError(f"{uri!r}: {what}{brackets}")
+    host, port = address
+    return address_of(host, default_port if port is None else port)
 
 
 def with_query(options: Options, query: str, uri: str, credentials: Callable[[Path], Any]) -> Options:

@@ -194,7 +194,7 @@ def test_addresses_and_clusters() -> None:
     assert host_and_port("10.0.0.1:3181") == ("10.0.0.1", 3181)
     assert host_and_port("3181") == ("127.0.0.1", 3181)
     assert host_and_port("[::1]:0") == ("::1", 0)
-    for wrong in ("", "host", "host:", ":1", "host:70000"):
+    for wrong in ("", "host", "host:", ":1", "host:70000", "::1:3181", "[::1:3181", "[x]:1"):
         with pytest.raises(MisuseError, match="host:port"):
             host_and_port(wrong)
     with pytest.raises(NoClusterError, match="QUIRE_CLUSTER"):
