@@ -11,6 +11,7 @@ import typer
 
 from quire.cli import ledger_show
 from quire.cli.asking import YesOption, can_ask, confirm
+from quire.cli.failures import EXIT_ATTENTION
 from quire.cli.options import (
     ClusterOption,
     FrameOption,
@@ -21,7 +22,7 @@ from quire.cli.options import (
     cluster_uri,
     run,
 )
-from quire.cli.output import Output, human_bytes, payload_facts
+from quire.cli.output import Output, counted, human_bytes, payload_facts
 from quire.cli.repair import repair_ledger
 from quire.cli.verify import verify
 from quire.core.errors import MisuseError, PastEndError
@@ -159,7 +160,7 @@ def read(
     if recover:
         ask_about_writer(uri, ledger_id, yes=yes)
 
-    async def work() -> None:
+    async def work() -> int:
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
@@ -223,7 +224,7 @@ def recover(
 ) -> None:
     """Fence a ledger, find its end, close it there, and clear its bookies' doubts about it.
 
-    Its writer, if one is still alive, can confirm nothing more.
+    Its writer, if one is still alive, can confirm nothing more. Exit code 5: it is closed, and entries have no copy left.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     ask_about_writer(uri, ledger_id, yes=yes)
@@ -251,10 +252,13 @@ def recover(
             "limbo_cleared": limbo.cleared,
             "refilled": limbo.refilled,
             "limbo_left": limbo.left,
+            "lost": [{"first": each.first, "last": each.last, "entries": each.size()} for each in limbo.lost],
         }
         out.result(facts, recovered_text(done))
+        return EXIT_ATTENTION if limbo.lost else 0
 
-    run(work())
+    if code := run(work()):
+        raise typer.Exit(code)
 
 
 def recovered_text(done: RecoveryReport) -> str:
@@ -271,6 +275,9 @@ def recovered_text(done: RecoveryReport) -> str:
         text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}: `quire ledger repair {ledger_id}`"
     for bookie, why in limbo.left.items():
         text += f"\n{bookie} stays as it is: {why}"
+    if limbo.lost:
+        ranges = ", ".join(f"{each.first:,}..{each.last:,}" for each in limbo.lost)
+        text += f"\n{counted(sum(each.size() for each in limbo.lost), 'entry')} have no copy left: {ranges}"
     return text
 
 

@@ -18,7 +18,7 @@ from quire.client.reader import LedgerReader
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_notes import LedgerNotes
+from quire.core.ledger_notes import EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.core.terms import by_origin
 from quire.wire.entry import Entry
@@ -254,12 +254,14 @@ class LimboReport:
         refilled: bookies that were not in limbo, and got back what had been damaged there.
         copied: entries that were copied to them all.
         left: bookies that stay as they are, and why.
+        lost: entries that have no copy left, but for those whose loss a person accepted.
     """
 
     cleared: list[BookieId] = field(default_factory=list)
     refilled: list[BookieId] = field(default_factory=list)
     copied: int = 0
     left: dict[BookieId, str] = field(default_factory=dict)
+    lost: list[EntryRange] = field(default_factory=list)
 
 
 class LimboClearing:
@@ -304,6 +306,7 @@ class LimboClearing:
             }
             return report
         report.cleared, report.copied, report.left = ended.cleared, ended.copied, ended.left
+        report.lost = [each for each in ended.lost if each not in ended.accepted]
         report.refilled = [
             bookie for bookie in damaged if bookie not in ended.cleared and bookie not in ended.left
         ]

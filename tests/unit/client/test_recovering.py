@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from quire.bookie.waiters import NOBODY
+from quire.cli.ledger import recovered_text
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.client import Client
@@ -268,6 +269,26 @@ async def test_a_bookie_in_limbo_gets_what_it_lacks_and_vouches_again(tmp_path) 
         again = await client.recover_ledger(record.ledger_id)
         assert again.already_closed
         assert not again.limbo.cleared
+
+
+@run
+async def test_a_recovery_says_how_many_entries_have_no_copy_left(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client()
+        record = await unfinished(client, cluster)
+        for bookie in record.fragments[0].ensemble:
+            await put(client, bookie, record, 0, texts(37))
+        # As after a loss of all three copies: the record says forty, the disks have thirty-seven.
+        closed = record.closed(39, sum(map(len, texts(40))))
+        _, version = await client.ledger_store.read(record.ledger_id)
+        await client.ledger_store.write(closed, version)
+        done = asyncio.get_running_loop().create_future()
+        first = cluster.servers[record.fragments[0].ensemble[0]]
+        first.ledgers.put_in_limbo(LedgerFacts(record.ledger_id), done.set_result)
+        assert await done is None
+        report = await client.recover_ledger(record.ledger_id)
+        assert [(lost.first, lost.last) for lost in report.limbo.lost] == [(37, 39)]
+        assert "3 entries have no copy left: 37..39" in recovered_text(report)
 
 
 @run
