@@ -85,9 +85,9 @@ class Attention:
             log.error("bookie %s: the task %r failed", self._bookie_id, task.get_name(), exc_info=error)
             self.look()
 
-    def came(self, late_ms: int) -> None:
-        """The loop came so much later than it wanted to."""
-        self._loop.came(late_ms, self._clock.now_ms())
+    def came(self, late_ms: int, ran_ms: int) -> None:
+        """The loop came so much later than it wanted to; `ran_ms` is the CPU time since it last came."""
+        self._loop.came(late_ms, ran_ms, self._clock.now_ms())
 
     def _damaged(self, damage: Damage) -> None:
         if self._damages_left:
@@ -204,11 +204,13 @@ class Attention:
             yield Condition(kinds.FAILED_TASK, f"{name}: {error}", "restart the bookie, and report it", name)
         late_ms = self._loop.late_ms(self._clock.now_ms())
         if late_ms:
-            what = f"the event loop was blocked for {late_ms} ms, and requests waited"
-            ends = (
-                f"{kinds.REMEMBERED_MS // 1000} s without a blocked loop; reduce the load of the "
-                "machine, or find what blocks the process"
-            )
+            ends = f"{kinds.REMEMBERED_MS // 1000} s without a blocked loop; "
+            if self._loop.suspended:
+                what = f"the process did not run for {late_ms // 1000} s, and requests waited"
+                ends += "find out who suspended it or its machine, or which disk it waited for"
+            else:
+                what = f"the event loop was blocked for {late_ms} ms, and requests waited"
+                ends += "reduce the load of the machine, or find what blocks the process"
             yield Condition(kinds.SLOW_LOOP, what, ends)
 
 

@@ -335,9 +335,9 @@ class BookieServer:
         """Once a second: cut off who stalls, look whether the disk has room again."""
         loop = asyncio.get_running_loop()
         while True:
-            due_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000)
+            due_ms, began_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000), self.clock.cpu_ms()
             await asyncio.sleep(SWEEP_SECONDS)
-            self.attention.came(self.clock.now_ms() - due_ms)
+            self.attention.came(self.clock.now_ms() - due_ms, self.clock.cpu_ms() - began_ms)
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()

@@ -20,6 +20,8 @@ AGAIN_MS: Final = 60_000
 """A state that begins again sooner than this is not reported again yet."""
 LATE_MS: Final = 1000
 """A loop that comes so much later than it wanted to is slow."""
+RAN_PART: Final = 20
+"""A process that used less than this part of a core while its loop was late did not run."""
 REMEMBERED_MS: Final = 60_000
 """A loop is called slow for so long after it was late."""
 
@@ -82,18 +84,30 @@ class Announcements:
 
 
 class SlowLoop:
-    """Whether an event loop comes when it wants to. Times are monotonic milliseconds."""
+    """Whether an event loop comes when it wants to. Times are monotonic milliseconds.
 
-    __slots__ = ("_late_at", "_late_ms")
+    Attributes:
+        suspended: the process did not run at all when it was late most, or hardly: it was suspended, or its machine.
+    """
+
+    __slots__ = ("_late_at", "_late_ms", "suspended")
 
     def __init__(self) -> None:
         self._late_ms = 0
         self._late_at = 0
+        self.suspended = False
 
-    def came(self, late_ms: int, now_ms: int) -> None:
-        """It came so much later than it wanted to."""
+    def came(self, late_ms: int, ran_ms: int, now_ms: int) -> None:
+        """It came so much later than it wanted to.
+
+        Args:
+            late_ms: so much.
+            ran_ms: CPU time of the process since it last came.
+            now_ms: now.
+        """
         if late_ms >= LATE_MS and (late_ms >= self._late_ms or not self.late_ms(now_ms)):
             self._late_ms, self._late_at = late_ms, now_ms
+            self.suspended = ran_ms * RAN_PART < late_ms
 
     def late_ms(self, now_ms: int) -> int:
         """How late it was at most, lately; 0 if it was not."""

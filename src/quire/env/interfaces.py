@@ -27,6 +27,9 @@ class Clock(Protocol):
     def boot_ms(self) -> int:
         """Monotonic milliseconds that go on while the machine sleeps."""
 
+    def cpu_ms(self) -> int:
+        """Milliseconds for which this process ran on a core, all its threads together."""
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970, for people and for what outlives a restart."""
 

@@ -74,6 +74,9 @@ class RealClock:
     def boot_ms(self) -> int:
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
+    def cpu_ms(self) -> int:
+        return time.process_time_ns() // 1_000_000
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

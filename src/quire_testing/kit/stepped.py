@@ -66,6 +66,10 @@ class StepClock:
         """Milliseconds."""
         return self.ms
 
+    def cpu_ms(self) -> int:
+        """Milliseconds."""
+        return self.ms
+
     def wall_ms(self) -> int:
         """Milliseconds."""
         return self.ms

@@ -92,6 +92,10 @@ class SimClock:
         """Milliseconds."""
         return self._timeline.now_ns // MS
 
+    def cpu_ms(self) -> int:
+        """Milliseconds: a program is never suspended here."""
+        return self._timeline.now_ns // MS
+
     def wall_ms(self) -> int:
         """What the wall clock says."""
         return WALL_START_MS + self._timeline.now_ns // MS + self.jump_ms

@@ -46,9 +46,13 @@ class Clock(RealClock):
     """A clock that can go on at once, as it does for a process that stood still."""
 
     more_ms = 0
+    more_cpu_ms = 0
 
     def now_ms(self) -> int:
         return super().now_ms() + self.more_ms
+
+    def cpu_ms(self) -> int:
+        return super().cpu_ms() + self.more_cpu_ms
 
 
 class Cluster:
@@ -404,15 +408,28 @@ def test_a_lost_registration(
     with_cluster(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "ran_ms", "what"),
+    [
+        (4000, 4000, "the event loop was blocked for "),
+        (39_000, 0, "the process did not run for 39 s"),
+    ],
+)
 def test_a_slow_loop(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    late_ms: int,
+    ran_ms: int,
+    what: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(at: Cluster) -> None:
-        at.clock.more_ms += 4000
+        at.clock.more_ms += late_ms
+        at.clock.more_cpu_ms += ran_ms
         async with asyncio.timeout(30):
-            while not lines(caplog, "slow loop: the event loop was blocked for"):
+            while not lines(caplog, f"slow loop: {what}"):
                 await asyncio.sleep(0.01)
-        await at.needs("slow loop", "the event loop was blocked for ", "60 s without a blocked loop")
+        await at.needs("slow loop", what, "60 s without a blocked loop")
         monkeypatch.setattr(conditions, "REMEMBERED_MS", 0)  # a minute goes by
         at.sick.attention.look()
         assert lines(caplog, "no longer the case: slow loop") == 1

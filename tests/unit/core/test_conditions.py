@@ -37,12 +37,15 @@ def test_what_comes_and_goes_is_told_once_a_minute() -> None:
 
 def test_a_loop_is_slow_for_a_minute_after_it_was_late() -> None:
     loop = SlowLoop()
-    loop.came(LATE_MS - 1, 0)
+    loop.came(LATE_MS - 1, 0, 0)
     assert loop.late_ms(0) == 0
-    loop.came(2600, 5000)
-    loop.came(1200, 6000)
+    loop.came(2600, 130, 5000)
+    assert not loop.suspended
+    loop.came(1200, 1, 6000)
+    assert not loop.suspended
     assert loop.late_ms(6000) == 2600, "the worst is told"
     assert loop.late_ms(5000 + REMEMBERED_MS - 1) == 2600
     assert loop.late_ms(5000 + REMEMBERED_MS) == 0
-    loop.came(1200, 5000 + REMEMBERED_MS)
+    loop.came(1200, 59, 5000 + REMEMBERED_MS)
+    assert loop.suspended
     assert loop.late_ms(5001 + REMEMBERED_MS) == 1200
