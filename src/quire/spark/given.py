@@ -24,6 +24,8 @@ Options = TypeVar("Options")
 
 _SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
 """What Spark adds by itself."""
+_OF_A_TABLE: Final = ("provider", "owner")
+"""What Spark adds for CREATE TABLE without columns, whose schema it asks for."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS: Final = "[0-9]{1,19}"
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
@@ -138,6 +140,11 @@ class Given:
         self._text = {name.lower(): value for name, value in options.items()}
         self._known = {option.name.lower(): option for option in known}
         own = {name.lower() for name in _SPARKS_OWN}
+        if not self._text.keys().isdisjoint(_OF_A_TABLE):
+            raise use_error(
+                "Spark keeps no options for a catalog table, so nothing could be read from it or written to it. Use "
+                "CREATE TEMPORARY VIEW ... USING quire OPTIONS (path 'LOG', cluster 'URI'), and .save(\"LOG\") to write."
+            )
         for name in self._text:
             if name not in self._known and name not in own:
                 raise self._unknown(name)

@@ -145,6 +145,13 @@ def test_a_password_is_never_an_option_value(monkeypatch, tmp_path):
         read(passwordFile=str(tmp_path / "absent")).password()
 
 
+def test_a_catalog_table_is_refused_with_what_to_use():
+    # As Spark 4.3 gives them for CREATE TABLE t USING quire OPTIONS (cluster 'u').
+    assert "Use CREATE TEMPORARY VIEW" in refused(
+        owner="root", provider="quire", location="file:/t", **{"option.cluster": "u"}
+    )
+
+
 def test_what_only_a_stream_has():
     options = stream(
         maxOffsetsPerTrigger="500", maxRecordsPerTrigger="700", maxBytesPerTrigger="1m", cursor="copy"
