@@ -1,6 +1,6 @@
 """How far one micro-batch goes in each log, within limits of records and bytes.
 
-What waits is known from the logs' lists, so nothing is read here. Each log gets a share by what waits in it, so that
+What waits is handed in, so nothing is read here. Each log gets a share by what waits in it, so that
 all reach their ends together, and at least one record where the limit allows; a batch of no record, while some wait,
 would stop the stream. Pure.
 
@@ -62,7 +62,8 @@ def admit(
 
     Args:
         backlogs: what waits; logs with nothing end where they start.
-        max_records: records of the batch at most; the offsets of a compacted ledger are taken for evenly filled.
+        max_records: records of the batch at most; the offsets of a stretch are taken for evenly filled, so that it is
+            exact where stretches have no gaps (`counting.stretches`).
         max_bytes: bytes of the batch, about; at least one record comes all the same.
     """
     waiting = [backlog for backlog in backlogs if backlog.end > backlog.start]

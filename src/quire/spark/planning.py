@@ -128,10 +128,10 @@ async def pieces_between(
         inside = intersect(spans, between(item.first_offset, item.next_offset))
         if not inside or not item.count or not _touches(wanted, item):
             continue
-        if not await _has_ledger(client, item):
+        if not await has_ledger(client, item):
             pieces += archived.pieces(options, wanted, extent.log, item, inside)
             continue
-        record = await _record(client, options, extent.log, item)
+        record = await record_of(client, options, extent.log, item)
         if record is None:
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
@@ -191,7 +191,7 @@ def _touches(wanted: Wanted, item: ItemDescription) -> bool:
     return wanted.touches(item.min_time_ms, item.max_time_ms)
 
 
-async def _has_ledger(client: QuireClient, item: ItemDescription) -> bool:
+async def has_ledger(client: QuireClient, item: ItemDescription) -> bool:
     """Whether an item's records are to be read from bookies; those of one that is gone are, if a file has them, there."""
     if item.place is Place.BOTH:
         try:
@@ -201,7 +201,7 @@ async def _has_ledger(client: QuireClient, item: ItemDescription) -> bool:
     return item.place is not Place.ARCHIVE
 
 
-async def _record(
+async def record_of(
     client: QuireClient, options: ReadOptions, log: LogDescription, item: ItemDescription
 ) -> LedgerMetadata | None:
     """The record of a listed ledger; None where it is gone and that is to be skipped."""
@@ -245,9 +245,9 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
     for item in extent.log.items:
         if item.max_time_ms is None or item.max_time_ms < from_ms or item.first_offset >= extent.end:
             continue
-        if not await _has_ledger(client, item):
+        if not await has_ledger(client, item):
             return max(archived.offset_since(extent.log, item, from_ms), extent.start)
-        record = await _record(client, options, extent.log, item)
+        record = await record_of(client, options, extent.log, item)
         if record is None:
             continue
         last = item.last_entry if item.last_entry is not None else record.last_entry

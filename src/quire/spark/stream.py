@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from quire.core.errors import QuireError, TrimmedError
 from quire.log.cursors import CursorUse, LogCursors
 from quire.spark import cluster, planning
-from quire.spark.admission import Backlog, Stretch, admit
+from quire.spark.admission import Backlog, admit
+from quire.spark.counting import stretches
 from quire.spark.extents import (
     AbsentError,
     Extent,
@@ -140,7 +141,8 @@ class Stream:
                 target = self._target.get(extent.name)
                 end = target.offset if target is not None and target.identity == extent.identity else offset
             # Fewer bookies may answer than before, so what is known to be confirmed may shrink for a while.
-            backlogs.append(Backlog(extent.name, offset, max(offset, end), _stretches(extent)))
+            waiting = await stretches(client, self._options, extent, offset, limits.records)
+            backlogs.append(Backlog(extent.name, offset, max(offset, end), waiting))
         ends = admit(backlogs, limits.records, limits.bytes)
         positions = dict(begun)
         for backlog in backlogs:
@@ -337,16 +339,6 @@ class Stream:
                 log=extent.name,
             )
         cluster.warn(text)
-
-
-def _stretches(extent: Extent) -> tuple[Stretch, ...]:
-    if extent.log is None:
-        return (Stretch(0, extent.end, extent.end, extent.size),) if extent.end else ()
-    return tuple(
-        Stretch(item.first_offset, item.next_offset, item.count, item.bytes)
-        for item in extent.log.items
-        if item.next_offset > item.first_offset
-    )
 
 
 def _cursors(client: QuireClient) -> LogCursors:

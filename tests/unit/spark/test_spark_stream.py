@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -15,6 +16,7 @@ from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.stream import Limits, Stream
 from support.log_cluster import in_world, numbers
+from unit.log import test_log_gaps as gaps
 
 T0 = 1_795_000_000_000
 NO_LIMITS = Limits()
@@ -69,6 +71,33 @@ async def append(at, name, first, end):
         await writer.append_many(
             numbers(first, end), timestamps_ms=[T0 + offset for offset in range(first, end)]
         )
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_a_limit_of_records_is_kept_where_most_of_them_were_compacted_away(tmp_path, share):
+    async def work(at):
+        chance = random.Random(7)
+        log = await gaps.made(at)
+        maker = await gaps.rewriter(at)
+        _, items = await maker.candidates()
+        end = gaps.LEDGERS * gaps.EACH
+        stays = {offset for offset in range(end) if chance.random() < share or offset == end - 1}
+        stays |= set(range(items[-1].next_offset or 0, end))
+        groups = [items[start : start + 5] for start in range(0, len(items), 5)]
+        await maker.swap(
+            [await gaps.without(at, log, group, stays) for group in groups],
+            compacted_below=items[-1].next_offset or 0,
+        )
+        for limit in (1, 4, 37):
+            query = Query(at, "orders")
+            batches = []
+            while (batch := await query.trigger(Limits(limit))) is not None:
+                batches.append([offset for _, offset in batch])
+            assert [offset for batch in batches for offset in batch] == sorted(stays)
+            full, rest = divmod(len(stays), limit)
+            assert [len(batch) for batch in batches] == [limit] * full + [rest] * (rest > 0)
+
+    in_world(tmp_path, work)
 
 
 def test_a_stream_from_its_beginning_to_its_end(tmp_path):
