@@ -160,7 +160,7 @@ def read(
     if recover:
         ask_about_writer(uri, ledger_id, yes=yes)
 
-    async def work() -> int:
+    async def work() -> None:
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
@@ -229,7 +229,7 @@ def recover(
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     ask_about_writer(uri, ledger_id, yes=yes)
 
-    async def work() -> None:
+    async def work() -> int:
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
