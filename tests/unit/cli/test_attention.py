@@ -408,21 +408,11 @@ def test_a_lost_registration(
     with_cluster(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(
-    ("late_ms", "ran_ms", "what"),
-    [
-        (4000, 4000, "the event loop was blocked for "),
-        (39_000, 0, "the process did not run for 39 s"),
-    ],
-)
-def test_a_slow_loop(
-    late_ms: int,
-    ran_ms: int,
-    what: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+BLOCKED, SUSPENDED = "the event loop was blocked for ", "the process did not run for 39 s"
+
+
+@pytest.mark.parametrize(("late_ms", "ran_ms", "what"), [(4000, 4000, BLOCKED), (39_000, 0, SUSPENDED)])
+def test_a_slow_loop(tmp_path, caplog, monkeypatch, late_ms: int, ran_ms: int, what: str) -> None:
     async def scenario(at: Cluster) -> None:
         at.clock.more_ms += late_ms
         at.clock.more_cpu_ms += ran_ms
