@@ -25,7 +25,7 @@ LINES = 10.0
 INSTALL = "pip install 'quire[spark]'"
 CLUSTER = """\
 export QUIRE_CLUSTER=sqlite:quire-data/metadata.db
-quire up &
+quire up --dir quire-data &
 """
 FILL = """\
 quire log create greetings
@@ -64,7 +64,11 @@ def round_of(directory: Path) -> dict[str, float]:
     run("pip install", str(programs / "pip"), "install", "--no-cache-dir", f"{ROOT}[spark]")
     begun = time.perf_counter()
     with subprocess.Popen(
-        [str(programs / "quire"), "up"], cwd=directory, env=env, stdout=subprocess.PIPE, text=True
+        [str(programs / "quire"), "up", "--dir", "quire-data"],
+        cwd=directory,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as cluster:
         try:
             assert cluster.stdout is not None

@@ -28,6 +28,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts this in the background has Ctrl-C ignored, and the programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+@pytest.fixture(scope="session", autouse=True)
+def no_clusters_of_the_user(tmp_path_factory):
+    """The user's own contexts and clusters are none of the tests' business, of their processes neither."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.getbasetemp() / "no-data"))
+        patch.delenv("QUIRE_CLUSTER", raising=False)
+        yield
+
+
 SHARED = ("tests/spark/", "tests/interop/")
 """Folders whose tests share one expensive thing."""
 FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit/test_docs.py")

@@ -111,7 +111,7 @@ def test_ready_line_and_clean_stop_by_sigterm_and_by_ctrl_c(tmp_path: Path) -> N
         with up(tmp_path / "d") as running:
             ready = running.line()
             assert ready["cluster"] == f"sqlite:{tmp_path / 'd' / 'metadata.db'}"
-            assert ready["console"] is None
+            assert set(ready) == {"cluster", "bookies"}
             assert [set(bookie) for bookie in ready["bookies"]] == [{"id", "address", "pid", "directory"}] * 3
             assert running.stop(number) == 0
             assert "".join(running.errors) == "Stopped cleanly.\n"
@@ -240,16 +240,13 @@ def resident_mib(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
 
 
-def test_a_damaged_list_of_bookies_and_the_console_are_clear_errors(tmp_path: Path) -> None:
+def test_a_damaged_list_of_bookies_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "bookies.json").write_text("{")
     with up(tmp_path) as running:
         error = running.error()
         assert error["code"] == "corrupt_metadata"
         assert str(tmp_path / "bookies.json") in error["message"]
         assert running.wait() == 1
-    with up(tmp_path / "other", "--console", "8080") as running:
-        assert "not built yet" in running.error()["message"]
-        assert running.wait() == 2
 
 
 class Foreground:

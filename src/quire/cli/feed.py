@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from quire.cli.asking import can_ask
-from quire.cli.output import Output, ProgressLine
+from quire.cli.output import Output, ProgressLine, say
 from quire.cli.records import BadInputError, GivenRecord, size_of
 from quire.core.errors import MisuseError, NotWritingError, OutcomeUnknownError, QuireError, WindowFullError
 
@@ -173,10 +173,11 @@ class AppendTally:
         return text + "."
 
 
-class QuietProgress(ProgressLine):
-    """Counts, and shows nothing: a person types at this terminal."""
+class TypedProgress(ProgressLine):
+    """Counts, and shows nothing but how to end: a person types at this terminal."""
 
     def __enter__(self) -> Self:
+        say(f"Reading {self.unit} from this terminal until Ctrl-D.")
         return self
 
     def advance(self, count: int, size: int = 0) -> None:

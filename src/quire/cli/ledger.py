@@ -117,7 +117,9 @@ def append(
     from quire.cli.feed import is_typed
     from quire.cli.records import read_records
 
-    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
+    records = read_records(
+        files or [], delimited=delimited, frame_bytes_max=frame_bytes_max, command="quire ledger append"
+    )
     quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
     typed = is_typed(files)
@@ -389,7 +391,7 @@ def append_to_new(
 
     async def work() -> None:
         import quire
-        from quire.cli.feed import AppendTally, QuietProgress, append_all, telling_how_far
+        from quire.cli.feed import AppendTally, TypedProgress, append_all, telling_how_far
 
         ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
@@ -404,7 +406,7 @@ def append_to_new(
             )
             tally = AppendTally()
             what = f"ledger {writer.ledger_id}"
-            shown = QuietProgress(what, None, "entries") if typed else out.progress(what)
+            shown = TypedProgress(what, None, "entries") if typed else out.progress(what)
 
             async def made() -> LedgerWriter:
                 return writer

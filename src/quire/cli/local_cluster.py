@@ -114,6 +114,9 @@ class LocalCluster:
         frame_bytes_max: the longest frame that they take; None: the defaults.
         segment_bytes: the size of their segments; None: what suits the disk.
         recovers: run auto-recovery beside them.
+
+    Attributes:
+        joined: its metadata lie elsewhere, in a cluster that it joined.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class LocalCluster:
         self.segment_bytes = segment_bytes
         self.security = security
         self.uri = cluster or f"sqlite:{self.directory / METADATA_FILE}"
-        self._joined = not _is_own(self.uri, self.directory)
+        self.joined = not _is_own(self.uri, self.directory)
         self._former = ""
         known = self._remembered()
         self._made = bool(known)
@@ -304,13 +307,13 @@ class LocalCluster:
     def _check_directory(self) -> None:
         """Refuse a directory whose bookies are of another cluster, and one that lies in a bookie's."""
         own = self.directory / METADATA_FILE
-        if self._made and self._joined and own.exists():
+        if self._made and self.joined and own.exists():
             text = (
                 f"{self.directory} holds a cluster of its own ({METADATA_FILE}); its bookies cannot join {self.uri}: leave "
                 "--cluster out, or choose another --dir."
             )
             raise WrongDirectoryError(text, path=str(self.directory))
-        if self._made and not self._joined and self._former:
+        if self._made and not self.joined and self._former:
             text = (
                 f"The bookies of {self.directory} belong to the cluster {self._former}: give --cluster {self._former}, or "
                 "choose another --dir."
@@ -449,7 +452,7 @@ class LocalCluster:
         # A cluster of its own is not named: the directory may be moved.
         facts = {
             "bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies],
-            "cluster": self.uri if self._joined else None,
+            "cluster": self.uri if self.joined else None,
         }
         path = self.directory / MEMBERS_FILE
         new = path.with_suffix(".new")

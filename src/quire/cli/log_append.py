@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.feed import AppendTally, QuietProgress, append_all, is_typed, telling_how_far
+from quire.cli.feed import AppendTally, TypedProgress, append_all, is_typed, telling_how_far
 from quire.cli.log_formats import escaped
 from quire.cli.log_options import (
+    CreateOption,
     DelimitedOption,
     InFormOption,
     KeyDelimiterOption,
@@ -30,7 +32,7 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output, human_bytes
-from quire.core.errors import MisuseError
+from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +112,7 @@ def append(
     ] = False,
     form: InFormOption = None,
     delimited: DelimitedOption = False,
+    create: CreateOption = False,
     wait: WaitOption = False,
     guarantee: GuaranteeOption = None,
     yes: EndsWriterOption = False,
@@ -133,14 +136,19 @@ def append(
     added = added_of(
         wanted, key, key_delimiter, headers or [], timestamp, empty_is_tombstone=empty_is_tombstone
     )
-    records = read_log_records(files or [], wanted, frame_bytes_max=frame_bytes_max, added=added)
+    command = f"quire log append {quote(name)}"
+    records = read_log_records(
+        files or [], wanted, frame_bytes_max=frame_bytes_max, added=added, command=command
+    )
     config = config_of(guarantee)
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
+    if create:
+        run(be_there(uri, name, create=True))
     agreed = Agreement() if wait else agree(uri, name, f"Appending to log {name}", yes=yes)
     typed = is_typed(files)
     tally = AppendTally()
-    progress = QuietProgress(name, None, "records") if typed else out.progress(f"log {name}", unit="records")
+    progress = TypedProgress(name, None, "records") if typed else out.progress(f"log {name}", unit="records")
 
     async def work() -> None:
         import quire
@@ -163,6 +171,20 @@ def append(
     with telling_how_far(tally, out, "records", "offset", log=name):
         run(work())
     say_result(out, name, tally, progress.seconds)
+
+
+async def be_there(uri: str, name: str, *, create: bool) -> None:
+    """Raise NoSuchLogError if there is no such log; with `create` it is made."""
+    import quire
+
+    async with quire.connect(uri) as client:
+        try:
+            await client.log(name).identify()
+        except NoSuchLogError:
+            if not create:
+                raise
+            with contextlib.suppress(AlreadyExistsError):  # another command was faster
+                await client.log(name).create()
 
 
 def config_of(guarantee: str | None) -> LogConfig:

@@ -13,9 +13,10 @@ import typer
 
 from quire.cli.asking import YesOption, confirm
 from quire.cli.feed import AppendTally, append_groups, telling_how_far
-from quire.cli.log_append import WaitOption, append_records, say_result
+from quire.cli.log_append import WaitOption, append_records, be_there, say_result
 from quire.cli.log_files import FileForm, export_records, file_form_of, read_files
 from quire.cli.log_options import (
+    CreateOption,
     EndOption,
     FromTimeOption,
     LastOption,
@@ -32,10 +33,9 @@ from quire.cli.named_clusters import uri_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 from quire.cli.records import GivenRecord, size_of
-from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
+from quire.core.errors import AlreadyExistsError, MisuseError
 
 if TYPE_CHECKING:
-    from quire.log.client import QuireClient
     from quire.log.log import Log
     from quire.log.records import Record
 
@@ -224,10 +224,7 @@ def import_(
     name: NameArgument,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to append.")],
     form: FileFormOption = None,
-    create: Annotated[
-        bool,
-        typer.Option("--create", help="Make the log if it is not there (3 bookies, 3 copies, 2 to confirm)."),
-    ] = False,
+    create: CreateOption = False,
     wait: WaitOption = False,
     yes: EndsWriterOption = False,
     cluster: ClusterOption = None,
@@ -244,13 +241,7 @@ def import_(
     records = read_files(forms, frame_bytes_max)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def prepare() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            await _there(client, name, create=create)
-
-    run(prepare())
+    run(be_there(uri, name, create=create))
     agreed = Agreement() if wait else agree(uri, name, f"Appending to log {name}", yes=yes)
     tally = AppendTally()
     progress = out.progress(f"log {name}", unit="records")
@@ -266,13 +257,3 @@ def import_(
     with telling_how_far(tally, out, "records", "offset", log=name):
         run(work())
     say_result(out, name, tally, progress.seconds)
-
-
-async def _there(client: QuireClient, name: str, *, create: bool) -> None:
-    """Raise NoSuchLogError if there is no such log; with `create` it is made."""
-    try:
-        await client.log(name).identify()
-    except NoSuchLogError:
-        if not create:
-            raise
-        await client.log(name).create()

@@ -26,6 +26,10 @@ DelimitedOption = Annotated[
         "--delimited", help="A 4-byte big-endian length before each record, as --format delimited has it."
     ),
 ]
+CreateOption = Annotated[
+    bool,
+    typer.Option("--create", help="Make the log if it is not there (3 bookies, 3 copies, 2 to confirm)."),
+]
 InFormOption = Annotated[
     str | None,
     typer.Option(

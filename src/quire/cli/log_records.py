@@ -168,7 +168,12 @@ NOTHING_ADDED: Final = Added()
 
 
 def read_log_records(
-    paths: Sequence[Path], form: Form, *, frame_bytes_max: int | None = None, added: Added = NOTHING_ADDED
+    paths: Sequence[Path],
+    form: Form,
+    *,
+    frame_bytes_max: int | None = None,
+    added: Added = NOTHING_ADDED,
+    command: str = "",
 ) -> Iterator[bytes | GivenRecord]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
@@ -177,12 +182,13 @@ def read_log_records(
         form: how the records are written.
         frame_bytes_max: what was given as the longest frame; records may be as long.
         added: what records get that they do not have.
+        command: as of `look_for`.
 
     Raises:
-        FileNotFoundError: one of them is not there.
+        FileNotFoundError: one of them is not there. MisuseError: they look like records.
         BadInputError: while it is read: something is no record.
     """
-    look_for(paths)
+    look_for(paths, command)
     split = {Form.LINES: read_lines, Form.DELIMITED: read_marked, Form.JSON: read_json}[form]
     records = split_inputs(paths, split, bytes_max_of(frame_bytes_max))
     return records if added == NOTHING_ADDED else map(added.to, records)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
-from quire.env.private import FOLDER_MODE, open_private
+from quire.env.private import FOLDER_MODE, open_private, user_folder
 from quire.env.real import expanded
 
 METADATA_FILE: Final = "metadata.db"
@@ -95,10 +95,7 @@ class NamedClusters:
 
 def contexts_file() -> Path:
     """Where the names are kept."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    # The specification says that a relative path must be ignored.
-    folder = Path(named) if os.path.isabs(named) else Path.home() / ".config"  # noqa: PTH117 - may be empty
-    return folder / "quire" / "contexts.json"
+    return user_folder("XDG_CONFIG_HOME", ".config") / "contexts.json"
 
 
 def check_name(name: str) -> str:

@@ -178,8 +178,8 @@ def cluster_uri(cluster: str | None) -> str:
     if uri := named_cluster(cluster):
         return uri
     text = (
-        "No cluster is named: give --cluster URI or set QUIRE_CLUSTER to what `quire up` printed, or put a context in use "
-        "(`quire context add NAME CLUSTER --use`)."
+        "No cluster is named. `quire up` starts one on this machine, for which commands need no name; for another give "
+        "--cluster URI or set QUIRE_CLUSTER, or put a context in use (`quire context add NAME CLUSTER --use`)."
     )
     raise NoClusterError(text)
 

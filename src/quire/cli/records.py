@@ -8,9 +8,10 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
-from quire.core.errors import RefusedError
+from quire.core.errors import MisuseError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 def read_records(
-    paths: Sequence[Path], *, delimited: bool, frame_bytes_max: int | None = None
+    paths: Sequence[Path], *, delimited: bool, frame_bytes_max: int | None = None, command: str = ""
 ) -> Iterator[bytes]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
@@ -41,12 +42,13 @@ def read_records(
         paths: what to read; each is opened when its turn comes, but looked for at once.
         delimited: length-delimited records instead of lines.
         frame_bytes_max: what was given as the longest frame; records may be as long.
+        command: as of `look_for`.
 
     Raises:
-        FileNotFoundError: one of them is not there.
+        FileNotFoundError: one of them is not there. MisuseError: they look like records.
         BadInputError: while it is read: a record is too long, or the last one is cut short.
     """
-    look_for(paths)
+    look_for(paths, command)
     return split_inputs(paths, read_delimited if delimited else read_lines, bytes_max_of(frame_bytes_max))
 
 
@@ -67,11 +69,27 @@ def size_of(record: bytes | GivenRecord) -> int:
     return size + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
-def look_for(paths: Sequence[Path]) -> None:
-    """Raise FileNotFoundError if one of the files is not there."""
-    for path in paths:
-        if str(path) != "-":
-            path.stat()
+def look_for(paths: Sequence[Path], command: str = "") -> None:
+    """Look whether all files are there.
+
+    Args:
+        paths: what to read; `-` is standard input.
+        command: what is typed before them, if they may be records that were meant to be piped into it.
+
+    Raises:
+        FileNotFoundError: one of them is not there.
+        MisuseError: none is there, and each is a plain word; it shows how to pipe them.
+    """
+    try:
+        for path in paths:
+            if str(path) != "-":
+                path.stat()
+    except FileNotFoundError as error:
+        words = [str(path) for path in paths]
+        if not command or any("/" in word or word == "-" or Path(word).exists() for word in words):
+            raise
+        text = f"{words[0]} is no file; records come from standard input or files: echo {quote(' '.join(words))} | {command}"
+        raise MisuseError(text, path=words[0]) from error
 
 
 def bytes_max_of(frame_bytes_max: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -150,13 +151,14 @@ def append(
     With --json it prints a line for each entry when that is acknowledged. When another client takes the stream over
     meanwhile, it ends with exit code 3: it is unknown whether the entries after the last confirmed one are kept.
     """
-    from quire.cli.feed import AppendTally, QuietProgress, append_all, is_typed, telling_how_far
+    from quire.cli.feed import AppendTally, TypedProgress, append_all, is_typed, telling_how_far
     from quire.cli.records import read_records
 
-    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
+    command = f"quire stream append {quote(name)}"
+    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max, command=command)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     tally, what = AppendTally(), f"stream {name}"
-    progress = QuietProgress(what, None, "entries") if is_typed(files) else out.progress(what)
+    progress = TypedProgress(what, None, "entries") if is_typed(files) else out.progress(what)
 
     async def work() -> None:
         import quire

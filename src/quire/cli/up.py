@@ -6,22 +6,28 @@ import os
 import signal
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import join, quote
+from shlex import join
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quire.cli.first_steps import data_directory, first_steps
 from quire.cli.local_cluster import LocalBookie, LocalCluster
 from quire.cli.named_clusters import lasting, uri_of
 from quire.cli.options import BEFORE_SUBCOMMAND, FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
-from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DirOption = Annotated[
-    Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="Where everything lies; a second start continues with it [default: quire in the user's data directory, which is "
+        "$XDG_DATA_HOME or ~/.local/share].",
+        show_default=False,
+    ),
 ]
 OtherClusterOption = Annotated[
     str | None,
@@ -42,7 +48,7 @@ RecoversOption = Annotated[
 
 
 def up(
-    directory: DirOption = Path("quire-data"),
+    directory: DirOption = None,
     bookies: Annotated[
         int | None,
         typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3]."),
@@ -58,18 +64,17 @@ def up(
     frame_bytes_max: FrameOption = None,
     segment_bytes: SegmentOption = None,
     recovers: RecoversOption = True,
-    console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole cluster on this machine: one process per bookie, and the metadata. Ctrl-C stops it cleanly."""
-    if console is not None:
-        text = "The web console is not built yet: start without --console; `quire cluster status` shows the cluster."
-        raise MisuseError(text)
+    """Run a whole cluster on this machine: one process per bookie, and the metadata. Ctrl-C stops it cleanly.
+
+    Without --dir it becomes the context `local`, which commands mean if no other is in use.
+    """
     out = Output(as_json=as_json)
     named = cluster or BEFORE_SUBCOMMAND.get()
     with signal_pipe() as stop:
         local = LocalCluster(
-            directory,
+            directory or data_directory(),
             bookies,
             cluster=lasting(uri_of(named)) if named else None,
             port=port,
@@ -103,7 +108,8 @@ def up(
 def _say_ready(out: Output, local: LocalCluster) -> None:
     for name in local.moved:
         out.note(f"{name} got another port: its former one is in use by another program.")
-    facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in local.bookies], "console": None}
+    steps = first_steps(local)
+    facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in local.bookies]}
     lines = [
         f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies
     ]
@@ -112,8 +118,8 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
             f"Cluster {local.uri}",
             *lines,
             "",
-            f"  export QUIRE_CLUSTER={quote(local.uri)}",
-            "  Ctrl-C stops it.",
+            *steps,
+            "Ctrl-C stops it. A second start continues with its data.",
         ]
     )
     out.result(facts, text)

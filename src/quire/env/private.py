@@ -45,14 +45,18 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
-def cache_folder() -> Path:
-    """The folder for what can be made again: `quire` in the user's cache folder.
+def user_folder(variable: str, default: str) -> Path:
+    """Our folder among those of the user: `quire` in the folder that an environment variable names.
 
-    Source: XDG Base Directory Specification, `XDG_CACHE_HOME`.
+    Args:
+        variable: `XDG_CACHE_HOME` (what can be made again), `XDG_CONFIG_HOME` or `XDG_DATA_HOME`.
+        default: the folder in the user's home where the variable names none.
+
+    Source: XDG Base Directory Specification.
     """
-    named = os.environ.get("XDG_CACHE_HOME", "")
+    named = os.environ.get(variable, "")
     # The specification says that a relative path must be ignored.
-    return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "quire"  # noqa: PTH117 - may be empty
+    return (Path(named) if os.path.isabs(named) else Path.home() / default) / "quire"  # noqa: PTH117 - may be empty
 
 
 def file_mode(folder: Path) -> int:

@@ -308,6 +308,7 @@ def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
         (("cluster", "status", "--cluster", "~nobody-here/x"), "no_cluster", 1),
         (("cluster", "status", "--cluster", "sqlite:~nobody-here/x"), "no_cluster", 1),
         (("log", "append", "x"), "no_such_log", 1),
+        (("log", "append", "x", "hello", "-"), "os", 1),
         (("stream", "append", "x"), "no_such_stream", 1),
         (("stream", "create", "a//b"), "misuse", 2),
         (("ledger", "append", "/no/such/file"), "os", 1),
@@ -337,7 +338,19 @@ def test_without_a_cluster_the_way_to_name_one_is_said(tmp_path: Path) -> None:
         app, ["cluster", "status"]
     )
     assert result.exit_code == 1
-    assert result.stderr.startswith("No cluster is named: give --cluster URI or set QUIRE_CLUSTER")
+    assert result.stderr.startswith("No cluster is named. `quire up` starts one")
+
+
+@pytest.mark.parametrize("command", ["log append greetings", "stream append clicks", "ledger append"])
+def test_records_that_are_typed_as_arguments(quire: Quire, command: str) -> None:
+    said = quire(*command.split(), "hello", "you", code=2).stderr
+    assert f"records come from standard input or files: echo 'hello you' | quire {command}\n" in said
+
+
+def test_an_append_makes_its_log_once(quire: Quire) -> None:
+    for record in (b"first\n", b"second\n"):
+        quire("log", "append", "made", "--create", given=record)
+    assert quire("log", "read", "made").stdout_bytes == b"first\nsecond\n"
 
 
 def test_help_names_every_command_and_the_exit_codes() -> None:

@@ -91,7 +91,8 @@ def test_ctrl_c_at_a_log(cluster: LocalCluster) -> None:
         typed(terminal, cluster.uri, "log", "read", "stopped")
         terminal.process.send_signal(signal.SIGINT)
         code, said = terminal.end()
-    assert (code, said) == (130, "Confirmed: 1 record, the last one at offset 0.\nInterrupted.\n")
+    begins = "Reading records from this terminal until Ctrl-D.\n"
+    assert (code, said) == (130, f"{begins}Confirmed: 1 record, the last one at offset 0.\nInterrupted.\n")
     assert call(cluster.uri, "log", "read", "stopped") == b"first\n"
 
 

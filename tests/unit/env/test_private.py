@@ -103,12 +103,12 @@ def test_a_folder_that_another_user_made_where_everybody_may_is_refused(tmp_path
     private.check_owner(folder)
 
 
-def test_the_cache_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert private.cache_folder() == tmp_path / ".cache" / "quire"
+    assert private.user_folder("XDG_CACHE_HOME", ".cache") == tmp_path / ".cache" / "quire"
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert private.cache_folder() == Path("/elsewhere/quire")
+    assert private.user_folder("XDG_CACHE_HOME", ".cache") == Path("/elsewhere/quire")
 
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(

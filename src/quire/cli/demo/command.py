@@ -32,10 +32,10 @@ def demo(
     """
     from quire.cli.demo.narrator import Narrator
     from quire.cli.demo.story import tell
-    from quire.env.private import cache_folder
+    from quire.env.private import user_folder
 
     narrator = Narrator(Output(as_json=as_json))
-    place = directory or cache_folder() / "demo"
+    place = directory or user_folder("XDG_CACHE_HOME", ".cache") / "demo"
     facts = tell(narrator, place.absolute(), given)
     lines = ["", f"Done in {facts['seconds']:.1f} s. Lost: nothing."]
     lines += [f"  {step.number}. {step.title}: {step.line()}" for step in narrator.steps]
