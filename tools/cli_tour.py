@@ -76,6 +76,7 @@ class Session:
         return kept | {
             "PATH": path,
             "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_DATA_HOME": str(self.folder / "share"),
             "NO_COLOR": "1",
             "COLUMNS": "110",
             "LC_ALL": "C.UTF-8",

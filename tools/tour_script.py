@@ -34,7 +34,7 @@ def _steps(*lines: str) -> list[Step]:
 STEPS: list[Heading | Step] = [
     Heading(
         "## A cluster\n\n`quire up` runs a whole cluster on this machine until Ctrl-C. All that follows runs beside one that was started "
-        "with\n`quire up --dir data`, with the `export` that it advises. A directory that is in use, or too many bookies for the room:"
+        "with\n`quire up --dir data`, which `QUIRE_CLUSTER` names. A directory that is in use, or too many bookies for the room:"
     ),
     Step("quire up --dir other", until="Ctrl-C stops it.", before="unset QUIRE_CLUSTER"),
     *_steps("quire up --dir data", "quire up --dir data/bookie-1", "quire up --dir other --bookies 1"),

@@ -1,4 +1,4 @@
-"""What `quire up` prints below its bookies: which context the cluster is, and commands to try.
+"""What `quire up` prints below its bookies: which context the cluster is, commands to try; and what starts it again.
 
 The cluster in the user's data directory becomes the context `local`. A cluster in another directory gets no name: tests
 and scripts start many of them, and what commands mean must not depend on which of them came first.
@@ -8,17 +8,20 @@ Source: docs/command-line.md, "The cluster of `quire up`".
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import socket
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from quire.cli.named_clusters import NamedClusters, uri_of, without_password
+from quire.cli.local_cluster import HOST
+from quire.cli.named_clusters import MEMBERS_FILE, METADATA_FILE, NamedClusters, uri_of, without_password
 from quire.core.errors import QuireError
 from quire.env.private import user_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from quire.cli.local_cluster import LocalCluster
 
 LOCAL: Final = "local"
@@ -30,6 +33,27 @@ COPIES: Final = 3
 def data_directory() -> Path:
     """Where the data of `quire up` lie without --dir."""
     return user_folder("XDG_DATA_HOME", ".local/share")
+
+
+def starting_again(uri: str) -> str:
+    """The command that starts a cluster of `quire up` none of whose bookies listens; "" for any other cluster."""
+    scheme, _, path = uri.partition(":")
+    directory = Path(path).parent
+    try:
+        facts = json.loads((directory / MEMBERS_FILE).read_text("utf-8"))
+        ports = [int(bookie["port"]) for bookie in facts["bookies"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    if scheme != "sqlite" or Path(path).name != METADATA_FILE or any(map(_is_listening, ports)):
+        return ""
+    is_default = directory.resolve() == data_directory().absolute().resolve()
+    return "quire up" if is_default else f"quire up --dir {quote(str(directory))}"
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) != errno.ECONNREFUSED
 
 
 def first_steps(local: LocalCluster) -> list[str]:

@@ -16,9 +16,9 @@ from typer.exceptions import TyperException
 
 from quire.cli.examples import EXAMPLES
 from quire.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
-from quire.cli.options import NOT_ON_COMMAND_LINES
+from quire.cli.options import MEANT, NOT_ON_COMMAND_LINES
 from quire.cli.process import discard_output
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, QuireError
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -77,6 +77,7 @@ class HandledGroup(TyperGroup):
 
     def _run(self, words: list[str], **extra: Any) -> int:
         as_json = wants_json(words)
+        MEANT.set("")
         try:
             code = super().main(words, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -94,6 +95,8 @@ class HandledGroup(TyperGroup):
             code = report(error, as_json=as_json)
             if isinstance(error, OSError):
                 _give_output_up()
+            elif isinstance(error, QuireError) and error.retriable and not as_json:
+                _say_what_starts_it(MEANT.get())
             return code
         return code if isinstance(code, int) else 0
 
@@ -110,6 +113,15 @@ def _refuse(error: TyperException, *, as_json: bool) -> int:
             error.show()  # type: ignore[attr-defined]
         sys.stderr.flush()
     return EXIT_USAGE
+
+
+def _say_what_starts_it(uri: str) -> None:
+    """A cluster of `quire up` that has ended is started again by the same command, which the errors of clients do not know."""
+    from quire.cli.first_steps import starting_again
+    from quire.cli.output import say
+
+    if command := starting_again(uri):
+        say(f"No bookie of this cluster is running: `{command}` starts them.")
 
 
 def _stop(*, as_json: bool) -> int:

@@ -154,6 +154,10 @@ BEFORE_SUBCOMMAND: ContextVar[str | None] = ContextVar("BEFORE_SUBCOMMAND", defa
 """What `quire --cluster CLUSTER log …` names: the root of the command line sets it on every call."""
 
 
+MEANT: ContextVar[str] = ContextVar("MEANT", default="")
+"""The URI of the cluster that the command which runs was given; "" before it was looked up."""
+
+
 def named_cluster(cluster: str | None) -> str | None:
     """The URI of the cluster that is named: by the option, at either place, by the environment, or by the context in use.
 
@@ -176,6 +180,7 @@ def cluster_uri(cluster: str | None) -> str:
         NoClusterError: none is named, or what names it cannot be.
     """
     if uri := named_cluster(cluster):
+        MEANT.set(uri)
         return uri
     text = (
         "No cluster is named. `quire up` starts one on this machine, for which commands need no name; for another give "

@@ -35,9 +35,15 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
+def stop(running: subprocess.Popen[str]) -> None:
+    running.send_signal(signal.SIGINT)
+    _out, err = running.communicate(timeout=WAIT_S)
+    assert (running.returncode, err) == (0, "Stopped cleanly.\n")
+
+
 @pytest.fixture
-def up() -> Iterator[list[str]]:
-    """What a `quire up` that serves has printed."""
+def up() -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A `quire up` that serves, and what it has printed."""
     running = subprocess.Popen(["quire", "up"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     lines = []
@@ -45,21 +51,25 @@ def up() -> Iterator[list[str]]:
         lines.append(line.rstrip("\n"))
         if "Ctrl-C" in line:
             break
-    yield lines
-    running.send_signal(signal.SIGINT)
-    _out, err = running.communicate(timeout=WAIT_S)
-    assert (running.returncode, err) == (0, "Stopped cleanly.\n"), lines
+    yield running, lines
+    if running.poll() is None:
+        stop(running)
 
 
-def test_four_commands_from_an_empty_home_to_the_first_record(home: Path, up: list[str]) -> None:
-    """The last ones are those that `quire up`, the first one, has printed."""
-    assert up[0] == f"Cluster sqlite:{home / '.local/share/quire/metadata.db'}"
-    assert up[5:8] == ["It is the context local, which is in use.", "Try in another terminal:", APPEND]
-    appended, read, shown = map(shell, (*up[7:9], "quire log show greetings"))
+def test_four_commands_from_an_empty_home_to_the_first_record(
+    home: Path, up: tuple[subprocess.Popen[str], list[str]]
+) -> None:
+    """Two of them are those that the first one, `quire up`, has printed."""
+    running, said = up
+    assert said[0] == f"Cluster sqlite:{home / '.local/share/quire/metadata.db'}"
+    assert said[5:8] == ["It is the context local, which is in use.", "Try in another terminal:", APPEND]
+    appended, read, shown = map(shell, (*said[7:9], "quire log show greetings"))
     assert appended.stdout.startswith("Log greetings: 1 record, 5 B, at offsets 0..0")
     assert (read.stdout, read.stderr) == ("hello\n", "")
     assert "offsets 0 to 0: 1 record in 1 ledger" in shown.stdout
     assert NamedClusters.load().current == "local"
+    stop(running)
+    assert shell(said[8]).stderr.endswith("No bookie of this cluster is running: `quire up` starts them.\n")
 
 
 def test_without_a_cluster_the_command_that_starts_one_is_named() -> None:
