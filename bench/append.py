@@ -57,14 +57,30 @@ class Load:
     claims: tuple[tuple[Claim, Callable[[Result], float]], ...]
 
 
-P1 = Claim("P1", "100 B adds, window 5,000, against the better of Java V2 and V3 (aim 15)", "entries/s", 5.0)
-P2 = Claim("P2", "1 KB adds, window 5,000, against the better of Java V2 and V3 (aim 8)", "entries/s", 4.0)
-P5 = Claim("P5", "CPU of a 1 KB add, client and bookies, against Java V2 and V3 (aim 12)", "us", 5.0, False)
+P1 = Claim(
+    "P1",
+    "100 B adds, window 5,000, against the better of Java V2 and V3 as it ships (aim 15)",
+    "entries/s",
+    5.0,
+)
+P2 = Claim(
+    "P2",
+    "1 KB adds, window 5,000, against the better of Java V2 and V3 as it ships (aim 8)",
+    "entries/s",
+    4.0,
+)
+P5 = Claim(
+    "P5",
+    "CPU of a 1 KB add, window 5,000, client and bookies, against the better of Java V2 and V3 as it ships (aim 12)",
+    "us",
+    5.0,
+    False,
+)
 P4_10 = Claim(
-    "P4-10KB", "10 KB adds, window 1,000, against the better of tuned V2 and V3 (aim 3.5)", "MB/s", 2.0
+    "P4-10KB", "10 KB adds, window 1,000, against the better of Java V2 and V3 tuned (aim 3.5)", "MB/s", 2.0
 )
 P4_64 = Claim(
-    "P4-64KB", "64 KB adds, window 300, against the better of tuned V2 and V3 (aim 3.5)", "MB/s", 2.0
+    "P4-64KB", "64 KB adds, window 300, against the better of Java V2 and V3 tuned (aim 3.5)", "MB/s", 2.0
 )
 LOADS = (
     Load(100, 5000, False, ((P1, entries_per_s),)),

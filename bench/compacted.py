@@ -61,8 +61,12 @@ RESTART = Claim(
 )
 MOVING = {
     "S3-moving-100B": (100, 3, "Spark reads 100 B records while segments move, over quiet bookies"),
-    "S3-moving-1KB": (1024, 3, "the same, 1 KB records"),
-    "S5-moving-E5": (1024, 5, "the same, striped over five bookies"),
+    "S3-moving-1KB": (1024, 3, "Spark reads 1 KB records while segments move, over quiet bookies"),
+    "S5-moving-E5": (
+        1024,
+        5,
+        "Spark reads 1 KB records striped over five bookies while segments move, over quiet bookies",
+    ),
 }
 RATE = Claim("compacting-rate", "1 KB adds beside compaction, over quiet bookies", "entries/s", 0.85)
 P99 = Claim(

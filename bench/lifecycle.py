@@ -18,7 +18,7 @@ from peers import three_sides
 
 WHAT = "create + add + close + open, one at a time, embedded metadata"
 CLAIMS = {
-    "Java default": Claim("P13", f"{WHAT}, against Java with ZooKeeper", "cycles/s", 3.0),
+    "Java default": Claim("P13", f"{WHAT}, against Java's defaults with ZooKeeper", "cycles/s", 3.0),
     "Java tuned": Claim("P13-tuned", f"{WHAT}, against Java tuned with ZooKeeper", "cycles/s", 3.0),
 }
 

@@ -106,7 +106,7 @@ class Sides:
             except RuntimeError as error:
                 if name == OURS:
                     raise
-                found[name] = f"failed: {error}"
+                found[name] = f"failed: {str(error).partition(' (log: ')[0]}"
             say(f"  {name}: {found[name]}")
         return found
 
@@ -116,11 +116,14 @@ def claims_of(ledgers: int) -> dict[str, Claim]:
     where = f"100 B adds in turn to {ledgers:,} ledgers"
     return {
         OURS: Claim(
-            f"P18-{ledgers:,}", f"{where}, as they come, against the better Java (aim 4)", "entries/s", 2.0
+            f"P18-{ledgers:,}",
+            f"{where}, as they come, against the best Java, tuned or as it ships (aim 4)",
+            "entries/s",
+            2.0,
         ),
         FRAMES: Claim(
             f"P18-frames-{ledgers:,}",
-            f"{where}, a frame an entry, against the better Java (aim 2)",
+            f"{where}, a frame an entry, against the best Java, tuned or as it ships (aim 2)",
             "entries/s",
             1.0,
         ),
@@ -174,7 +177,7 @@ def tasks(sides: Sides, count: int, pairs: int, parameters: dict[str, Any]) -> C
     """All pairs with so many tasks."""
     claim = Claim(
         f"P18-tasks-{count:,}",
-        f"{count:,} tasks that await one 100 B append each, against the better Java (aim 3)",
+        f"{count:,} tasks that await one 100 B append each, against the best Java, tuned or as it ships (aim 3)",
         "entries/s",
         1.5,
     )

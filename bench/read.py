@@ -57,8 +57,18 @@ class Scan:
         return float(result["mb_per_s" if self.claim.unit == "MB/s" else "entries_per_s"])
 
 
-P9_1 = Claim("P9-1KB", "catch-up read, one reader, 1 KB, against Java's best way (aim 6)", "entries/s", 3.0)
-P9_64 = Claim("P9-64KB", "catch-up read, one reader, 64 KB, against Java's best way (aim 2)", "MB/s", 1.3)
+P9_1 = Claim(
+    "P9-1KB",
+    "catch-up read, one reader, 1 KB, against the best way of Java as it ships (aim 6)",
+    "entries/s",
+    3.0,
+)
+P9_64 = Claim(
+    "P9-64KB",
+    "catch-up read, one reader, 64 KB, against the best way of Java as it ships (aim 2)",
+    "MB/s",
+    1.3,
+)
 P10 = Claim(
     "P10",
     "cold read of one ledger out of 1,000 written in turn, over one written alone (aim 0.8)",

@@ -27,14 +27,14 @@ FIRST = 3
 VALUE = 100
 TO_NOWHERE = Claim(
     "S7",
-    "a micro-batch of 50,000 records to nowhere, against Kafka's source (aim 2)",
+    "Spark reads a micro-batch of 50,000 records to nowhere, against Kafka's source (aim 2)",
     "ms",
     1,
     higher_is_better=False,
 )
 COPY = Claim(
     "S8",
-    "log to log exactly once, against Kafka to Kafka at least once, 50,000 records (aim 1.667)",
+    "Spark copies log to log exactly once, against Kafka to Kafka at least once, 50,000 records (aim 1.667)",
     "ms",
     1,
     higher_is_better=False,

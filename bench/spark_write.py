@@ -22,7 +22,10 @@ from spark_sides import KEY, Sides, content, must_be_equal, spark_sides, table
 RECORDS = 1_000_000
 VALUE = 100
 WRITE = Claim(
-    "S9", "100 B records in three copies with a sync, against Kafka's one without (aim 1.5)", "records/s", 0.6
+    "S9",
+    "Spark writes 100 B records in three copies with a sync, against Kafka's one without (aim 1.5)",
+    "records/s",
+    0.6,
 )
 
 

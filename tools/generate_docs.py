@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import bench_tables
 import checked_where
 import exhibits
 import field_tables
@@ -32,10 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "quire"
 PLOTS = ROOT / "docs" / "plots"
 STREAM = PLOTS / "spark-guide.json"
-BRIEF = ("P1", "P2", "P4-64KB", "P5", "P6-default", "P7", "P9-1KB", "P11", "P13", "P15")
-"""The claims that the README shows; the others are in docs/performance.md."""
-
-PAIRS_MIN = 5
 REGION = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -139,99 +136,9 @@ def tests() -> str:
     return "\n".join(rows) + "\n"
 
 
-def results() -> list[dict[str, Any]]:
-    """Every claim of bench/results, each with the script that made it, in the order of their numbers."""
-    claims = []
-    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
-        result = json.loads(path.read_text())
-        claims += [{**claim, "script": result["script"]} for claim in result["claims"]]
-    return sorted(
-        claims, key=lambda claim: (claim["claim"][0], *map(int, re.findall(r"\d+", claim["claim"])))
-    )
-
-
-def figure(value: float, unit: str) -> str:
-    """A figure with its unit, as many digits as it deserves."""
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-
-
-def bench() -> str:
-    """The committed results: every claim, its bar and whether it holds."""
-    claims = results()
-    if not claims:
-        return "No results are committed yet: `make bench` makes them.\n"
-    rows = [
-        "| claim | bar | ours | peer | ratio | worst pair | | made by |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for claim in claims:
-        kinds = ", ".join(sorted({pair["peer_kind"] for pair in claim["pairs"]}))
-        rows.append(
-            f"| **{claim['claim']}** {claim['text']} | {claim['bar']:g} | {figure(claim['ours'], claim['unit'])} "
-            f"| {figure(claim['peer'], claim['unit'])} ({kinds}) | {claim['ratio']:.2f} | {claim['worst']:.2f} "
-            f"| {'holds' if claim['holds'] else '**MISSED**'} "
-            f"| `{claim['script']}`, {pairs_of(claim)}, {claim['date']}, `{claim['machine']['revision']}` |"
-        )
-    return "\n".join([*rows, "", verdict(claims), "", *machines(claims)]) + "\n"
-
-
-def pairs_of(claim: dict[str, Any]) -> str:
-    """How many pairs, and whether that is enough to count."""
-    count = len(claim["pairs"])
-    return f"{count} pairs" if count >= PAIRS_MIN else f"*only {count} of {PAIRS_MIN} pairs*"
-
-
-def bench_brief() -> str:
-    """Some claims in short, and how many of all hold."""
-    claims = results()
-    if not claims:
-        return "No results are committed yet: `make bench` makes them.\n"
-    rows = ["| | ours | peer | ratio (bar) |", "| --- | --- | --- | --- |"]
-    for claim in claims:
-        if claim["claim"] in BRIEF:
-            ours, peer = (figure(claim[side], claim["unit"]) for side in ("ours", "peer"))
-            rows.append(f"| {claim['text']} | {ours} | {peer} | {claim['ratio']:.2f} ({claim['bar']:g}) |")
-    return "\n".join([*rows, "", f"Of all claims, {verdict(claims)}"]) + "\n"
-
-
-def verdict(claims: list[dict[str, Any]]) -> str:
-    """How many hold, and which do not."""
-    missed = [claim["claim"] for claim in claims if not claim["holds"]]
-    named = f"; missed: {', '.join(missed)}" if missed else ""
-    return f"{len(claims) - len(missed)} of {len(claims)} hold{named}."
-
-
-def machines(claims: list[dict[str, Any]]) -> list[str]:
-    """Where the figures come from: one line per kind of machine, and the peers' versions."""
-    hosts = {
-        f"Machine: {host['cpus']} CPUs ({host['cpu']}), {host['memory_gib']} GiB, {host['filesystem']}, "
-        f"{host['system']}, Python {host['python']}."
-        for host in (claim["machine"] for claim in claims)
-    }
-    peers = {claim["parameters"]["peer"] for claim in claims if claim["parameters"].get("peer")}
-    return [*sorted(hosts), f"Peers: {'; '.join(sorted(peers))}."]
-
-
-def bench_extra() -> str:
-    """Figures that were measured beside the claims and have no bar."""
-    known = {"claim", "text", "unit", "ours", "peer", "ratio", "worst", "bar", "holds", "pairs", "parameters"}
-    known |= {"date", "machine", "plots", "script"}
-    rows = ["| beside | figures |", "| --- | --- |"]
-    for claim in results():
-        for name, value in claim.items():
-            if name not in known:
-                said = (
-                    ", ".join(f"{key} {item}" for key, item in value.items())
-                    if isinstance(value, dict)
-                    else value
-                )
-                rows.append(f"| {claim['claim']} | {name.replace('_', ' ')}: {said} |")
-    return "\n".join(rows) + "\n"
-
-
 def bench_plots() -> str:
     """The pictures, one after another."""
-    made = plots.pictures(results())
+    made = plots.pictures(bench_tables.results())
     return "\n\n".join(f"![{picture.text}](plots/{picture.name}.svg)" for picture in made) + "\n"
 
 
@@ -422,9 +329,9 @@ KINDS: dict[str, Callable[..., str]] = {
     "fields": field_tables.fields,
     "decisions": decisions,
     "tests": tests,
-    "bench": bench,
-    "bench_brief": bench_brief,
-    "bench_extra": bench_extra,
+    "bench": bench_tables.table,
+    "bench_words": bench_tables.in_words,
+    "bench_extra": bench_tables.extra,
     "bench_plots": bench_plots,
     "proof": proof,
     "mutation_score": mutation_score,
@@ -465,7 +372,9 @@ def filled(text: str, *, checking: bool) -> str:
 def main() -> int:
     """Write, or check."""
     checking = "--check" in sys.argv
-    pictures = plots.pictures(results()) + plots.pictures_of_stream(json.loads(STREAM.read_text()))
+    pictures = plots.pictures(bench_tables.results()) + plots.pictures_of_stream(
+        json.loads(STREAM.read_text())
+    )
     changed = plots.stale(pictures, PLOTS) if checking else plots.write_all(pictures, PLOTS)
     examples = gallery.drawn()
     changed += gallery.stale(examples) if checking else gallery.write_all(examples)
