@@ -22,6 +22,7 @@ import exhibits
 import field_tables
 import gallery
 import java_results
+import overview
 import plots
 import sentences
 
@@ -378,6 +379,7 @@ def main() -> int:
     changed = plots.stale(pictures, PLOTS) if checking else plots.write_all(pictures, PLOTS)
     examples = gallery.drawn()
     changed += gallery.stale(examples) if checking else gallery.write_all(examples)
+    changed += overview.stale() if checking else overview.write_all()
     for path in documents():
         old = path.read_text()
         new = filled(old, checking=checking)

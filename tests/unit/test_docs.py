@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import quire.blocking
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
@@ -62,7 +64,10 @@ def cluster(tmp_path_factory):
     with up:
         line = up.stdout.readline()
         assert line, (directory / "up.log").read_text()
-        yield json.loads(line)["cluster"]
+        uri = json.loads(line)["cluster"]
+        with quire.blocking.connect(uri) as client:
+            client.log("greetings").create()  # README's snippets go on with the log of its first commands
+        yield uri
         up.send_signal(signal.SIGINT)
         up.wait(30)
 
