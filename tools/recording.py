@@ -3,9 +3,9 @@
     tools/recording.py            run the commands in an empty home and draw what they printed
     tools/recording.py --check    run them and say whether the picture still shows what they print
 
-The words are those of a real run; the pauses between them are not. White space at a line's end is cut, long lines are
-broken where a terminal breaks them, and the home's path is shown as /home/you. A viewer that plays no animations shows
-the last moment.
+The words are those of a real run; the pauses between them are not. The log of the dead bookie is left out, white space at a
+line's end is cut, long lines are broken where a terminal breaks them, and the home's path is shown as /home/you. A viewer
+that plays no animations shows the last moment.
 """
 
 from __future__ import annotations
