@@ -1,6 +1,6 @@
 """How the address of a server is written and printed: `HOST:PORT`, an IPv6 address in brackets.
 
-Source: RFC 3986, 3.2.2, "IP-literal".
+Source: docs/metadata.md, "ZooKeeper".
 """
 
 from __future__ import annotations
