@@ -44,12 +44,15 @@ from quire.core.errors import (
     WrongPasswordError,
 )
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.version import VERSION
 
 if TYPE_CHECKING:
     from quire.client.config import ClientConfig
     from quire.client.connecting import Connecting
     from quire.env.cyclic_garbage import ShortCollections
     from quire.log.client import QuireClient
+
+__version__ = VERSION
 
 __all__ = [
     "AlreadyExistsError",

@@ -5,8 +5,9 @@ import os
 import platform
 import subprocess
 import time
-from importlib.metadata import version
 from pathlib import Path
+
+import quire
 
 FULL = os.environ.get("QUIRE_FULL") == "1"
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
@@ -45,7 +46,7 @@ def keep_figures(name, figures, *, seed, rows=None, test=None):
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
-        "quire": version("quire"),
+        "quire": quire.__version__,
         "commit": COMMIT,
         "command": f"make full ARGS='{test or this_test()}'",
     }

@@ -18,7 +18,7 @@ import pytest
 import quire.blocking
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>(?:not )?run[^>]*?) -->\n)?^```(?P<kind>python|console)\n(?P<text>.*?)^```",
     re.M | re.S,
@@ -93,7 +93,9 @@ def test_snippets_run(kind, text, cluster, tmp_path):
     assert done.returncode == 0, f"{text}\n--- said:\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "bench/README.md", ROOT / "tools/README.md"], ids=name)
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *(ROOT / folder / "README.md" for folder in ("bench", "changes", "tools"))], ids=name
+)
 def test_links_lead_somewhere(path):
     broken = [
         target

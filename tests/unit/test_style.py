@@ -1,4 +1,4 @@
-"""What a reviewer would otherwise have to say each time (docs/contributing.md)."""
+"""What a reviewer would otherwise have to say each time (CONTRIBUTING.md)."""
 
 import ast
 import re

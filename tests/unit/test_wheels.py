@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import quire as quire_package
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTING = ROOT / "src" / "quire_testing"
 INSTALLED = sysconfig.get_paths()["purelib"]
@@ -22,7 +24,7 @@ def built(project, into):
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     if project == ROOT:
         copy.mkdir(parents=True)
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copy)
         shutil.copytree(ROOT / "src", copy / "src", ignore=unwanted)
     else:
@@ -61,11 +63,14 @@ def test_the_runtime_wheel_has_no_room_of_testing(runtime):
         "pyspark_quire",
     }
     assert (runtime / "quire" / "wire" / "proto" / "quire_log_pb2.py").is_file()
+    assert len(list(runtime.glob("*.dist-info/licenses/LICENSE"))) == 1
 
 
 def test_the_wheel_of_testing_has_every_room(tmp_path):
     with zipfile.ZipFile(built(TESTING, tmp_path)) as wheel:
         packed = {name for name in wheel.namelist() if name.startswith("quire_testing/")}
+        licences = [wheel.read(name) for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
+    assert licences == [(ROOT / "LICENSE").read_bytes()]
     here = {str(path.relative_to(TESTING.parent)) for path in TESTING.rglob("*.py")}
     assert packed == here | {"quire_testing/py.typed"}
 
@@ -74,8 +79,8 @@ def test_both_have_one_version():
     ours, testing = (
         tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, TESTING)
     )
-    assert testing["version"] == ours["version"]
-    assert testing["dependencies"] == [f"quire=={ours['version']}"]
+    assert testing["version"] == quire_package.__version__
+    assert testing["dependencies"] == [f"{ours['name']}=={testing['version']}"]
     assert testing["requires-python"] == ours["requires-python"]
 
 

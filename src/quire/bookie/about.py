@@ -1,25 +1,14 @@
-"""What a bookie tells people of its program and its disk; nothing rests on it."""
+"""What a bookie says of its disk."""
 
 from __future__ import annotations
 
 import shutil
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from quire.core.space import UNKNOWN_SPACE, FreeSpace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@cache
-def program_version() -> str | None:
-    """The version of the installed package; None where it runs from a place that is not installed."""
-    try:
-        return version("quire")
-    except PackageNotFoundError:
-        return None
 
 
 def disk_facts(directory: Path) -> dict[str, int] | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from quire.bookie.about import disk_facts, program_version
+from quire.bookie.about import disk_facts
 from quire.bookie.admission import Admission
 from quire.bookie.attention import Attention
 from quire.bookie.background import BackgroundQueue
@@ -47,6 +47,7 @@ from quire.core.descriptors import share_out
 from quire.core.errors import DiskFullError, MisuseError, QuireError, StorageError
 from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
+from quire.core.version import VERSION
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
@@ -483,7 +484,7 @@ class BookieServer:
             "collector": self.collector.info(),
             "space": self.space.last,
             "conditions": self.attention.info(),
-            "version": program_version(),
+            "version": VERSION,
             "uptime_ms": self.attention.uptime_ms,
             "disk": disk_facts(self.config.directory),
         }

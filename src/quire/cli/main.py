@@ -48,13 +48,10 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         import platform
-        from importlib.metadata import PackageNotFoundError, version
 
-        try:
-            ours = version("quire")
-        except PackageNotFoundError:
-            ours = "(not installed as a package)"
-        sys.stdout.write(f"quire {ours} (Python {platform.python_version()}, {platform.system()})\n")
+        from quire.core.version import VERSION
+
+        sys.stdout.write(f"quire {VERSION} (Python {platform.python_version()}, {platform.system()})\n")
         raise typer.Exit
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import quire
 from quire.cli.examples import EXAMPLES
 from quire.cli.main import app
 from support.commands import every_command, help_of, root
@@ -53,9 +54,7 @@ def test_no_example_is_of_a_command_that_is_gone() -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    from importlib.metadata import version
-
-    assert CliRunner().invoke(app, ["--version"]).stdout.startswith(f"quire {version('quire')} (Python 3.")
+    assert CliRunner().invoke(app, ["--version"]).stdout.startswith(f"quire {quire.__version__} (Python 3.")
 
 
 def test_a_completion_script_is_shown_for_each_shell(monkeypatch: pytest.MonkeyPatch) -> None:
