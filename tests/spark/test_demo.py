@@ -32,6 +32,7 @@ def test_the_whole_story_on_a_small_input_away_from_the_project(tmp_path: Path) 
     assert fourth["bookies killed"] == fifth["writers killed"] == 1
     assert fifth["found by the successor"] >= fifth["acknowledged to the dead"]
     assert sixth["records read back and right"] == seventh["rows"] == records
+    assert sixth["copies missing"] == 0
     assert seventh["digests equal"] == 2
     assert eighth["paths in Spark's state"] == steps[2]["counts"]["paths equal git at head"]
     assert list(Path(summary["table"]).glob("*.parquet"))

@@ -18,21 +18,26 @@ def programs(tmp_path):
     """A directory for the PATH with what the script itself needs."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("bash", "dirname", "mkdir", "sed", "head", "id", "touch", "rm"):
+    for name in ("bash", "dirname", "mkdir", "sed", "head", "id", "touch", "rm", "grep"):
         (folder / name).symlink_to(shutil.which(name))
     return folder
 
 
-def add_java(folder, version):
-    program = folder / "java"
-    program.write_text(f"#!{shutil.which('bash')}\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+def add_program(folder, name, text):
+    program = folder / name
+    program.unlink(missing_ok=True)
+    program.write_text(f"#!{shutil.which('bash')}\n{text}\n")
     program.chmod(0o755)
     return program
 
 
-def run(folder, *args, **env):
+def add_java(folder, version):
+    return add_program(folder, "java", f"echo 'openjdk version \"{version}\" 2025-01-01' >&2")
+
+
+def run(folder, *args, script=SCRIPT, **env):
     return subprocess.run(
-        [shutil.which("bash"), str(SCRIPT), *args],
+        [shutil.which("bash"), str(script), *args],
         env={"PATH": str(folder), "HOME": str(folder.parent), **env},
         capture_output=True,
         text=True,
@@ -52,6 +57,33 @@ def test_java_home_comes_first(programs, tmp_path):
     (tmp_path / "home/bin").mkdir(parents=True)
     java = add_java(tmp_path / "home/bin", "17.0.9")
     assert run(programs, "find-java", JAVA_HOME=str(tmp_path / "home")).stdout.strip() == str(java)
+
+
+def test_java_is_installed_after_a_word_of_where_and_how_much(programs, tmp_path):
+    script = tmp_path / "tools" / "environment"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text().replace(" /usr/lib/jvm/*/bin/java", ""))
+    add_program(programs, "id", "echo 0")
+    java = "echo 'openjdk version \\\"17\\\"' >&2"
+    new = f"{programs}/java"
+    add_program(
+        programs, "apt-get", f'echo "#!$BASH" >{new}; echo "{java}" >>{new}; {shutil.which("chmod")} +x {new}'
+    )
+    done = run(programs, "java", script=script)
+    assert done.returncode == 0, done.stderr
+    assert "openjdk-17-jre-headless" in done.stderr
+    assert "190 MB below /usr/lib/jvm" in done.stderr
+
+
+def test_packages_are_installed_after_a_word_of_where_and_how_much(programs, tmp_path):
+    script = tmp_path / "tools" / "environment"
+    (tmp_path / "requirements").mkdir()
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text())
+    (tmp_path / "requirements/runtime.txt").write_text("one==1 --hash\n    # via two\ntwo==2 --hash\n")
+    done = run(programs, "install", "requirements/runtime.txt", "stamp", script=script)
+    assert f"installing 2 packages of requirements/runtime.txt into {tmp_path}/.venv: 0.8 GB" in done.stderr
+    assert "could not install" in done.stderr.partition("downloaded")[2], "only then it is tried"
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21", "16.0.1"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,12 +39,13 @@ def demo(
     narrator = Narrator(Output(as_json=as_json))
     place = directory or user_folder("XDG_CACHE_HOME", ".cache") / "demo"
     facts = tell(narrator, place.absolute(), given)
-    lines = ["", f"Done in {facts['seconds']:.1f} s. Lost: nothing."]
-    lines += [f"  {step.number}. {step.title}: {step.line()}" for step in narrator.steps]
-    lines += [
+    quire = "quire" if shutil.which("quire") else str(Path(sys.executable).with_name("quire"))
+    lines = [
         "",
-        f"The table     {facts['table']}",
-        f"The cluster   {facts['cluster_directory']}   (start it again: quire up --dir {facts['cluster_directory']})",
-        f"Look at it    quire log show {facts['logs'][1]} --cluster {facts['cluster']}",
+        f"Done in {facts['seconds']:.1f} s. Nothing that was acknowledged is lost.",
+        "",
+        f"The table          {facts['table']}",
+        f"Start the cluster  {quire} up --dir {facts['cluster_directory']}",
+        f"Meanwhile, read    {quire} log read {facts['logs'][1]} --last 5 --cluster {facts['cluster']}",
     ]
     narrator.out.result(facts, "\n".join(lines))

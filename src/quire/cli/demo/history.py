@@ -81,7 +81,7 @@ def append_history(client: Client, history: DemoHistory) -> DemoHistory:
     return DemoHistory(history.repository, history.edits, history.middle, history.middle_offset, ledger_id)
 
 
-def check_history(client: Client, history: DemoHistory) -> dict[str, object]:
+def check_history(client: Client, history: DemoHistory) -> dict[str, int]:
     """Read the log back, replay it, and compare with git: at the earlier commit, at head, from snapshot plus tail.
 
     Returns:
@@ -122,10 +122,31 @@ def check_history(client: Client, history: DemoHistory) -> dict[str, object]:
     }
 
 
+def say_checked(narrator: Narrator, counts: dict[str, int]) -> None:
+    """Say what `check_history` compared."""
+    narrator.say(
+        f"up to the snapshot's commit the changes give git's tree there, {counts['paths equal git at the earlier commit']:,} "
+        f"paths; all together they give the last commit's, {counts['paths equal git at head']:,} paths"
+    )
+    narrator.say(
+        f"the snapshot and the {counts['edits after the snapshot']:,} changes after it give that one too"
+    )
+
+
 def check_history_in_spark(
-    narrator: Narrator, spark: SparkProcess, cluster: str, history: DemoHistory, tables: Path
-) -> dict[str, object]:
+    spark: SparkProcess, cluster: str, history: DemoHistory, tables: Path, counts: dict[str, object]
+) -> tuple[float, float]:
     """Let Spark replay the log, to the earlier commit and from there to head, and compare with git.
+
+    Args:
+        spark: runs it.
+        cluster: its URI.
+        history: what was written.
+        tables: where Spark's states will lie.
+        counts: gets what was counted.
+
+    Returns:
+        How many seconds each of the two took.
 
     Raises:
         VerificationError: something differs.
@@ -138,13 +159,11 @@ def check_history_in_spark(
     facts = spark.run(
         "replay", *where, "--out", str(late), "--snapshot", str(early), "--state", f"{late}.json"
     )
-    narrator.say(
-        f"replayed to offset {history.middle_offset:,} in {first['seconds']:.1f} s, from there to head in {facts['seconds']:.1f} s"
-    )
     same(_state(Path(f"{early}.json")), tree_at(history.repository, history.middle), "Spark's state")
     head = tree_at(history.repository, history.edits[-1].commit)
     same(_state(Path(f"{late}.json")), head, "Spark's state from its snapshot plus tail")
-    return {"paths in Spark's state": len(head), "edits it read after its snapshot": facts["records_read"]}
+    counts |= {"paths in Spark's state": len(head), "edits it read after its snapshot": facts["records_read"]}
+    return first["seconds"], facts["seconds"]
 
 
 def _state(path: Path) -> dict[bytes, tuple[str, str]]:

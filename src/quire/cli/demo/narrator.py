@@ -1,4 +1,4 @@
-"""How the demo tells its story: numbered steps, what was counted in each, a summary at the end."""
+"""How the demo tells its story: numbered steps of sentences; as JSON, what was counted in each."""
 
 from __future__ import annotations
 
@@ -19,32 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Step:
-    """One step: its counts, by what they count, in the order they were found."""
+    """One step: its counts, by what they count, in the order they were found; people read them in sentences."""
 
     number: int
     title: str
     counts: dict[str, object] = field(default_factory=dict)
     seconds: float = 0.0
-
-    def line(self) -> str:
-        """The counts as one line."""
-        shown = [
-            f"{value:,} {singular(name) if value == 1 else name}"
-            if isinstance(value, int)
-            else f"{name} {value}"
-            for name, value in self.counts.items()
-        ]
-        return ", ".join([*shown, f"{self.seconds:.1f} s"])
-
-
-def singular(name: str) -> str:
-    """What one of them is called: the first word in -s loses it (`bookies killed`, `entries`)."""
-    first, space, rest = name.partition(" ")
-    if first.endswith("ies") and first != "bookies":
-        first = first[:-3] + "y"
-    elif first.endswith("s"):
-        first = first[:-1]
-    return first + space + rest
 
 
 class Narrator:
@@ -76,7 +56,7 @@ class Narrator:
             "seconds": round(step.seconds, 3),
             "counts": step.counts,
         }
-        self.out.result(facts, f"   = {step.line()}")
+        self.out.result(facts, f"   ({step.seconds:.1f} s)")
 
     def say(self, text: str) -> None:
         """One thing that happened within a step."""

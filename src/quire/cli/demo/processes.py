@@ -79,6 +79,7 @@ class WriterProcess:
     def _hear(self, facts: dict[str, Any]) -> None:
         if "opened" in facts:
             self.opened, self.open_seconds = facts["opened"], facts["seconds"]
+            self.acknowledged = facts["opened"]  # whoever wrote them
         if "acknowledged" in facts:
             self.acknowledged = facts["acknowledged"]
         if "done" in facts:

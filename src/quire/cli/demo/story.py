@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quire.cli.demo import bulk, history, needed, under_fire
 from quire.cli.demo.processes import SparkProcess, WriterProcess
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.output import counted, human_bytes
+from quire.cli.output import counted
 from quire.core.errors import DirectoryInUseError, MisuseError
 from quire.env.private import FOLDER_MODE, check_owner, close_to_others, open_private
 from quire.env.real import RealFiles
@@ -46,6 +46,7 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
     with ExitStack() as stack:
         stack.enter_context(prepared(directory))
         tables.mkdir()
+        narrator.say(f"The demo takes a minute or two. All of it lies in {directory}.")
         with narrator.step("A cluster on this machine") as step:
             with narrator.busy("starting the bookies"):
                 local = stack.enter_context(LocalCluster(directory / "cluster", BOOKIES))
@@ -53,29 +54,33 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             spark = SparkProcess(directory / "spark.log")
             stack.callback(spark.close)
             client = stack.enter_context(blocking.connect(local.uri))
+            narrator.say(f"{BOOKIES} bookies, the servers that store the copies, each a process:")
             for bookie in local.bookies:
-                narrator.say(f"{bookie.id} on {bookie.address}, process {bookie.pid}")
+                narrator.say(f"  {bookie.id} on {bookie.address}, process {bookie.pid}")
+            narrator.say("Everything below is kept on 3 of them, and acknowledged once 2 have it on disk.")
             step.counts |= {"bookies": BOOKIES}
 
         with narrator.step("The history of a repository becomes a log, with a snapshot beside it") as step:
             found = history.find_history(narrator, directory / "stdlib.git")
             narrator.say(f"{found.repository}, to commit {found.edits[-1].commit[:12]}")
-            with narrator.busy(f"appending {len(found.edits):,} edits"):
+            with narrator.busy("appending"):
                 found = history.append_history(client, found)
             commits = len({edit.commit for edit in found.edits})
+            narrator.say(
+                f"log {history.LOG}: {len(found.edits):,} records, one for each change of a path in {commits:,} commits"
+            )
+            narrator.say(f"the snapshot is of the tree after {found.middle_offset:,} of these changes")
             step.counts |= {"edits appended": len(found.edits), "commits": commits}
 
-        with (
-            narrator.step("The log is read back and replayed; git says whether it is right") as step,
-            narrator.busy(f"replaying {len(found.edits):,} edits"),
-        ):
-            step.counts |= history.check_history(client, found)
+        with narrator.step("The log is read back and replayed; git says whether it is right") as step:
+            with narrator.busy("replaying"):
+                checked = history.check_history(client, found)
+            step.counts |= checked
+            history.say_checked(narrator, checked)
 
-        with narrator.step("Bulk: every line of many files; a bookie dies while they are written") as step:
+        with narrator.step("Every line of many files becomes a record; a bookie dies meanwhile") as step:
             what = under_fire.count_input(root, files)
-            narrator.say(
-                f"{counted(len(files), 'file')} below {root}: {counted(what.records, 'line')}, {human_bytes(what.size)}"
-            )
+            under_fire.say_input(narrator, what)
             client.log(under_fire.LOG).create(ensemble_size=3, write_quorum=3, ack_quorum=2)
             writer = WriterProcess(local.uri, under_fire.LOG, root, files, what.rate, hold_at=what.hold_at)
             stack.callback(writer.close)
@@ -91,25 +96,32 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             step.counts |= {"records in the log": successor.acknowledged}
 
         with narrator.step(
-            "The dead bookie comes back on its data; every record and every copy is verified"
+            "The dead bookie comes back; every record and every copy is verified, and what is missing is copied"
         ) as step:
             with narrator.busy("starting the dead bookie again"):
                 again = local.restart(dead).id
                 under_fire.await_bookie(client, again)
-            narrator.say(f"{again} is back")
+            narrator.say(f"{again} is back, with the data that it had")
             step.counts |= {"records read back and right": under_fire.verify_records(narrator, client, what)}
+            narrator.say("every line read back, and equal to the input's")
             items = [
                 item for log in (history.LOG, under_fire.LOG) for item in client.log(log).describe().items
             ]
             ledgers = [int(item.ledger_id) for item in items]
             with narrator.busy("comparing every copy on every bookie"):
-                entries, copies, wanted = under_fire.verify_copies(narrator, client, ledgers)
+                copies = under_fire.verify_copies(client, ledgers)
+            under_fire.say_copies(narrator, copies, len(ledgers))
             step.counts |= {
                 "ledgers": len(ledgers),
-                "entries": entries,
-                "good copies": copies,
-                "wanted copies": wanted,
+                "entries": copies.entries,
+                "good copies": copies.good,
+                "wanted copies": copies.wanted,
             }
+            if copies.holes:
+                step.counts |= {
+                    "entries repaired": under_fire.repair_copies(narrator, client, local.uri, ledgers)
+                }
+            step.counts |= {"copies missing": 0}
 
         with narrator.step(
             "Spark makes a table of the log, and every file is put together again from it"
@@ -117,17 +129,24 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             with narrator.busy("Spark reads the log, writes the table and puts the files together"):
                 facts, same_files = under_fire.check_table(spark, local.uri, what, tables)
             step.counts |= {"rows": facts["records"], "files": facts["keys"], "digests equal": same_files}
-            narrator.say(
-                f"session {facts['session_seconds']:.1f} s (begun in step 1), write {facts['write_seconds']:.1f} s, "
-                f"check {facts['check_seconds']:.1f} s, digests {facts['digest_seconds']:.1f} s"
-            )
+            narrator.say("the table has a row for each line, once; its first rows:")
             _draw(narrator, facts)
+            narrator.say(
+                f"{counted(same_files, 'file')}{', all but the empty ones,' if what.empty else ''} put together from the rows: "
+                "each has the SHA-256 digest of its original"
+            )
+            narrator.say(
+                f"Spark's session took {facts['session_seconds']:.1f} s (begun in step 1), the table {facts['write_seconds']:.1f} s, "
+                f"looking for lost and doubled rows {facts['check_seconds']:.1f} s, the digests {facts['digest_seconds']:.1f} s"
+            )
 
-        with (
-            narrator.step("Spark replays the history, from its own snapshot plus tail as well") as step,
-            narrator.busy("Spark replays the log, to the earlier commit and from there to head"),
-        ):
-            step.counts |= history.check_history_in_spark(narrator, spark, local.uri, found, tables)
+        with narrator.step("Spark replays the history, and git says whether it is right") as step:
+            with narrator.busy("Spark replays the log, to the earlier commit and from there to head"):
+                seconds = history.check_history_in_spark(spark, local.uri, found, tables, step.counts)
+            narrator.say(
+                f"up to the snapshot's commit, and from the state there on to the last commit, it comes to git's trees "
+                f"({seconds[0]:.1f} s and {seconds[1]:.1f} s)"
+            )
     return {
         "demo": "done",
         "seconds": round(narrator.seconds, 3),
@@ -183,7 +202,7 @@ def _draw(narrator: Narrator, facts: dict[str, Any]) -> None:
     """The first rows of the table."""
     from rich.table import Table
 
-    table = Table(title=f"{facts['table']} ({facts['records']:,} rows)", title_justify="left")
+    table = Table()
     for column in ("offset", "timestamp", "key", "value"):
         table.add_column(column, no_wrap=True, justify="right" if column == "offset" else "left")
     for row in facts["sample"]:

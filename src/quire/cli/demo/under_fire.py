@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from quire.cli.demo.bulk import differences, digests_of, lines_of
 from quire.cli.demo.processes import WriterProcess
 from quire.cli.failures import VerificationError
+from quire.cli.options import run
+from quire.cli.output import counted, human_bytes
 from quire.cli.verify import findings
 from quire.core.errors import RefusedError
 
@@ -17,10 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from quire.autorecovery.repair import RepairTotals
     from quire.blocking import Client
     from quire.cli.demo.narrator import Narrator
     from quire.cli.demo.processes import SparkProcess
     from quire.cli.local_cluster import LocalCluster
+    from quire.client.repair import MissingRange
+    from quire.core.ledger_metadata import Fragment
 
 LOG: Final = "bulk"
 SMALL_INPUT_SECONDS: Final = 4
@@ -37,12 +42,14 @@ class Bulk:
         files: what is written, in order.
         records: how many lines they have.
         size: how many bytes.
+        empty: how many of the files have no line, so that nothing of them is in the log.
     """
 
     root: Path
     files: list[Path]
     records: int
     size: int
+    empty: int = 0
 
     @property
     def rate(self) -> int:
@@ -69,7 +76,15 @@ def count_input(root: Path, files: list[Path]) -> Bulk:
     for line in lines_of(root, files):
         records += 1
         size += len(line.value)
-    return Bulk(root, files, records, size)
+    return Bulk(root, files, records, size, sum(not path.stat().st_size for path in files))
+
+
+def say_input(narrator: Narrator, bulk: Bulk) -> None:
+    """Name the input, and how many files the table cannot have: those without a line."""
+    empty = f", {bulk.empty:,} of them empty" if bulk.empty else ""
+    narrator.say(
+        f"{counted(len(bulk.files), 'file')} below {bulk.root}{empty}: {counted(bulk.records, 'line')}, {human_bytes(bulk.size)}"
+    )
 
 
 def kill_a_bookie(
@@ -83,21 +98,25 @@ def kill_a_bookie(
     with narrator.progress("writing", bulk.records) as progress:
         writer.wait_until(lambda it: it.acknowledged >= bulk.share(3), progress.advance)
     ledger_id = client.log(LOG).describe().items[-1].ledger_id
-    ensemble = client.open_ledger(ledger_id, password=b"", recover=False).metadata.last_fragment.ensemble
+    ensemble = _last_fragment(client, ledger_id).ensemble
     index = next(place for place, bookie in enumerate(local.bookies) if bookie.id in ensemble)
     before = writer.acknowledged
     dead = local.kill(index)
-    narrator.say(
-        f"{dead.id} killed with SIGKILL when {before:,} records were acknowledged; the writer goes on:"
-    )
+    narrator.say(f"{dead.id} killed with SIGKILL when {before:,} lines were acknowledged; the writer goes on")
     with narrator.progress("writing with three bookies", bulk.records) as progress:
         progress.advance(before)
         writer.wait_until(lambda it: it.acknowledged >= bulk.share(5), progress.advance)
-    fragments = client.open_ledger(ledger_id, password=b"", recover=False).metadata.fragments
-    narrator.say(
-        f"ledger {ledger_id} has {len(fragments)} fragments now; the last begins at {fragments[-1].first_entry:,}"
-    )
+    fragment = _last_fragment(client, ledger_id)
+    for place in (bookie for bookie in fragment.ensemble if bookie not in ensemble):
+        narrator.say(
+            f"{place} took its place, from entry {fragment.first_entry:,} of ledger {ledger_id} on (an entry holds many lines)"
+        )
+    narrator.say(f"{writer.acknowledged:,} lines are acknowledged by now")
     return index
+
+
+def _last_fragment(client: Client, ledger_id: int) -> Fragment:
+    return client.open_ledger(ledger_id, password=b"", recover=False).metadata.last_fragment
 
 
 def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bulk: Bulk) -> WriterProcess:
@@ -108,7 +127,7 @@ def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bul
     """
     writer.wait_until(lambda it: it.acknowledged >= bulk.share(6), lambda _count: None)
     acknowledged = writer.kill()
-    narrator.say(f"writer killed with SIGKILL; {acknowledged:,} of its records are acknowledged")
+    narrator.say(f"writer killed with SIGKILL when {acknowledged:,} lines were acknowledged")
     successor = WriterProcess(cluster, LOG, bulk.root, bulk.files, bulk.rate)
     try:
         successor.wait_until(lambda it: it.opened is not None, lambda _count: None)
@@ -120,19 +139,22 @@ def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bul
     except BaseException:
         successor.close()
         raise
+    more = f"{found - acknowledged:,}" if found > acknowledged else "no"
     narrator.say(
-        f"its successor fenced and recovered the log in {successor.open_seconds:.2f} s and found {found:,} records: "
-        f"every acknowledged one, and {found - acknowledged:,} more that were under way"
+        f"its successor fenced and recovered the log in {successor.open_seconds:.2f} s and found {found:,} lines: "
+        f"every acknowledged one, and {more} more that were on their way"
     )
     return successor
 
 
 def finish(narrator: Narrator, writer: WriterProcess, bulk: Bulk) -> None:
     """Let the successor write the rest."""
+    found = writer.acknowledged
     with narrator.progress("writing the rest", bulk.records) as progress:
-        progress.advance(writer.acknowledged)
+        progress.advance(found)
         writer.wait_until(lambda it: it.done, progress.advance)
     writer.finish()
+    narrator.say(f"the successor wrote the other {bulk.records - found:,}: the log holds the whole input")
 
 
 def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
@@ -160,29 +182,86 @@ def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
     return count
 
 
-def verify_copies(narrator: Narrator, client: Client, ledgers: list[int]) -> tuple[int, int, int]:
-    """Compare all copies of all entries of the ledgers on all their bookies.
+@dataclass(slots=True)
+class CopiesFound:
+    """What reading every copy of some ledgers showed.
 
-    Returns:
-        How many entries, how many good copies, and how many copies the write sets ask for.
+    Attributes:
+        entries: how many there are.
+        good: copies that are there and right.
+        wanted: how many the write sets ask for.
+        holes: the copies that are missing, with the ledger of each.
+    """
+
+    entries: int = 0
+    good: int = 0
+    wanted: int = 0
+    holes: list[tuple[int, MissingRange]] = field(default_factory=list)
+
+
+def verify_copies(client: Client, ledgers: list[int]) -> CopiesFound:
+    """Compare all copies of all entries of the ledgers on all their bookies.
 
     Raises:
         VerificationError: an entry is on fewer bookies than its ack quorum, or copies differ.
     """
-    entries = copies = wanted = 0
+    copies = CopiesFound()
     for ledger_id in ledgers:
         report = client.verify_ledger(ledger_id)
         if not report.good:
             raise VerificationError(" ".join(findings(report)[:5]), ledger_id=ledger_id)
-        for hole in report.holes:
-            last = f"..{hole.last:,}" if hole.last > hole.first else ""
-            narrator.say(
-                f"ledger {ledger_id}: {hole.bookie} was dead before it had entry {hole.first:,}{last}; others have it"
-            )
-        entries += report.entries
-        copies += report.copies
-        wanted += report.copies_wanted
-    return entries, copies, wanted
+        copies.entries += report.entries
+        copies.good += report.copies
+        copies.wanted += report.copies_wanted
+        copies.holes += [(ledger_id, hole) for hole in report.holes]
+    return copies
+
+
+def say_copies(narrator: Narrator, copies: CopiesFound, ledgers: int) -> None:
+    """Say what was found, and which copies are missing why."""
+    found = f"{copies.good:,} of the {copies.wanted:,}" if copies.holes else f"all {copies.wanted:,}"
+    narrator.say(
+        f"every copy read and compared: {counted(copies.entries, 'entry')} in {counted(ledgers, 'ledger')}, and {found} "
+        "copies of them are there and right"
+    )
+    for ledger_id, hole in copies.holes:
+        which = (
+            f"entries {hole.first:,}..{hole.last:,}" if hole.last > hole.first else f"entry {hole.first:,}"
+        )
+        narrator.say(
+            f"missing: {which} of ledger {ledger_id} on {hole.bookie}, which was killed before it had that; the two other "
+            "bookies acknowledged"
+        )
+
+
+def repair_copies(narrator: Narrator, client: Client, cluster: str, ledgers: list[int]) -> int:
+    """Make the missing copies, as `quire cluster repair` does, and compare all copies once more.
+
+    Returns:
+        How many entries were copied.
+
+    Raises:
+        VerificationError: a copy is missing still.
+    """
+    with narrator.busy("repairing"):
+        totals = run(_repair(cluster))
+        after = verify_copies(client, ledgers)
+    if after.holes:
+        raise VerificationError(f"{after.wanted - after.good:,} copies are missing after the repair.")
+    narrator.say(
+        f"repaired, as `quire cluster repair` does: {counted(totals.entries, 'entry')} copied from the other bookies in "
+        f"{totals.seconds:.2f} s; every copy read once more, and none is missing now"
+    )
+    return totals.entries
+
+
+async def _repair(cluster: str) -> RepairTotals:
+    import quire
+    from quire.autorecovery.repair import ClusterRepair
+
+    async with quire.connect(cluster) as client:
+        repair = ClusterRepair(client)
+        return await repair.run((await repair.look()).to_repair)
 
 
 def check_table(spark: SparkProcess, cluster: str, bulk: Bulk, tables: Path) -> tuple[dict[str, Any], int]:
