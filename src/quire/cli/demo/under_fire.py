@@ -229,7 +229,7 @@ def say_copies(narrator: Narrator, copies: CopiesFound, ledgers: int) -> None:
             f"entries {hole.first:,}..{hole.last:,}" if hole.last > hole.first else f"entry {hole.first:,}"
         )
         narrator.say(
-            f"missing: {which} of ledger {ledger_id} on {hole.bookie}, which was killed before it had that; the two other "
+            f"missing: {which} of ledger {ledger_id} on {hole.bookie}, which was killed before it had that part; the two other "
             "bookies acknowledged"
         )
 
