@@ -78,7 +78,7 @@ spark: $(DEV) java  ## only the Spark tests
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m spark $(ARGS)
 
 spark42: $(BOOTSTRAPPED) java  ## what we rely on in Spark, and no row lost or doubled, on the oldest supported version
-	@$(TOOLS) spark42 out/spark42
+	@$(TOOLS) isolated spark42
 	@$(WITH_JAVA) export PYSPARK_PYTHON=$(CURDIR)/out/spark42/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/out/spark42/bin/python && \
 	  out/spark42/bin/python -m pytest $(SPARK42:%=tests/spark/test_spark_%.py) $(ARGS)
 
@@ -88,9 +88,10 @@ golden-rewrite: $(DEV)  ## write the golden transcripts anew; commit only what y
 docs: $(DEV)  ## the generated parts of the documents
 	@$(BIN)/python tools/generate_docs.py
 
-proto: $(DEV)  ## regenerate src/quire/wire/proto from its .proto files
+proto: $(BOOTSTRAPPED)  ## regenerate src/quire/wire/proto from its .proto files, with the compiler of requirements/proto.txt
+	@$(TOOLS) isolated proto
 	@cd src && for file in quire/wire/proto/*.proto; do \
-	  ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. "$$file"; done
+	  ../out/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. "$$file"; done
 
 lock: $(BOOTSTRAPPED)  ## compile requirements/*.in anew (UPGRADE=1 takes newer versions)
 	@$(TOOLS) lock

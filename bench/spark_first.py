@@ -22,7 +22,7 @@ from peers import OUT, ROOT
 
 SECONDS = 90.0
 LINES = 10.0
-INSTALL = "pip install 'quire[spark]'"
+INSTALL = "pip install '.[spark-local]'"
 CLUSTER = """\
 export QUIRE_CLUSTER=sqlite:quire-data/metadata.db
 quire up --dir quire-data &
@@ -61,7 +61,7 @@ def round_of(directory: Path) -> dict[str, float]:
             raise RuntimeError(f"{step} failed: {done.stderr.strip()[-2000:]}")
         return done.stdout
 
-    run("pip install", str(programs / "pip"), "install", "--no-cache-dir", f"{ROOT}[spark]")
+    run("pip install", str(programs / "pip"), "install", "--no-cache-dir", f"{ROOT}[spark-local]")
     begun = time.perf_counter()
     with subprocess.Popen(
         [str(programs / "quire"), "up", "--dir", "quire-data"],

@@ -185,7 +185,7 @@ STEPS: list[Heading | Step] = [
     ),
     Heading(
         "## Load, tests, Spark\n\n`quire demo` shows the main job in half a minute; `check`, `simulate` and `verify-history` are in the "
-        "package quire-testing;\n[spark-jobs.md](spark-jobs.md) has the jobs."
+        "package quire-log-testing;\n[spark-jobs.md](spark-jobs.md) has the jobs."
     ),
     *_steps(
         "quire demo --input nothing-here",

@@ -61,7 +61,7 @@ def guess(param: Any, place: Place, own: Path) -> str:
         value = f"{own}/new"
     elif "file" in name or "histor" in name:
         value = f"{own}/missing"
-    elif param.bare_type() in {"integer", "float"}:
+    elif param.type.name.partition(" ")[0] in {"int", "float"}:
         value = "1"
     else:
         value = place.log

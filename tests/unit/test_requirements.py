@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from quire.distribution import MODULES, NAME
+
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
-LOCKED = ("bootstrap.txt", "dev.txt", "runtime.txt", "spark42.txt")
+LOCKED = ("bootstrap.txt", "dev.txt", "runtime.txt", "spark42.txt", "proto.txt")
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ]+)", re.MULTILINE)
 
 
@@ -30,7 +32,8 @@ TABLE_FORMATS = {"delta", "iceberg"}
 
 def extras(names):
     found = project()["optional-dependencies"]
-    return [line for name in sorted(names & found.keys()) for line in found[name]]
+    lines = [line for name in sorted(names & found.keys()) for line in found[name]]
+    return [line for line in lines if not line.startswith(f"{NAME}[")]
 
 
 def all_dependencies():
@@ -44,6 +47,15 @@ def test_runtime_in_lists_what_pyproject_lists():
     assert listed == {without_marker(requirement) for requirement in declared}
 
 
+def test_all_is_every_other_extra():
+    """And the extras that the program asks for are among them."""
+    (everything,) = project()["optional-dependencies"]["all"]
+    named = set(everything.removeprefix(f"{NAME}[").removesuffix("]").split(","))
+    there = project()["optional-dependencies"].keys() - {"all"}
+    assert {*named, "spark"} == there
+    assert {str(extra) for extra in MODULES} <= there
+
+
 def test_dev_in_lists_the_extras_that_only_tests_install():
     lines = (REQUIREMENTS / "dev.in").read_text().splitlines()
     listed = {line.partition("#")[0].strip() for line in lines}
@@ -52,6 +64,7 @@ def test_dev_in_lists_the_extras_that_only_tests_install():
 
 def test_every_dependency_of_pyproject_has_a_reason():
     text = (ROOT / "pyproject.toml").read_text()
+    assert len(all_dependencies()) > 10
     for requirement in all_dependencies():
         line = next(line for line in text.splitlines() if line.strip().startswith(f'"{requirement}"'))
         assert re.search(r"#\s+\S+ \S+", line), f"say why {requirement} is needed"

@@ -1,7 +1,6 @@
-"""The wheel of `quire` has no room of `quire_testing`, runs without it, and says what to install where it is wanted."""
+"""The wheel of `quire-log` has no room of `quire_testing`, runs without it, and says what to install where it is wanted."""
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,28 +11,13 @@ from pathlib import Path
 import pytest
 
 import quire as quire_package
+from quire.distribution import NAME
+from quire.distribution import TESTING as TESTING_NAME
+from support.wheels import built
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTING = ROOT / "src" / "quire_testing"
 INSTALLED = sysconfig.get_paths()["purelib"]
-
-
-def built(project, into):
-    """The wheel of a project directory, built from a copy: building leaves files behind."""
-    copy = into / "project"
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-    if project == ROOT:
-        copy.mkdir(parents=True)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy)
-        shutil.copytree(ROOT / "src", copy / "src", ignore=unwanted)
-    else:
-        shutil.copytree(project, copy, ignore=unwanted)
-    command = [sys.executable, "-c", "import setuptools.build_meta as b; b.build_wheel('..')"]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = into.glob("*.whl")
-    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +63,9 @@ def test_both_have_one_version():
     ours, testing = (
         tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, TESTING)
     )
+    assert ours["name"] == NAME
     assert testing["version"] == quire_package.__version__
-    assert testing["dependencies"] == [f"{ours['name']}=={testing['version']}"]
+    assert testing["dependencies"] == [f"{NAME}=={testing['version']}"]
     assert testing["requires-python"] == ours["requires-python"]
 
 
@@ -98,18 +83,21 @@ def test_a_command_of_testing_says_what_to_install(runtime, arguments):
     done = quire(runtime, *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1
-    assert f"`quire {arguments[0]}` is in the package quire-testing" in done.stderr
-    assert "pip install quire-testing" in done.stderr
+    assert f"`quire {arguments[0]}` is in the package {TESTING_NAME}" in done.stderr
+    assert (
+        f"pip install {TESTING_NAME.replace('-', '_')}-{quire_package.__version__}-py3-none-any.whl"
+        in done.stderr
+    )  # no installer was here
 
 
 def test_a_recorded_load_says_it_before_anything_is_asked_of_the_cluster(runtime, tmp_path):
     cluster = ["--cluster", f"sqlite:{tmp_path}/none.db"]
     done = quire(runtime, "bench", "append", *cluster, "--history", str(tmp_path / "history.jsonl"))
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "`quire bench --history` is in the package quire-testing" in done.stderr
+    assert f"`quire bench --history` is in the package {TESTING_NAME}" in done.stderr
 
 
 def test_the_help_of_the_wheel_lists_every_command(runtime):
     done = quire(runtime, "--help")
     assert done.returncode == 0, done.stderr
-    assert "in the package quire-testing" in " ".join(done.stdout.split())
+    assert f"in the package {TESTING_NAME}" in " ".join(done.stdout.split())

@@ -16,8 +16,8 @@ import typer
 
 from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
-from quire.cli.testing import needed
 from quire.core.errors import WindowFullError
+from quire.distribution import require_testing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,8 +156,8 @@ async def _recording(path: Path | None) -> AsyncIterator[RecordedRun | None]:
     if path is None:
         yield None
         return
-    with needed("quire bench --history"):
-        from quire_testing.recording import RecordedRun, history_into
+    require_testing("quire bench --history")
+    from quire_testing.recording import RecordedRun, history_into
 
     with path.open("wb", buffering=0) as file:
         yield RecordedRun(history_into(file))

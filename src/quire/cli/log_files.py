@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from quire.cli.log_records import Form, json_line, marked, read_log_records
 from quire.cli.records import BadInputError, GivenRecord, look_for
 from quire.core.errors import MisuseError
+from quire.distribution import Extra, require
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -54,15 +55,16 @@ def file_form_of(text: str | None, file: Path, *, lines: bool) -> FileForm:
 
     Raises:
         MisuseError: neither says one that there is.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
     """
     allowed = [str(form) for form in FileForm if lines or form is not FileForm.LINES]
-    if text is not None:
-        if text not in allowed:
-            raise MisuseError(f"--format takes {', '.join(allowed)}; not {text!r}.")
-        return FileForm(text)
-    found = _BY_NAME.get(file.suffix.lower())
+    if text is not None and text not in allowed:
+        raise MisuseError(f"--format takes {', '.join(allowed)}; not {text!r}.")
+    found = _BY_NAME.get(file.suffix.lower()) if text is None else FileForm(text)
     if found is None:
         raise MisuseError(f"the name of {file} does not say its form: give --format {'|'.join(allowed)}.")
+    if found is FileForm.PARQUET:
+        require(Extra.ARROW, "A Parquet file")
     return found
 
 

@@ -10,10 +10,10 @@ from quire.cli.group import wants_json
 from quire.cli.options import ClusterOption, JsonOption, named_cluster
 from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
+from quire.distribution import Extra, require
 
 app = typer.Typer(help="Spark: jobs that need many machines, and a doctor for its set-up.")
 
-NO_SPARK = "The packages for Spark are not installed: pip install 'quire[spark]'"
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -30,13 +30,9 @@ def run(context: typer.Context) -> None:
 
     Exit code 0: done. 1: it failed, or found something wrong.
     """
-    try:
-        import pyspark  # noqa: F401 - only whether it is there
-
-        from quire.spark.jobs import command
-        from quire.spark.jobs.__main__ import JOBS
-    except ImportError as error:
-        raise MisuseError(f"Jobs need PySpark. {NO_SPARK}.") from error
+    require(Extra.SPARK, "`quire spark run`")
+    from quire.spark.jobs import command
+    from quire.spark.jobs.__main__ import JOBS
 
     as_json = wants_json(context.args)
     job, *arguments = [one for one in context.args if one != "--json"] or [""]
@@ -66,10 +62,8 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
     Exit code 1: something would make Spark fail.
     """
-    try:
-        from quire.spark.doctor import Health, examine
-    except ImportError as error:
-        raise MisuseError(f"{NO_SPARK}.") from error
+    require(Extra.SPARK, "`quire spark doctor`")
+    from quire.spark.doctor import Health, examine
 
     out = Output(as_json=as_json)
     checks = list(examine(named_cluster(cluster)))

@@ -90,6 +90,10 @@ class PastEndError(MisuseError):
     """A read beyond what is confirmed."""
 
 
+class MissingExtraError(MisuseError, ImportError):
+    """Packages of an extra of this distribution are not installed; the text has the command that installs them."""
+
+
 # --- refused --------------------------------------------------------------------------------------------------
 
 

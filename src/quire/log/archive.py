@@ -17,13 +17,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from crc32c import crc32c
-from pyarrow import fs
 
 from quire.core.errors import StorageError
+from quire.distribution import Extra, require
+
+require(Extra.ARROW, "quire.log.archive")
+
+import pyarrow as pa  # noqa: E402 - what is absent is named above
+import pyarrow.compute as pc  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+from pyarrow import fs  # noqa: E402
 
 VERSION: Final = 1
 DIGEST_BYTES: Final = 16

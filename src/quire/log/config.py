@@ -81,7 +81,8 @@ class LogConfig:
         cached_pages_max: pages that a handle caches; they never change.
         deletes_at_once: ledgers that a truncation deletes side by side.
         fill_bytes_per_s: how fast a writer copies what bookies lack of a ledger that it has closed; 0: not at all.
-        codec: `rows`, or `arrow` for batches of more than one record.
+        codec: `rows`, which every reader can read, whatever is installed where it is written; or `arrow` for batches of
+            more than one record: writing and reading them takes pyarrow.
         compression: None, `lz4` or `zstd`, with the arrow codec.
         adopts: whether a writer gives offsets to ledgers that others commit to the log while it leads (a Spark sink).
         guarantee: what the ledgers that a writer makes guarantee; None: nothing beyond their ack quorum.

@@ -24,6 +24,7 @@ from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_min_present, check_quorums
+from quire.distribution import Extra, require
 from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
@@ -183,9 +184,12 @@ class Log:
             RecoveryInconclusiveError: too few bookies respond to recover what is open.
             NotEnoughBookiesError: no new ledger can be made, or one with a guaranteed write quorum not be closed
                 (`LogGuarantee.wait_ms`).
+            MissingExtraError: the configured codec is `arrow`, and pyarrow is not installed.
 
         Source: BookKeeper ledgers to logs, "Opening a log".
         """
+        if self._config.codec == "arrow":
+            require(Extra.ARROW, "LogConfig.codec='arrow'")
         head = await self._head()
         holder = f"{self._client.chance.getrandbits(64):016x}"
         host = self._config.host or f"{platform.node()}:{os.getpid()}"

@@ -6,6 +6,7 @@ Source: docs/metadata.md: the URIs `sqlite:PATH`, `memory:NAME`, `zk://…`, `et
 from __future__ import annotations
 
 from quire.core.errors import AlreadyExistsError, MisuseError, NoClusterError
+from quire.distribution import Extra, require
 from quire.env.real import expanded
 from quire.metadata.memory import MemoryStore, space
 from quire.metadata.sqlite import SqliteStore
@@ -16,7 +17,6 @@ FORMS = (
     "sqlite:PATH (all processes of one machine), zk://HOST:2181/ledgers (ZooKeeper), etcd://HOST:2379/ledgers (etcd) or"
     " memory:NAME (one process)"
 )
-ETCD_EXTRA = "etcd needs the package grpcio: install quire[etcd]"
 
 
 async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
@@ -29,6 +29,7 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
     Raises:
         NoClusterError: there is no such store, it cannot be reached, or the URI is not one.
         CorruptMetadataError: it is damaged, or not ours.
+        MissingExtraError: the packages for such a store are not installed.
     """
     scheme, colon, rest = uri.partition(":")
     match scheme if colon else "":
@@ -42,14 +43,13 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
         case "memory":
             return MemoryStore(space(rest))
         case _ if is_zookeeper(scheme):
+            require(Extra.ZOOKEEPER, "A cluster in ZooKeeper")
             from quire.metadata.zookeeper import ZookeeperStore
 
             return await ZookeeperStore.open(parse_uri(uri), create=create)
         case "etcd":
-            try:
-                from quire.metadata.etcd import EtcdStore
-            except ModuleNotFoundError as error:
-                raise NoClusterError(f"{uri!r} cannot be opened: {ETCD_EXTRA}") from error
+            require(Extra.ETCD, "A cluster in etcd")
+            from quire.metadata.etcd import EtcdStore
             from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
 
             return await EtcdStore.open(parse_etcd_uri(uri), create=create)
@@ -71,13 +71,16 @@ async def format_store(uri: str, *, force: bool = False) -> str:
         AlreadyExistsError: there is a cluster, and `force` is not given.
         MisuseError: `force` for a store of another kind.
         NoClusterError: the store cannot be reached, or bookies are registered in it.
+        MissingExtraError: the packages for such a store are not installed.
     """
     scheme, _, path = uri.partition(":")
     if is_zookeeper(scheme):
+        require(Extra.ZOOKEEPER, "A cluster in ZooKeeper")
         from quire.metadata.zookeeper import format_cluster
 
         return (await format_cluster(parse_uri(uri), force=force)).instance_id
     if scheme == "etcd":
+        require(Extra.ETCD, "A cluster in etcd")
         from quire.metadata.etcd import format_cluster as format_etcd
         from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
 

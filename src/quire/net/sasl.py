@@ -16,11 +16,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
-from puresasl import QOP, SASLError, SASLProtocolException
-from puresasl.client import SASLClient
-from puresasl.mechanisms import DigestMD5Mechanism
-
 from quire.core.errors import AuthenticationError
+from quire.distribution import Extra, require
 
 PLUGIN: Final = "sasl"
 """The name of the plugin in AUTH messages, and the scheme in a native hello."""
@@ -30,6 +27,15 @@ TOKEN_BYTES_MAX: Final = 4096
 """RFC 2831, 2.1.2: the longest response that a server need take."""
 _URI: Final = f"{SERVICE}/{SERVICE}".encode()
 _NEEDED: Final = ("username", "nonce", "cnonce", "nc", "digest-uri", "response")
+
+
+def require_library() -> None:
+    """Refuse to go on where the library of this file is not installed.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    require(Extra.ZOOKEEPER, "SASL authentication")
 
 
 class SaslClient:
@@ -43,6 +49,9 @@ class SaslClient:
     """
 
     def __init__(self, username: str, password: str) -> None:
+        from puresasl import QOP
+        from puresasl.client import SASLClient
+
         self.complete = False
         self._answered = False
         self._client = SASLClient(
@@ -60,6 +69,8 @@ class SaslClient:
         Raises:
             AuthenticationError: the token is none of DIGEST-MD5, or shows that the bookie does not know the password.
         """
+        from puresasl import SASLError, SASLProtocolException
+
         said = _parse(challenge)
         if not said.get("rspauth" if self._answered else "nonce") or (
             "rspauth" in said and not self._answered
@@ -172,6 +183,8 @@ def _text(data: bytes, *, utf8: bool) -> str:
 
 
 def _parse(token: bytes) -> dict[str, bytes]:
+    from puresasl.mechanisms import DigestMD5Mechanism
+
     if len(token) > TOKEN_BYTES_MAX:
         raise AuthenticationError(f"a token of {len(token)} bytes; {TOKEN_BYTES_MAX} is the longest")
     try:

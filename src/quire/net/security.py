@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeVar
 from quire.core.errors import MisuseError
 from quire.env.private import warn_of_exposed
 from quire.net.reloaded import Reloaded
-from quire.net.sasl import SaslClient, SaslServer, Users
+from quire.net.sasl import SaslClient, SaslServer, Users, require_library
 from quire.net.sasl_jaas import BOOKIE_SECTION, CLIENT_SECTION, user_of, users_of
 from quire.net.tls import BookieTls, ClientTls
 
@@ -146,7 +146,7 @@ class ClientKeys:
     """A client's certificates and password, as new connections take them.
 
     Raises:
-        MisuseError: a file is missing or is not what it should be.
+        MisuseError: a file is missing or is not what it should be, or a package for SASL is not installed.
 
     Attributes:
         opening_seconds: see `ClientSecurity`.
@@ -158,6 +158,8 @@ class ClientKeys:
         return None if security.tls is None and security.sasl is None else cls(security)
 
     def __init__(self, security: ClientSecurity) -> None:
+        if security.sasl is not None:
+            require_library()
         self.opening_seconds = security.opening_seconds
         self._contexts = security.tls.source() if security.tls is not None else None
         self._names = security.sasl.source() if security.sasl is not None else None
@@ -187,7 +189,7 @@ class BookieKeys:
     """A bookie's certificates and users, as new connections meet them.
 
     Raises:
-        MisuseError: a file is missing or is not what it should be.
+        MisuseError: a file is missing or is not what it should be, or a package for SASL is not installed.
 
     Attributes:
         allow_plain: whether a client may go on in clear.
@@ -200,6 +202,8 @@ class BookieKeys:
         return None if security.tls is None and security.sasl is None else cls(security)
 
     def __init__(self, security: BookieSecurity) -> None:
+        if security.sasl is not None:
+            require_library()
         self._contexts = security.tls.source() if security.tls is not None else None
         self._users = security.sasl.source() if security.sasl is not None else None
         self.allow_plain = security.tls is None or security.tls.allow_plain

@@ -294,6 +294,8 @@ _Columns: TypeAlias = RowColumns | ArrowColumns
 class BatchView:
     """One batch entry, decoded column by column and only when asked.
 
+    What decodes a body with the arrow codec raises `MissingExtraError` where pyarrow is not installed.
+
     `start` and `stop` arguments count records within the batch, half-open; they clip what is handed out.
     """
 
@@ -392,9 +394,9 @@ class BatchView:
             stop: where to end, exclusive; None is the end.
             columns: which of `key`, `value`, `timestamp_ms`, `headers`, in this order; None is all.
         """
+        schema = arrow_schema()
         import pyarrow as pa
 
-        schema = arrow_schema()
         names = list(schema.names if columns is None else columns)
         if self.header.codec is Codec.ARROW:
             whole = read_arrow(self._body, self.count)

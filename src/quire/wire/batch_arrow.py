@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import MisuseError
+from quire.distribution import Extra, require
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX, LayoutError, decoded_sizes
 from quire.wire.batch_format import BatchFlags, Headers, malformed
 
@@ -20,8 +21,13 @@ _SCHEMA: list[Any] = []
 
 
 def arrow_schema() -> pa.Schema:
-    """The one schema of batches: `key`, `value`, `timestamp_ms`, `headers`. It is fixed by the format's version."""
+    """The one schema of batches: `key`, `value`, `timestamp_ms`, `headers`. It is fixed by the format's version.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
     if not _SCHEMA:
+        require(Extra.ARROW, "A batch of records with the arrow codec")
         import pyarrow as pa
 
         header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -47,9 +53,9 @@ def encode_arrow(
     compression: str | None,
 ) -> tuple[BatchFlags, list[bytes]]:
     """Flags and body of columns; None for a column that no record needs."""
+    schema = arrow_schema()
     import pyarrow as pa
 
-    schema = arrow_schema()
     count = len(values)
     columns: list[Iterable[Any]] = [
         [None] * count if keys is None else keys,
@@ -123,12 +129,14 @@ def read_arrow(body: memoryview, count: int) -> pa.RecordBatch:
 
     Raises:
         MalformedBatchError: it is no Arrow message of this schema, of another number of records, or too large.
+        MissingExtraError: pyarrow is not installed.
     """
+    schema = arrow_schema()
     import pyarrow as pa
 
     arrow_sizes(body)
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), arrow_schema())
+        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise malformed(f"its Arrow message cannot be read: {error}") from error

@@ -32,7 +32,10 @@ TYPING = {("log", "append"), ("ledger", "append")}
 
 END_S = 60.0
 AT_ONCE = 4
-EXTRAS = ("grpc", "pyspark", "numpy", "prometheus_client", "deltalake", "pyiceberg", "quire_testing")
+EXTRAS = (
+    "deltalake", "grpc", "kazoo", "numpy", "prometheus_client", "puresasl", "pyarrow", "pyiceberg", "pyspark", "quire_testing",
+    "uvloop",
+)  # fmt: skip
 NEVER = re.compile(r"Traceback|Fatal Python error|Exception ignored|was never retrieved|never awaited")
 COMMANDS = list(every_command())
 NUMBERS = itertools.count()
@@ -212,13 +215,14 @@ def test_without_any_extra(place: Place) -> None:
     asked = [("spark", "run"), ("spark", "doctor"), ("check",), ("simulate",), ("verify-history",)]
     with zygote(*EXTRAS) as forks:
         lines = [line_for(words, place) for words in asked]
-        lines += [["log", "list", "--cluster", "etcd://127.0.0.1:1/x"]]
-        *found, etcd = [with_streams(forks, line, env, "file") for line in lines]
-    for ended in [*found, etcd]:
-        assert not ended.complaint({1, 2}), ended
-    for ended in found[:1] + found[2:]:
-        assert "pip install" in ended.said, ended
-    assert "quire[etcd]" in etcd.said
+        lines += [["log", "list", "--cluster", f"{scheme}://127.0.0.1:1/x"] for scheme in ("etcd", "zk")]
+        lines += [["log", "export", "numbers", str(place.tmp / "numbers.parquet")]]
+        found = [with_streams(forks, line, env, "file") for line in lines]
+    for ended in found:
+        assert not ended.complaint({2}), ended
+        assert re.fullmatch(r".*\bpip install .+\n", ended.said), ended
+    named = [re.findall(r"needs the extra '([a-z-]+)'", ended.said) for ended in found]
+    assert named == [["spark-local"]] * 2 + [[]] * 3 + [["etcd"], ["zookeeper"], ["arrow"]]
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from quire.core.errors import MissingExtraError
 from quire.log.archive import SCHEMA
 from quire.spark.given import SparkUseError
+from quire.spark.jobs import archive, command
 from quire.spark.jobs.table_formats import Content, TableFile, commit_delta, commit_iceberg
 
 pytestmark = [
@@ -126,10 +128,17 @@ def test_a_table_needs_its_whole_name(place, name):
     ("module", "extra", "commit"),
     [
         ("deltalake", "delta", commit_delta),
-        ("pyiceberg.catalog", "iceberg", lambda files: commit_iceberg(files, "a:b.c")),
+        ("pyiceberg", "iceberg", lambda files: commit_iceberg(files, "a:b.c")),
     ],
 )
-def test_a_missing_extra_is_named(place, monkeypatch, module, extra, commit):
+def test_a_missing_extra_is_named_before_the_job_begins(place, monkeypatch, module, extra, commit):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(SparkUseError, match=rf"pip install 'quire\[{extra}\]'"):
+    sentence = rf"table needs the extra '{extra}' \({module} is not installed\): .*pip install .*\[{extra}\]'"
+    with pytest.raises(MissingExtraError, match=sentence):
         commit(content(place, 1))
+    parser = archive.parser()
+    given = ["--cluster", "sqlite:none.db", "--log", "l", "--out", "o", "--root", "r"]
+    with pytest.raises(MissingExtraError, match=sentence):
+        command.arguments_of(
+            parser, [*given, *({"delta": ["--delta"], "iceberg": ["--iceberg", "a:b.c"]}[extra])]
+        )

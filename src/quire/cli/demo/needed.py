@@ -6,11 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from quire.core.errors import RefusedError
+from quire.core.errors import MissingExtraError, RefusedError
+from quire.distribution import Extra, require
 
 JAVA_MIN: Final = 17
 FREE_BYTES_MIN: Final = 2 * 1024**3
@@ -63,11 +63,11 @@ def _java() -> str | None:
 
 
 def _spark() -> str | None:
-    absent = [name for name in ("pyspark", "numpy") if find_spec(name) is None]
-    if not absent:
-        return None
-    are = "is" if len(absent) == 1 else "are"
-    return f"{' and '.join(absent)} {are} not installed: pip install 'quire[spark]'"
+    try:
+        require(Extra.SPARK_LOCAL, "its Spark part")
+    except MissingExtraError as error:
+        return error.message
+    return None
 
 
 def _room(directory: Path) -> str | None:

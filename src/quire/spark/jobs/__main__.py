@@ -17,7 +17,8 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from quire.spark.given import SparkUseError, use_error
+from quire.core.errors import MisuseError
+from quire.spark.given import use_error
 from quire.spark.jobs import (
     archive,
     command,
@@ -73,7 +74,7 @@ def run_lines(spark: SparkSession, lines: Iterable[str], session_seconds: float)
             continue
         try:
             name, given = parsed(line)
-        except SparkUseError as error:
+        except MisuseError as error:
             command.write({"error": error.message})
             status = 1
         else:
@@ -86,6 +87,7 @@ def parsed(line: str) -> tuple[str, argparse.Namespace]:
 
     Raises:
         SparkUseError: the line names none; what is wrong with arguments stands on stderr.
+        MissingExtraError: the step needs an extra that is not installed.
     """
     try:
         name, *arguments = json.loads(line)

@@ -86,7 +86,7 @@ def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) 
             their own.
     """
     parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
-    parser.set_defaults(job=job, show=write)
+    parser.set_defaults(job=job, show=write, check=lambda _given: None)
     parser.add_argument(
         "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
     )
@@ -127,10 +127,15 @@ def byte_size(text: str) -> int:
 
 
 def arguments_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """A job's arguments, those of the process without others; what is wrong with them ends it with status 2."""
+    """A job's arguments, those of the process without others; what is wrong with them ends it with status 2.
+
+    Raises:
+        MissingExtraError: what they ask for needs an extra that is not installed.
+    """
     given = parser.parse_args(arguments)
     if not given.cluster:
         parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
+    given.check(given)
     return given
 
 

@@ -2,7 +2,7 @@
 
 Nothing is copied. What a table should hold is compared with what it holds, so a commit that was cut off, or came twice,
 is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for whoever
-reads such tables. Each format needs its extra: `quire[delta]`, `quire[iceberg]`.
+reads such tables. Each format needs its extra: `delta`, `iceberg`.
 
 Source: docs/spark-jobs.md, "As Delta and Iceberg tables".
 """
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from quire.distribution import Extra, require
 from quire.spark.given import SparkUseError
 
 VERSION_FACT: Final = "quire.version"
@@ -72,13 +73,12 @@ def commit_delta(content: Content) -> int:
         The table's version; the one that was there where nothing had to change.
 
     Raises:
-        SparkUseError: `deltalake` is not installed.
+        MissingExtraError: `deltalake` is not installed.
     """
-    try:
-        from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-        from deltalake.transaction import RemoveAction, create_table_with_add_actions
-    except ImportError as error:
-        raise _needs("Delta", "delta") from error
+    _require_delta()
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.transaction import RemoveAction, create_table_with_add_actions
+
     schema = Schema.from_arrow(_in_microseconds(content.schema))
     properties = CommitProperties(
         custom_metadata=content.facts, app_transactions=[Transaction(content.log_id, content.version)]
@@ -137,13 +137,13 @@ def commit_iceberg(content: Content, name: str) -> int | None:
         The table's snapshot; None for a table without files.
 
     Raises:
-        SparkUseError: `pyiceberg` is not installed, or the name is none.
+        MissingExtraError: `pyiceberg` is not installed.
+        SparkUseError: the name is none.
     """
-    try:
-        from pyiceberg.catalog import load_catalog
-        from pyiceberg.expressions import AlwaysTrue
-    except ImportError as error:
-        raise _needs("Iceberg", "iceberg") from error
+    _require_iceberg()
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.expressions import AlwaysTrue
+
     catalog_name, _, identifier = name.partition(":")
     namespace, _, table_name = identifier.rpartition(".")
     if not (catalog_name and namespace and table_name):
@@ -168,12 +168,29 @@ def commit_iceberg(content: Content, name: str) -> int | None:
     return None if newest is None else newest.snapshot_id
 
 
-def _needs(what: str, extra: str) -> SparkUseError:
-    return SparkUseError(f"quire: {what} tables need the extra '{extra}': pip install 'quire[{extra}]'.")
+def _require_delta() -> None:
+    require(Extra.DELTA, "A Delta table")
+
+
+def _require_iceberg() -> None:
+    require(Extra.ICEBERG, "An Iceberg table")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Look for what `--delta` and `--iceberg` need, before a job does its work.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if arguments.delta:
+        _require_delta()
+    if arguments.iceberg:
+        _require_iceberg()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a job whose files may be a table."""
+    parser.set_defaults(check=check)
     parser.add_argument("--delta", action="store_true", help="the files' directory is a Delta table as well")
     parser.add_argument(
         "--iceberg", metavar="CATALOG:NAMESPACE.TABLE", help="they are an Iceberg table as well"

@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -132,7 +131,7 @@ class LogLeader(_message.Message):
     holder: str
     host: str
     adopts: bool
-    def __init__(self, epoch: _Optional[int] = ..., holder: _Optional[str] = ..., host: _Optional[str] = ..., adopts: _Optional[bool] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., holder: _Optional[str] = ..., host: _Optional[str] = ..., adopts: bool = ...) -> None: ...
 
 class LogAdoption(_message.Message):
     __slots__ = ("items", "query_id", "batch_id")
@@ -220,4 +219,4 @@ class LogCursor(_message.Message):
     holder: str
     created_ms: int
     moved_ms: int
-    def __init__(self, format_version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., first_offset: _Optional[int] = ..., offset: _Optional[int] = ..., hold: _Optional[bool] = ..., holder: _Optional[str] = ..., created_ms: _Optional[int] = ..., moved_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., first_offset: _Optional[int] = ..., offset: _Optional[int] = ..., hold: bool = ..., holder: _Optional[str] = ..., created_ms: _Optional[int] = ..., moved_ms: _Optional[int] = ...) -> None: ...

@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -80,7 +79,7 @@ class Tombstone(_message.Message):
     deleted_ms: int
     record_version: int
     by_hand: bool
-    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., deleted_ms: _Optional[int] = ..., record_version: _Optional[int] = ..., by_hand: _Optional[bool] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., deleted_ms: _Optional[int] = ..., record_version: _Optional[int] = ..., by_hand: bool = ...) -> None: ...
 
 class Watermark(_message.Message):
     __slots__ = ("format_version", "bookie", "revision", "instance", "generation")
@@ -114,7 +113,7 @@ class Boot(_message.Message):
     marker_changed_ns: int
     clean: bool
     owner: int
-    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: _Optional[bool] = ..., owner: _Optional[int] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: bool = ..., owner: _Optional[int] = ...) -> None: ...
 
 class Passes(_message.Message):
     __slots__ = ("format_version", "bookie", "passes", "own", "held", "accepted", "chain")
