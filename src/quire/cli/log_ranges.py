@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quire.core.errors import MisuseError
-from quire.log.times import parse_time
 
 if TYPE_CHECKING:
     from quire.log.log import Log
@@ -41,6 +40,8 @@ def time_of(text: str, takes: str) -> int:
     Raises:
         MisuseError: it is no time.
     """
+    from quire.log.times import parse_time
+
     return parse_time(text, f"{takes} {TIMES}", time.time_ns() // 1_000_000)
 
 
