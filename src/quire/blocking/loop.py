@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar, cast
 
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, QuireError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,7 +62,8 @@ class Background:
         try:
             future = asyncio.run_coroutine_threadsafe(call(), self.loop)
             return future.result()
-        except BaseException:
+        except BaseException as error:
+            in_blocking_words(error)
             if future is not None and not future.done():
                 # Interrupted while waiting: let the work end before the caller goes on.
                 future.cancel()
@@ -73,6 +74,12 @@ class Background:
         """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(CANCEL_SECONDS)
+
+
+def in_blocking_words(error: BaseException) -> None:
+    """What an error advises to call is called without `await` here."""
+    if isinstance(error, QuireError):
+        error.reword(error.message.replace("`await ", "`"))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from quire.blocking.loop import Background
+from quire.blocking.loop import Background, in_blocking_words
 
 T = TypeVar("T")
 
@@ -70,6 +70,7 @@ class Prefetch(Generic[T]):
             raise StopIteration
         if isinstance(item, _Failure):
             self._ended = True
+            in_blocking_words(item.error)
             raise item.error
         if self._pump.consumed(_weigh(item)):
             self._background.loop.call_soon_threadsafe(self._pump.go_on)

@@ -34,7 +34,7 @@ def _check_host(host: str) -> None:
     try:
         host.encode("idna")
     except UnicodeError as error:
-        msg = f"{host!r} is no host name: its parts have 1 to 63 characters each; give another with --listen or --advertise"
+        msg = f"{host!r} is no host name: its parts have 1 to 63 characters each; give another (`BookieConfig.host` or `BookieConfig.advertise`)"
         raise MisuseError(msg, host=host) from error
 
 
@@ -110,15 +110,15 @@ class BookieConfig:
         if is_wildcard(host):
             msg = (
                 f"{host!r} stands for every address of a machine, and clients cannot connect to it: give the address "
-                "that they are to use with --advertise HOST:PORT (BookieConfig.advertise, QUIRE_ADVERTISE)"
+                "that they are to use (`BookieConfig.advertise`, or QUIRE_ADVERTISE)"
             )
             raise MisuseError(msg, host=host)
         for name in {self.host, host}:
             _check_host(name)
         if self.id_from_address and self.stable_name.endswith(":0"):
             msg = (
-                "an id from the address needs a port that stays: give it with --listen or --advertise HOST:PORT "
-                "(BookieConfig.port, BookieConfig.advertise)"
+                "an id from the address needs a port that stays: give it (`BookieConfig.port` or "
+                "`BookieConfig.advertise`)"
             )
             raise MisuseError(msg)
         for name in ("garbage_seconds", "tombstone_seconds"):

@@ -20,9 +20,10 @@ from quire.wire import bookkeeper, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
-_TLS_ONLY: Final = "this bookie accepts only TLS connections: give the client its CA ([tls] ca)"
+_TLS_ONLY: Final = "this bookie accepts only TLS connections: give the client its CA ([tls] ca), in the file that QUIRE_SECURITY names"
 _NAMES_ONLY: Final = (
-    "this bookie serves only authenticated clients: give the client a user and a password ([sasl])"
+    "this bookie serves only authenticated clients: give the client a user and a password ([sasl]), in the "
+    "file that QUIRE_SECURITY names"
 )
 
 
@@ -90,7 +91,7 @@ class NativeDoor(_Door):
             return (
                 (
                     "this bookie has no certificate and accepts no TLS: give it a certificate, or remove "
-                    "[tls] from the client's settings"
+                    "[tls] from the client's file, which QUIRE_SECURITY names"
                 ),
                 0,
             )

@@ -26,6 +26,7 @@ import sys
 import traceback
 from typing import Final, TextIO
 
+from quire.cli.wording import shell_words
 from quire.core.errors import (
     IdentityReplacedError,
     MisuseError,
@@ -81,7 +82,8 @@ def describe(error: BaseException) -> dict[str, object]:
     """What programs get to know of an error: `code`, `message`, `retriable`, `ids`."""
     match error:
         case QuireError():
-            code, message, retriable, ids = error.code, error.message, error.retriable, error.ids
+            code, retriable, ids = error.code, error.retriable, error.ids
+            message = shell_words(error.message, ids)
         case KeyboardInterrupt() | asyncio.CancelledError():
             code, message, retriable, ids = "interrupted", "Interrupted.", True, {}
         case OSError():
@@ -117,7 +119,7 @@ def plain(value: object) -> object:
 
 
 _HINTS: Final = {
-    "no_such_log": " (`quire log create NAME` creates a log, `quire log list` lists the logs)",
+    "no_such_log": " (`quire log list` lists the logs)",
     "no_such_ledger": " (`quire ledger list` lists the ledgers)",
     "no_such_stream": " (`quire stream create NAME` creates a stream, `quire stream list` lists the streams)",
     "not_enough_bookies": " (`quire cluster bookies` lists the bookies)",
@@ -154,9 +156,7 @@ def _say(error: BaseException, *, as_json: bool, stream: TextIO) -> None:
         )
         hint = _HINTS.get(str(facts["code"]), "")
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
-        # What a caller in Python would write is no help at a shell.
-        message = str(facts["message"]).partition("; `await ")[0] if hint else facts["message"]
-        sys.stderr.write(f"{red}{message}{hint}{again}{end}\n")
+        sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
         sys.stderr.flush()
     if facts["code"] == "internal":
         # Not a known error: a report of it needs the whole trace.

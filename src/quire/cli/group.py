@@ -18,6 +18,7 @@ from quire.cli.examples import EXAMPLES
 from quire.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
 from quire.cli.options import MEANT, NOT_ON_COMMAND_LINES
 from quire.cli.process import discard_output
+from quire.cli.words import nearest, options_behind, reader_of_numbers
 from quire.core.errors import MisuseError, QuireError
 
 
@@ -32,12 +33,12 @@ class HandledGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        _complete_help(self, "")
+        _complete(self, "")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Remember whether errors are to be JSON."""
+        """Remember whether errors are to be JSON, and hand options that stand before the command to the command."""
         ctx.meta["quire.json"] = wants_json(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args if ctx.resilient_parsing else options_behind(self, args))
 
     def main(
         self,
@@ -105,6 +106,8 @@ def _refuse(error: TyperException, *, as_json: bool) -> int:
     """The command line itself is wrong."""
     if getattr(error, "option_name", "") == "--password":
         return report(MisuseError(NOT_ON_COMMAND_LINES), as_json=as_json)
+    if hasattr(error, "possibilities"):
+        _suggest_option(error)
     with contextlib.suppress(OSError):
         if as_json:
             facts = {"code": "usage", "message": error.format_message(), "retriable": False, "ids": {}}
@@ -122,6 +125,14 @@ def _say_what_starts_it(uri: str) -> None:
 
     if command := starting_again(uri):
         say(f"No bookie of this cluster is running: `{command}` starts them.")
+
+
+def _suggest_option(error: Any) -> None:
+    """An option that the command does not have: name the one that is nearly the same, if there is one."""
+    known = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
+    near = nearest(error.option_name, known)
+    error.possibilities = None
+    error.message = f"There is no option {error.option_name}" + (f": use {near}." if near else ".")
 
 
 def _stop(*, as_json: bool) -> int:
@@ -142,8 +153,10 @@ def _give_output_up() -> None:
         discard_output()
 
 
-def _complete_help(group: Any, path: str) -> None:
-    """Give every command below a group its whole summary in lists, and its examples below its help."""
+def _complete(group: Any, path: str) -> None:
+    """Give every command below a group its whole summary in lists, its examples below its help, and its numbers."""
+    for param in group.params:
+        _read_numbers(param)
     for name, command in group.commands.items():
         words = f"{path} {name}".strip()
         summary = inspect.cleandoc(command.help or "").split("\n\n")[0]
@@ -157,4 +170,15 @@ def _complete_help(group: Any, path: str) -> None:
                 ]
             )
         if hasattr(command, "commands"):
-            _complete_help(command, words)
+            _complete(command, words)
+        else:
+            for param in command.params:
+                _read_numbers(param)
+
+
+def _read_numbers(param: Any) -> None:
+    """Let an option or argument that is a whole number be written as Quire prints it."""
+    kind = param.type_descriptor
+    if kind.annotation is int and kind.parameter_info.parser is None:
+        # Of the library's own reading only the bounds are kept; several commands share one such description.
+        kind.parameter_info.parser = reader_of_numbers(kind.parameter_info.min, kind.parameter_info.max)

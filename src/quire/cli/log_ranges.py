@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quire.core.errors import MisuseError
+from quire.env.numbers import number_of
 
 if TYPE_CHECKING:
     from quire.log.log import Log
@@ -70,8 +71,9 @@ def parse_until(text: str) -> Until:
     Raises:
         MisuseError: it is neither.
     """
-    if text.isascii() and text.isdigit():
-        return Until(offset=int(text))
+    offset = number_of(text)
+    if offset is not None and offset >= 0:
+        return Until(offset=offset)
     return Until(time_ms=time_of(text, "--until takes an offset, or a time:"))
 
 

@@ -24,7 +24,6 @@ from quire.cli import (
 from quire.cli.autorecovery import autorecovery
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
-from quire.cli.options import BEFORE_SUBCOMMAND
 from quire.cli.process import end_on_sigterm, prepare_streams
 
 EPILOG = (
@@ -57,21 +56,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    cluster_named: Annotated[
+    cluster: Annotated[
         str | None,
         typer.Option(
-            "--cluster",
             metavar="CLUSTER",
-            help="The cluster, as the commands take it: here it is for whatever command follows.",
+            help="The cluster, as the commands take it. Options may stand before the command or behind it.",
             show_default=False,
         ),
     ] = None,
-    version: Annotated[  # noqa: ARG001 -- its callback has acted
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """A replicated log store: ledgers, logs, the bookies that hold them."""
-    BEFORE_SUBCOMMAND.set(cluster_named)
 
 
 app.command("up")(up.up)

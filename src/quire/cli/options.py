@@ -150,16 +150,12 @@ PasswordOption = Annotated[
 ]
 
 
-BEFORE_SUBCOMMAND: ContextVar[str | None] = ContextVar("BEFORE_SUBCOMMAND", default=None)
-"""What `quire --cluster CLUSTER log …` names: the root of the command line sets it on every call."""
-
-
 MEANT: ContextVar[str] = ContextVar("MEANT", default="")
 """The URI of the cluster that the command which runs was given; "" before it was looked up."""
 
 
 def named_cluster(cluster: str | None) -> str | None:
-    """The URI of the cluster that is named: by the option, at either place, by the environment, or by the context in use.
+    """The URI of the cluster that is named: by the option, by the environment, or by the context in use.
 
     Args:
         cluster: the option's value.
@@ -167,7 +163,7 @@ def named_cluster(cluster: str | None) -> str | None:
     Raises:
         NoClusterError: the text that names it is neither a URI, nor a context, nor a path.
     """
-    if given := cluster or BEFORE_SUBCOMMAND.get() or os.environ.get("QUIRE_CLUSTER"):
+    if given := cluster or os.environ.get("QUIRE_CLUSTER"):
         return uri_of(given)
     known = NamedClusters.load()
     return known.clusters[known.current] if known.current is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from quire.cli.bookie_rows import collector_of
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, counted
 from quire.core.errors import MisuseError
+from quire.env.numbers import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 SHOWN_MAX = 1000
 """So many rows stand in a table; JSON has all."""
 WAIT_SECONDS_MAX = 180.0
-_IDS = re.compile("([0-9]{1,30})(?:-([0-9]{1,30}))?")
 _UNKNOWN, _DUE = "unknown", "due"
 
 
@@ -257,8 +256,9 @@ def _parse(ids: list[str]) -> list[range]:
     """Ids and ranges as people write them."""
     parts: list[range] = []
     for text in ids:
-        found = _IDS.fullmatch(text)
-        part = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        first, dash, last = text.partition("-")
+        start, end = number_of(first), number_of(last if dash else first)
+        part = range(0) if start is None or end is None else range(start, end + 1)
         if not part:
             raise MisuseError(f"{text!r} is neither a ledger id nor a range: write 17, or 17-29")
         parts.append(part)

@@ -24,6 +24,7 @@ from quire.cli.repair_show import (
     shown,
 )
 from quire.core.errors import MisuseError, RefusedError
+from quire.env.numbers import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -274,8 +275,10 @@ def _accepted_ranges(file: Path) -> dict[int, list[tuple[int, int]]]:
             continue
         try:
             ledger, entries = words
-            first, last = map(int, entries.split(".."))
-            found.setdefault(int(ledger), []).append((first, last))
+            ledger_id, first, last = map(number_of, (ledger, *entries.split("..")))
+            if ledger_id is None or first is None or last is None:
+                raise ValueError(line)
+            found.setdefault(ledger_id, []).append((first, last))
         except ValueError as error:
             raise MisuseError(
                 f"--accept-loss: {file} line {number} is no `LEDGER FIRST..LAST`: {line!r}"

@@ -14,7 +14,7 @@ import typer
 from quire.cli.first_steps import data_directory, first_steps
 from quire.cli.local_cluster import LocalBookie, LocalCluster
 from quire.cli.named_clusters import lasting, uri_of
-from quire.cli.options import BEFORE_SUBCOMMAND, FrameOption, JsonOption, SecurityOption, SegmentOption
+from quire.cli.options import FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def up(
     Without --dir it becomes the context `local`, which commands mean if no other is in use.
     """
     out = Output(as_json=as_json)
-    named = cluster or BEFORE_SUBCOMMAND.get()
+    named = cluster
     with signal_pipe() as stop:
         local = LocalCluster(
             directory or data_directory(),

@@ -202,7 +202,7 @@ class ClientConfig:
         if self.entry_bytes_max > largest:
             msg = (
                 f"ClientConfig.entry_bytes_max is {self.entry_bytes_max}, and no frame holds a payload of more than "
-                f"{largest} bytes: raise frame_bytes_max (--frame-bytes-max) here and at the bookies first"
+                f"{largest} bytes: raise `frame_bytes_max` here and at the bookies first"
             )
             raise MisuseError(msg)
 

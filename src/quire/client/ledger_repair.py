@@ -324,7 +324,7 @@ def access_of(record: LedgerMetadata, password: bytes | None) -> LedgerAccess:
     if password is None:
         msg = (
             f"ledger {record.ledger_id}: its record has format {record.format_version}, which stores no password: "
-            "give the ledger's password (--password-file)"
+            "give the ledger's password (`password`)"
         )
         raise WrongPasswordError(msg, ledger_id=record.ledger_id)
     return LedgerAccess.of(replace(record, password=password))

@@ -33,7 +33,7 @@ from quire.core.errors import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.writer_state import Hole, Status
-from quire.wire.frame_limits import OPTION
+from quire.wire.frame_limits import SETTING
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class LedgerWriter(WriterEnd):
         config, where = self._config, f"ledger {self.ledger_id}: an entry of {size} bytes"
         limit = config.payload_bytes_max
         if size > limit:
-            setting = OPTION if limit == config.portable_bytes_max else "ClientConfig.window_bytes_max"
+            setting = SETTING if limit == config.portable_bytes_max else "`ClientConfig.window_bytes_max`"
             if config.entry_bytes_max is not None:
                 setting = "ClientConfig.entry_bytes_max"
             msg = f"{where} exceeds the limit of {limit} ({setting}); split it, or raise the limit"
@@ -274,7 +274,7 @@ class LedgerWriter(WriterEnd):
         if others:
             msg = (
                 f"{where} does not fit a frame of V2 or V3, the protocol of {', '.join(others)}: the "
-                f"limit is {self._entry_bytes_max} ({OPTION}); split it, or raise the limit at this "
+                f"limit is {self._entry_bytes_max} ({SETTING}); split it, or raise the limit at this "
                 "client and these bookies"
             )
             raise MisuseError(msg, ledger_id=self.ledger_id)

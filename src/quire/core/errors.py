@@ -34,6 +34,10 @@ class QuireError(Exception):
         self.message = message
         self.ids = ids
 
+    def reword(self, message: str) -> None:
+        """Say the same in the words of another surface: those of the shell, or of `quire.blocking`."""
+        self.message, self.args = message, (message,)
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.ids))
 

@@ -144,7 +144,7 @@ def _too_few(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId
         f"a ledger with E={size} Qw={write_quorum} Qa={ack_quorum} needs at least {least} of its "
         f"{size} bookies, and {ack_quorum} of every write set, at its creation; {len(writable)} are "
         f"writable: {', '.join(writable) or 'none'} (not registered: {', '.join(away) or 'none'}); "
-        "start bookies, or request a smaller ensemble or min_present"
+        "start bookies, or request a smaller `ensemble_size` or `min_present`"
     )
 
 
@@ -152,7 +152,7 @@ def _nobody_for_slots(shape: Shape, writable: Sequence[BookieId], away: Sequence
     return (
         f"an ensemble of {shape.ensemble_size} needs as many known bookies; {len(writable)} are "
         f"writable: {', '.join(writable) or 'none'}, and {len(away)} with a cookie are not "
-        f"registered: {', '.join(away) or 'none'}; start or add bookies, or request a smaller ensemble"
+        f"registered: {', '.join(away) or 'none'}; start or add bookies, or request a smaller `ensemble_size`"
     )
 
 

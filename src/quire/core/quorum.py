@@ -76,7 +76,7 @@ def check_min_present(min_present: int, ensemble_size: int, ack_quorum: int) -> 
     """
     if not ack_quorum <= min_present <= ensemble_size:
         msg = (
-            f"min_present ({min_present}), the bookies that must be writable when a ledger is "
+            f"`min_present` ({min_present}), the bookies that must be writable when a ledger is "
             f"created, must be from the ack quorum ({ack_quorum}) to the ensemble size "
             f"({ensemble_size})"
         )

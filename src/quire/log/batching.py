@@ -161,8 +161,7 @@ class RecordQueue:
         if size > self._record_bytes_max:
             msg = (
                 f"log {self._name!r}: a record of {size} bytes exceeds the limit of "
-                f"{self._record_bytes_max} (ClientConfig.entry_bytes_max or --frame-bytes-max, less a "
-                "header); split it"
+                f"{self._record_bytes_max} (`ClientConfig.entry_bytes_max`, less a header); split it"
             )
             raise MisuseError(msg, log=self._name)
         return size

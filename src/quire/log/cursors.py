@@ -165,8 +165,7 @@ class LogCursors:
         if last is not None and last.offset < before:
             raise CursorHoldsError(
                 f"log {head.name!r}: cursor '{last.name}' retains records from offset {last.offset} "
-                "on; truncate before that offset, or remove the cursor with `quire log cursors "
-                "--remove`",
+                "on; truncate before that offset, or remove the cursor (`await log.remove_cursor(name)`)",
                 log=head.name,
                 cursor=last.name,
             )

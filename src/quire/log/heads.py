@@ -34,7 +34,7 @@ from quire.metadata.store import (
     Require,
     VersionConflictError,
     Watch,
-    check_key,
+    named_key,
 )
 from quire.wire.log_records import (
     PAGE_BYTES_MAX,
@@ -56,9 +56,9 @@ def name_key(name: str) -> str:
     """The key of a name record.
 
     Raises:
-        MisuseError: the name cannot be a key.
+        MisuseError: no log can have the name.
     """
-    return check_key(f"{NAMES}{name}")
+    return named_key(NAMES, name, "a log")
 
 
 def lost_page(head: LogHead, error: NoSuchLogError) -> CorruptMetadataError:

@@ -50,7 +50,7 @@ class Log:
 
     Args:
         client: the cluster.
-        name: the log's name: one part or several of a metadata key.
+        name: the log's name: printable characters, in parts between single slashes.
         password: of its ledgers.
         config: settings of its handles.
         machine: makes their machines; see `LogLeader`.

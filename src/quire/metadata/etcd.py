@@ -118,8 +118,8 @@ class EtcdStore(MetadataStore):
         found = (await self._changes.range(RangeRequest(key=self._layout.instance))).kvs
         if not found:
             raise NoClusterError(
-                f"no cluster exists at etcd://{address}; create one with quire metadata format "
-                f"--cluster etcd://{address}"
+                f"no cluster exists at etcd://{address}; create one with `quire metadata format "
+                f"--cluster etcd://{address}`"
             )
         instance = Instance.parse(found[0].value, self._layout, self._connection.hosts)
         self._instance_id, self._values.format = instance.instance_id, instance.format
@@ -299,7 +299,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
         if not await make_instance(changes, layout):
             if not force:
                 raise AlreadyExistsError(
-                    f"a cluster already exists at etcd://{address}; --force deletes it, with everything in it"
+                    f"a cluster already exists at etcd://{address}; `quire metadata format --force` deletes it, with everything in it"
                 )
             await _make_anew(changes, layout, address)
         found = (await changes.range(RangeRequest(key=layout.instance))).kvs

@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
-from quire.metadata.store import check_key
+from quire.metadata.store import check_key, named_key
 from quire.wire.bookie_service_info import check_bookie_id
 from quire.wire.layout import IGNORES, FieldUse, Names
 
@@ -70,9 +70,9 @@ def stream_name_key(name: str) -> str:
     """Of a stream's name.
 
     Raises:
-        MisuseError: the name cannot be a key.
+        MisuseError: no stream can have the name.
     """
-    return check_key(STREAM_NAMES + name)
+    return named_key(STREAM_NAMES, name, "a stream")
 
 
 def repairs_key(ledger_id: int) -> str:

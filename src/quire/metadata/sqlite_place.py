@@ -165,8 +165,7 @@ def check_place(path: Path, *, create: bool) -> None:
                 where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
                 raise NoClusterError(
                     f"no cluster exists at {path}: no such file in {where}; create a cluster with "
-                    f"`quire up --dir {path.parent}`, or name another one with --cluster or "
-                    "QUIRE_CLUSTER",
+                    f"`quire up --dir {path.parent}`, or name another cluster",
                     **ids,
                 )
             RealFiles().make_directory(

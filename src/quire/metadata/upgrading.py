@@ -65,7 +65,7 @@ async def upgrade_cluster(store: MetadataStore, *, force: bool = False) -> Upgra
     if bookies.away and not force:
         raise RefusedError(
             f"{_counted(bookies.away)} not registered, so their versions are unknown: {', '.join(bookies.away)};"
-            " start them with this version of Quire, or use --force: then an older program of theirs is refused by the"
+            " start them with this version of Quire, or use `force`: then an older program of theirs is refused by the"
             " metadata, and they stay away until they are started with a newer one",
             bookies=list(bookies.away),
         )

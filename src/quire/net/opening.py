@@ -27,17 +27,20 @@ _FIRST_TXN_ID: Final = 1 << 40
 """Far from the numbers of requests: a response to the opening that comes late matches no request."""
 _NO_TLS: Final = (
     "the bookie refuses TLS, and this client requires it: give the bookie a "
-    "certificate, or remove [tls] from the client's settings"
+    "certificate, or remove [tls] from the client's file, which QUIRE_SECURITY names"
 )
-_NOT_TAKEN: Final = "the bookie refuses this user and password: compare the client's [sasl] with the bookie's"
+_NOT_TAKEN: Final = (
+    "the bookie refuses this user and password: compare the client's [sasl], in the file that QUIRE_SECURITY names, "
+    "with the bookie's"
+)
 _LATE: Final = (
     "the bookie did not respond while the connection was being opened; a Java bookie "
     "sends no response when a password is wrong"
 )
 WANTS_A_NAME: Final = (
     "the bookie requires authentication: give this client TLS, a certificate with a role that "
-    "the bookie accepts, or a user and a password, as the bookie demands (over V2 the ledger "
-    "may also have another password)"
+    "the bookie accepts, or a user and a password, as the bookie demands, in the file that QUIRE_SECURITY "
+    "names (over V2 the ledger may also have another password)"
 )
 _ENDED: Final = (
     "the bookie closed the connection while it was being opened: does it require a "

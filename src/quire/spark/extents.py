@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import NoSuchLedgerError, NoSuchLogError, ReadUnavailableError, TrimmedError
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.env.numbers import number_of
 from quire.log.cursors import ledger_owner
 from quire.spark import cluster
 from quire.spark.given import SparkUseError
@@ -90,7 +91,7 @@ async def extent_of(client: QuireClient, options: ReadOptions, source: Source) -
 def source_of(name: str) -> Source:
     """A log's name, or a ledger written like `ledger:17`, as what it names."""
     number = name.removeprefix("ledger:")
-    return Source(name, int(number) if number != name else None)
+    return Source(name, number_of(number) if number != name else None)
 
 
 async def resolve(client: QuireClient, options: ReadOptions, *, may_be_none: bool = False) -> list[Source]:

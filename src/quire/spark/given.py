@@ -18,6 +18,7 @@ from enum import Enum, Flag, auto
 from typing import Any, Final, TypeVar
 
 from quire.core.errors import MisuseError
+from quire.env import numbers
 from quire.log.times import parse_time
 
 Options = TypeVar("Options")
@@ -121,8 +122,8 @@ def size_of(text: str) -> int | None:
 
 def number_of(text: str) -> int | None:
     """A whole number from 0 to 2**63 - 1; None for a text that is none."""
-    number = int(text) if re.fullmatch(_DIGITS, text.strip()) else -1
-    return number if 0 <= number < 1 << 63 else None
+    number = numbers.number_of(text)
+    return number if number is not None and 0 <= number < 1 << 63 else None
 
 
 class Given:

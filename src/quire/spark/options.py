@@ -173,7 +173,7 @@ def _offsets(given: Given, name: str) -> Offsets:
         if not any(source.name == log or source.pattern for source in sources):
             names = ", ".join(source.name for source in sources)
             raise use_error(f"{name} names '{log}', which is not loaded (loaded: {names}).")
-        position = words.get(value.lower()) if isinstance(value, str) else value
+        position = words.get(value.lower(), number_of(value)) if isinstance(value, str) else value
         if not isinstance(position, int) or isinstance(position, bool) or position < EARLIEST:
             raise use_error(
                 f"{name}: the offset of '{log}' is a number, earliest or latest, not {json.dumps(value)}."

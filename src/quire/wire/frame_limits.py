@@ -22,8 +22,10 @@ HEADER_ROOM: Final = 96
 FRAME_BYTES_LOWEST: Final = 64 * 1024
 FRAME_BYTES_HIGHEST: Final = 1024 * 1024 * 1024 - 64 * 1024
 """Below 1 GiB, so that lengths stay positive for Java and no frame begins as our own hello does."""
+SETTING: Final = "`frame_bytes_max`"
+"""How a client's messages name the setting; a shell shows it as its option."""
 OPTION: Final = "frame_bytes_max, --frame-bytes-max"
-"""How messages name the setting."""
+"""How a bookie's log names it."""
 
 
 class FrameLimits(NamedTuple):
@@ -76,7 +78,7 @@ def check_frame_bytes_max(where: str, value: object, highest: int, why: str) -> 
     highest = min(highest, FRAME_BYTES_HIGHEST)
     if isinstance(value, bool) or not isinstance(value, int) or not FRAME_BYTES_LOWEST <= value <= highest:
         msg = (
-            f"{where}.frame_bytes_max (--frame-bytes-max) must be an integer from {FRAME_BYTES_LOWEST} to {highest}, "
+            f"`{where}.frame_bytes_max` must be an integer from {FRAME_BYTES_LOWEST} to {highest}, "
             f"got {value!r}{why if isinstance(value, int) and value > highest else ''}"
         )
         raise MisuseError(msg)

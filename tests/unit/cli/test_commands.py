@@ -394,7 +394,7 @@ def test_a_longer_frame_takes_longer_records_at_both_ends(quire: Quire, tmp_path
 def test_a_limit_of_frames_that_cannot_be_is_refused(quire: Quire, tmp_path: Path, command: str) -> None:
     words = ["bookie", "--dir", str(tmp_path / "b")] if command == "bookie" else ["ledger", "read", "1"]
     said = error_of(quire(*words, "--frame-bytes-max", "5", "--json", code=2))
-    assert "(--frame-bytes-max) must be an integer from 65536 to " in said["message"]
+    assert "--frame-bytes-max must be an integer from 65536 to " in said["message"]
     assert not (tmp_path / "b").exists()
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
+from quire.log.heads import name_key as log_name_key
 from quire.metadata.keys import (
     KEYS,
     away_key,
@@ -88,10 +89,11 @@ def test_a_name_that_is_no_bookies_has_no_key(make):
             make(name)
 
 
-def test_a_stream_name_that_cannot_be_a_key_is_refused():
-    for name in ("", "/a", "a/", "a//b", "..", "a\n", "x" * 600):
-        with pytest.raises(MisuseError, match="metadata key"):
-            stream_name_key(name)
+def test_a_name_that_cannot_be_a_key_is_refused_as_what_it_is():
+    for key_of, what in ((stream_name_key, "a stream's name"), (log_name_key, "a log's name")):
+        for name in ("", "/a", "a/", "a//b", "..", "a\n", "x" * 600):
+            with pytest.raises(MisuseError, match=f"cannot be {what}: 1 to"):
+                key_of(name)
 
 
 def test_the_list_of_keys_has_them_all():

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from quire.core.errors import QuireError
+from quire.env.numbers import number_of
 from quire.spark.given import SparkUseError, size_of
 from quire.spark.local import session
 
@@ -86,6 +87,7 @@ def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) 
             their own.
     """
     parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
+    parser.register("type", int, whole_number)
     parser.set_defaults(job=job, show=write, check=lambda _given: None)
     parser.add_argument(
         "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
@@ -116,6 +118,14 @@ def planned(given: argparse.Namespace, rows: list[Line], facts: Line, run: Calla
     """
     given.show_plan(rows)
     return {"dry_run": True, **facts} if given.dry_run else run()
+
+
+def whole_number(text: str) -> int:
+    """An argument that is a whole number, as offsets and ids are."""
+    found = number_of(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number (write digits, as 1180 or 1,180)")
+    return found
 
 
 def byte_size(text: str) -> int:

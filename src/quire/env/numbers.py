@@ -1,0 +1,14 @@
+"""Whole numbers as people write and paste them: digits alone, or with the separators that Quire prints (`1,180`)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_WHOLE: Final = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
+
+
+def number_of(text: str) -> int | None:
+    """The whole number that a text is; None if it is none, or if its separators do not stand before each three digits."""
+    given = text.strip()
+    return int(given.replace(",", "")) if len(given) <= 30 and _WHOLE.fullmatch(given) else None

@@ -1,0 +1,95 @@
+"""Words as people type them: numbers with separators, options anywhere, and what a wrong word means."""
+
+import pytest
+from typer.testing import CliRunner
+
+from quire.cli.log_ranges import parse_until
+from quire.cli.main import app
+from quire.cli.orphans import _parse as ids_of
+from quire.cli.words import nearest, options_behind
+from quire.env.numbers import number_of
+from support.commands import every_command, root
+
+WRONG = {
+    "list": "quire log list",
+    "append x": "quire log append x",
+    "status": "quire cluster status",
+    "help": "quire --help",
+    "help log append": "quire log append --help",
+    "log help": "quire log --help",
+    "version": "quire --version",
+    "logs list": "quire log list",
+    "log lsit --limit 3": "quire log list --limit 3",
+    "ledger bookies": "quire cluster bookies",
+    "--json status": "quire cluster status",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1180", 1180),
+        ("1,180", 1180),
+        (" 12,345,678 ", 12345678),
+        ("-1", -1),
+        *(
+            (text, None)
+            for text in ("", "many", "1,18", "11800,000", ",180", "1,,180", "1.180", "1 180", "9" * 31)
+        ),
+    ],
+)
+def test_a_number_is_digits_or_as_we_print_it(text: str, number: int | None) -> None:
+    assert number_of(text) == number
+
+
+def test_every_whole_number_of_a_command_is_read_so() -> None:
+    found = 0
+    for command in every_command().values():
+        context = command.make_context("it", [], resilient_parsing=True)
+        for param in command.params:
+            kind = param.type_descriptor
+            if kind.annotation is int and (kind.parameter_info.max or 2000) >= 1180:
+                found += 1
+                assert param.process_value(context, "1,180") == 1180, (command.name, param.opts)
+    assert found > 50
+    assert parse_until("1,180").offset == 1180
+    assert ids_of(["1,180", "2,000-2,001"]) == [range(1180, 1181), range(2000, 2002)]
+
+
+@pytest.mark.parametrize(("typed", "meant"), WRONG.items())
+def test_a_command_that_is_not_there_names_the_one_that_is_meant(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(app, typed.split())
+    assert done.exit_code == 2
+    assert f"use `{meant}" in done.stderr
+
+
+def test_no_command_and_no_option_is_suggested_that_is_not_near() -> None:
+    assert "`quire --help` lists the commands" in CliRunner().invoke(app, ["frobnicate"]).stderr
+    known = ["--cluster", "--format", "--start"]
+    assert nearest("--strat", known) == "--start"
+    assert nearest("--charter", known) is None
+    shown = CliRunner().invoke(app, ["log", "read", "orders", "--strat", "1"])
+    assert shown.stderr.endswith("There is no option --strat: use --start.\n")
+    assert (
+        CliRunner().invoke(app, ["log", "read", "orders", "--x"]).stderr.endswith("There is no option --x.\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("--cluster c log list", "log list --cluster c"),
+        ("--json log --cluster=c list --limit 3", "log list --json --cluster=c --limit 3"),
+        ("--start 5 -n5 log read orders", "log read --start 5 -n5 orders"),
+        ("--timeout 3 cluster health", "cluster health --timeout 3"),
+        ("--no-wait cluster accept-store --yes", "cluster accept-store --no-wait --yes"),
+        ("bookie --dir d --cluster c", "bookie --dir d --cluster c"),
+        ("bookie --cluster c space --json", "bookie space --cluster c --json"),
+        ("spark --cluster c run scrub --out o", "spark run scrub --out o --cluster c"),
+        ("--version log list", "--version log list"),
+        ("--strat 1 log list", "--strat 1 log list"),
+        ("log append orders -- --cluster", "log append orders -- --cluster"),
+    ],
+)
+def test_options_before_the_command_go_behind_it_if_it_has_them(typed: str, read: str) -> None:
+    assert options_behind(root(), typed.split()) == read.split()
