@@ -160,8 +160,8 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             f"Auditor     {auditor or 'none: start `quire autorecovery`'}",
         ]
         lines += [
-            f"Worker      {one.name}: {counted(one.ledgers, 'ledger')} repaired, {human_bytes(one.bytes)} copied, "
-            f"{human_bytes(one.bytes_per_s)}/s"
+            f"Worker      {one.name}: {counted(one.ledgers, 'ledger')} repaired, {human_bytes(one.bytes)} copied"
+            + (f", {human_bytes(one.bytes_per_s)}/s" if one.bytes_per_s else "")
             for one in workers
         ] or ["Worker      none: start `quire autorecovery`"]
         lines += [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
-from quire.cli.output import Output, human_bytes
+from quire.cli.output import Output, counted, human_bytes
 from quire.core.errors import WindowFullError
 from quire.distribution import require_testing
 
@@ -138,9 +138,10 @@ def _measure(
             "ledger_id": writer.ledger_id if keep else None,
             "latency": durations.facts(),
         }
+        flight = "one at a time" if window == 1 else f"up to {window:,} in flight"
         text = (
-            f"{durations.count:,} entries of {size} B in {elapsed:.1f} s: {rate:,.0f}/s, {human_bytes(rate * size)}/s, "
-            f"window {window}\n" + ", ".join(f"{key} {value}" for key, value in durations.facts().items())
+            f"{counted(durations.count, 'entry')} of {size:,} B in {elapsed:.1f} s, {flight}: {rate:,.0f} entries/s, "
+            f"{human_bytes(rate * size)}/s.\n{durations.sentence()}"
         )
         out.result(facts, f"{text}\n\n{durations.draw()}")
 

@@ -30,6 +30,7 @@ from quire.cli.wording import shell_words
 from quire.core.errors import (
     IdentityReplacedError,
     MisuseError,
+    NotEnoughBookiesError,
     OutcomeUnknownError,
     PastEndError,
     QuireError,
@@ -122,10 +123,21 @@ _HINTS: Final = {
     "no_such_log": " (`quire log list` lists the logs)",
     "no_such_ledger": " (`quire ledger list` lists the ledgers)",
     "no_such_stream": " (`quire stream create NAME` creates a stream, `quire stream list` lists the streams)",
-    "not_enough_bookies": " (`quire cluster bookies` lists the bookies)",
     "recovery_inconclusive": " (`quire cluster bookies` lists the bookies)",
 }
 """What to type next, after the sentence that also serves callers in Python."""
+
+
+def _hint(error: BaseException) -> str:
+    """What stands behind an error's sentence."""
+    if not isinstance(error, QuireError):
+        return ""
+    if isinstance(error, NotEnoughBookiesError):
+        # Bookies must be started first: trying again alone helps nothing.
+        log = error.ids.get("log")
+        alter = "" if log is None else f"`quire log alter {log}` changes what the log asks for, "
+        return f" ({alter}`quire cluster bookies` lists the bookies)"
+    return _HINTS.get(error.code, "") + (" (trying again may help)" if error.retriable else "")
 
 
 def report(error: BaseException, *, as_json: bool, stream: TextIO | None = None) -> int:
@@ -154,9 +166,7 @@ def _say(error: BaseException, *, as_json: bool, stream: TextIO) -> None:
         red, end = (
             ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
         )
-        hint = _HINTS.get(str(facts["code"]), "")
-        again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
-        sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
+        sys.stderr.write(f"{red}{facts['message']}{_hint(error)}{end}\n")
         sys.stderr.flush()
     if facts["code"] == "internal":
         # Not a known error: a report of it needs the whole trace.

@@ -210,6 +210,7 @@ def telling_how_far(tally: AppendTally, out: Output, unit: str, place: str, **id
         yield
     except QuireError as error:
         if not tally.confirmed and not tally.unknown:
+            error.ids.update(ids)
             raise
         text = f"{error.message.rstrip('.')}. {tally.sentence(unit, place)}"
         raise type(error)(text, **(error.ids | ids | facts())) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+_PERCENTILES: Final = (("p50", 50), ("p90", 90), ("p99", 99), ("p99_9", 99.9))
 _STEPS_PER_OCTAVE: Final = 16
 """Sixteen buckets for each doubling: a percentile is right within 4.5 %."""
 
@@ -45,10 +46,22 @@ class Histogram:
         """The usual percentiles in milliseconds, for a JSON line."""
         mean = self.sum_ns / self.count if self.count else 0.0
         facts: dict[str, object] = {"count": self.count, "mean_ms": round(mean / 1e6, 4)}
-        for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("p99_9", 99.9)):
+        for name, percent in _PERCENTILES:
             facts[f"{name}_ms"] = round(self.percentile_ns(percent) / 1e6, 4)
         facts["max_ms"] = round(self.longest_ns / 1e6, 4)
         return facts
+
+    def sentence(self) -> str:
+        """The usual percentiles in words."""
+        if not self.count:
+            return "No entry was acknowledged."
+        within = [
+            f"{percent:g} % within {human_ns(self.percentile_ns(percent))}" for _, percent in _PERCENTILES
+        ]
+        return (
+            f"From the append to its acknowledgement: {human_ns(self.sum_ns / self.count)} on average, "
+            f"{', '.join(within)}, the slowest {human_ns(self.longest_ns)}."
+        )
 
     def draw(self, width: int = 50) -> str:
         """The distribution as text, four bars for each doubling."""

@@ -22,7 +22,7 @@ from quire.cli.options import (
     cluster_uri,
     run,
 )
-from quire.cli.output import Output, counted, human_bytes, payload_facts
+from quire.cli.output import Output, counted, human_bytes, payload_facts, rate_of, rate_text
 from quire.cli.repair import repair_ledger
 from quire.cli.verify import verify
 from quire.core.errors import MisuseError, PastEndError
@@ -417,7 +417,7 @@ def append_to_new(
                     shown as progress,
                 ):
                     await append_all(made, records, progress, tally)
-                    rate = tally.confirmed / max(progress.seconds, 1e-9)
+                    seconds = progress.seconds
             except BaseException:
                 await writer.abandon()
                 out.note(
@@ -429,25 +429,24 @@ def append_to_new(
             else:
                 await writer.close()
         # Only when the client is closed is it known what bookies lack.
-        _say_appended(writer, tally, "open" if leave_open else "closed", rate, out)
+        _say_appended(writer, tally, "open" if leave_open else "closed", seconds, out)
 
     run(work())
 
 
-def _say_appended(writer: LedgerWriter, tally: AppendTally, state: str, rate: float, out: Output) -> None:
+def _say_appended(writer: LedgerWriter, tally: AppendTally, state: str, seconds: float, out: Output) -> None:
     facts = {
         "ledger_id": writer.ledger_id,
         "state": state,
         "entries": tally.confirmed,
         "bytes": tally.bytes,
         "last_entry": -1 if tally.last is None else tally.last,
-        "entries_per_s": round(rate),
+        "entries_per_s": rate_of(tally.confirmed, seconds),
         "holes": [{"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes],
     }
     counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
-    text = (
-        f"Ledger {writer.ledger_id}: {counted}, {human_bytes(tally.bytes)}, {state} ({rate:,.0f} entries/s)."
-    )
+    rate = rate_text(tally.confirmed, seconds, "entries")
+    text = f"Ledger {writer.ledger_id}: {counted}, {human_bytes(tally.bytes)}, {state}{rate}."
     for hole in writer.holes:
         text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
     out.result(facts, text)

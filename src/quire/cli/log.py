@@ -13,9 +13,11 @@ from quire.cli.log_show import quorums_of, records_in, shown_facts
 from quire.cli.log_writers import EndsWriterOption, agree, check_agreed, standing_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
-from quire.core.errors import QuireError
+from quire.core.errors import NotEnoughBookiesError, QuireError
 
 if TYPE_CHECKING:
+    from quire.core.log_list import LogSettings
+    from quire.log.client import QuireClient
     from quire.log.collecting import Collected
 
 app = typer.Typer(
@@ -45,13 +47,15 @@ def create(
         import quire
 
         async with quire.connect(uri) as client:
-            await client.log(name).create(
+            log = client.log(name)
+            await log.create(
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 min_present=min_present,
             )
-        out.result({"log": name, "created": True}, f"Log {name} is created.")
+            out.result({"log": name, "created": True}, f"Log {name} is created.")
+            await warn_of_room(out, client, name, (await log.identify()).settings)
 
     run(work())
 
@@ -114,6 +118,7 @@ def alter(
                 ack_quorum=ack_quorum,
                 min_present=min_present,
             )
+            await warn_of_room(out, client, name, new)
         facts = {
             "log": name,
             "quorums": quorums_of(new),
@@ -359,6 +364,23 @@ def collect(
                 await asyncio.sleep(every)
 
     run(work())
+
+
+async def warn_of_room(out: Output, client: QuireClient, name: str, settings: LogSettings) -> None:
+    """Say on stderr if the cluster has no room for a ledger of these settings now: the first append would be refused."""
+    from quire.cli.wording import shell_words
+    from quire.client.creating import place, shape_of
+
+    shape = shape_of(
+        settings.ensemble_size, settings.write_quorum, settings.ack_quorum, settings.min_present or None
+    )
+    try:
+        await place(shape, client.bookies, client.chance, ())
+    except NotEnoughBookiesError as error:
+        out.note(
+            f"Log {name} takes no records yet: {shell_words(error.message, error.ids)} "
+            f"(`quire log alter {name}` changes the log's)."
+        )
 
 
 def _say_collected(out: Output, done: Collected) -> None:

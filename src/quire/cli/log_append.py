@@ -31,7 +31,7 @@ from quire.cli.options import (
     cluster_uri,
     run,
 )
-from quire.cli.output import Output, human_bytes
+from quire.cli.output import Output, human_bytes, rate_of, rate_text
 from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
@@ -202,18 +202,18 @@ def config_of(guarantee: str | None) -> LogConfig:
 
 def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> None:
     """Print what was appended to a log."""
-    rate = tally.confirmed / max(seconds, 1e-9)
     facts = {
         "log": name,
         "records": tally.confirmed,
         "bytes": tally.bytes,
         "first_offset": tally.first,
         "last_offset": tally.last,
-        "records_per_s": round(rate),
+        "records_per_s": rate_of(tally.confirmed, seconds),
     }
     where = "" if tally.last is None else f", at offsets {tally.first:,}..{tally.last:,}"
     counted = f"{tally.confirmed:,} record{'' if tally.confirmed == 1 else 's'}"
-    out.result(facts, f"Log {name}: {counted}, {human_bytes(tally.bytes)}{where} ({rate:,.0f} records/s).")
+    rate = rate_text(tally.confirmed, seconds, "records")
+    out.result(facts, f"Log {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}.")
 
 
 async def append_records(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S: Final = 2.0
 """Without a terminal a long job says how far it is this often."""
 
+RATE_COUNT_MIN: Final = 100
+RATE_SECONDS_MIN: Final = 1.0
+"""A rate is given of at least so many things and so long a time: "58 records/s" of two records says nothing."""
+
 
 class Output:
     """Where one command's results go.
@@ -154,10 +158,12 @@ class ProgressLine:
     @property
     def summary(self) -> str:
         """Count and rate so far."""
-        rate = self.count / max(self.seconds, 1e-9)
         of = f" of {self.total:,}" if self.total is not None else ""
-        size = f", {human_bytes(self.bytes / max(self.seconds, 1e-9))}/s" if self.bytes else ""
-        return f"{self.count:,}{of} {self.unit}, {rate:,.0f}/s{size}"
+        text = f"{self.count:,}{of} {self.unit}"
+        if (rate := rate_of(self.count, self.seconds)) is None:
+            return text
+        size = f", {human_bytes(self.bytes / self.seconds)}/s" if self.bytes else ""
+        return f"{text}, {rate:,}/s{size}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -219,6 +225,17 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {plural or (noun[:-1] + 'ies' if noun.endswith('ry') else noun + 's')}"
+
+
+def rate_of(count: int, seconds: float) -> int | None:
+    """How many a second; None where too few were counted, or for too short a time, to say."""
+    return round(count / seconds) if count >= RATE_COUNT_MIN and seconds >= RATE_SECONDS_MIN else None
+
+
+def rate_text(count: int, seconds: float, unit: str) -> str:
+    """A rate behind a sentence: ` (1,200 records/s)`; empty where there is none."""
+    rate = rate_of(count, seconds)
+    return "" if rate is None else f" ({rate:,} {unit}/s)"
 
 
 def human_duration(seconds: float) -> str:

@@ -80,7 +80,7 @@ def show_plan(out: Output, found: ClusterDebt, rate: float | None) -> None:
         f"Plan: {counted(ledgers, 'ledger')} of {found.looked_at:,} to repair, {counted(found.entries, 'entry')} to copy, "
         f"about {human_bytes(found.bytes)}"
     )
-    if rate is not None:
+    if rate is not None and found.bytes:
         text += f", {human_duration(found.bytes / (rate * MB))} at {rate:g} MB/s"
     facts = {
         "plan": True,

@@ -24,7 +24,7 @@ from quire.cli.ledger import (
 )
 from quire.cli.ledger_show import facts_of, fragments_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
-from quire.cli.output import Output, human_bytes
+from quire.cli.output import Output, human_bytes, rate_text
 from quire.cli.repair import AcceptLossOption, BookieOption, DryRunOption, repair_one
 from quire.cli.verify import facts_of as verified_facts
 from quire.cli.verify import findings
@@ -184,10 +184,10 @@ def append(
     with telling_how_far(tally, out, "entries", "entry", stream=name):
         run(work())
     if not as_json:
-        rate = tally.confirmed / max(progress.seconds, 1e-9)
+        rate = rate_text(tally.confirmed, progress.seconds, "entries")
         where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
         counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
-        text = f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where} ({rate:,.0f} entries/s)."
+        text = f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}."
         out.result({}, text)
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 # gRPC's own fork handlers end a child that does nothing wrong; a use of a store in one raises `MisuseError`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# What it writes to stderr by itself stands in our errors' sentences.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import grpc.aio
@@ -24,6 +26,7 @@ from google.protobuf.message import Message
 
 from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError, RefusedError
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
+from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
 from quire.wire.proto import etcd_pb2 as pb
 
@@ -154,6 +157,7 @@ class EtcdConnection:
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self.hosts = ",".join(address.hosts)
+        self._slow = SlowNote(f"etcd at {self.hosts}", address.options.patience_ms / 1000)
         self._pid = os.getpid()
         self._closed = False
         if _FORKED_WHILE_OPEN:
@@ -215,7 +219,8 @@ class EtcdConnection:
         try:
             async with asyncio.timeout(self.patience_s):
                 while True:
-                    server = await self.connected()
+                    with self._slow.waiting():
+                        server = await self.connected()
                     try:
                         return await self._send(server, method, request)
                     except grpc.aio.AioRpcError as error:
@@ -238,7 +243,8 @@ class EtcdConnection:
         self.check()
         try:
             async with asyncio.timeout(self.patience_s):
-                server = await self.connected()
+                with self._slow.waiting():
+                    server = await self.connected()
         except TimeoutError:
             raise await self.away() from None
         try:
@@ -262,15 +268,16 @@ class EtcdConnection:
         return server.method(method)(metadata=(*await self._metadata(server), NEEDS_LEADER))
 
     async def _send(self, server: _Server, method: Method, request: Message) -> Any:
-        token = await self._metadata(server)
-        try:
-            return await server.method(method)(request, metadata=token)
-        except grpc.aio.AioRpcError as error:
-            self.forget_token(error.details())
-            if not token or self._token:
-                raise
-        # It was refused before anything happened: tokens end when they are not used, and with their server.
-        return await server.method(method)(request, metadata=await self._metadata(server))
+        with self._slow.waiting():
+            token = await self._metadata(server)
+            try:
+                return await server.method(method)(request, metadata=token)
+            except grpc.aio.AioRpcError as error:
+                self.forget_token(error.details())
+                if not token or self._token:
+                    raise
+            # It was refused before anything happened: tokens end when they are not used, and with their server.
+            return await server.method(method)(request, metadata=await self._metadata(server))
 
     async def _metadata(self, server: _Server) -> tuple[tuple[str, str], ...]:
         credentials = self.address.options.credentials
@@ -350,8 +357,9 @@ class EtcdConnection:
         """
         try:
             async with asyncio.timeout(self.patience_s):
-                server = await self.connected()
-                await self._metadata(server)
+                with self._slow.waiting():
+                    server = await self.connected()
+                    await self._metadata(server)
         except TimeoutError:
             raise NoClusterError(
                 f"no etcd server responded at {self.hosts} within {self.address.options.patience_ms} "

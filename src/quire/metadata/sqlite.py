@@ -24,9 +24,11 @@ from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
 from quire.metadata.id_floor import check_raised, floor_of, raised
 from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
+from quire.metadata.slow import SlowNote
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_glance import Glance
 from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite_place import BUSY_MS
 from quire.metadata.sqlite_thread import Job, StoreThread
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -52,6 +54,7 @@ class SqliteStore(MetadataStore):
 
     def __init__(self, thread: StoreThread) -> None:
         self._thread = thread
+        self._slow = SlowNote(f"the metadata file {thread.path}", BUSY_MS / 1000)
         self._glance = Glance(thread.path)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -79,7 +82,8 @@ class SqliteStore(MetadataStore):
         thread = StoreThread(Path(os.path.realpath(path)), opened, options or SqliteOptions(), create=create)
         thread.start()
         try:
-            await opened
+            with SlowNote(f"the metadata file {path}", BUSY_MS / 1000).waiting():
+                await opened
         except asyncio.CancelledError:
             thread.abandon()
             raise
@@ -201,7 +205,8 @@ class SqliteStore(MetadataStore):
 
     async def _ask(self, work: Callable[[], Result], *, changes: bool = False) -> Result:
         """Have the thread do something, and wait for it."""
-        return await self._order(work, changes=changes)
+        with self._slow.waiting():
+            return await self._order(work, changes=changes)
 
     def _order(
         self, work: Callable[[], Result], *, changes: bool = False, done: Callable[[], None] | None = None

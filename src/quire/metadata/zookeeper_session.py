@@ -47,6 +47,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError, QuireError, RefusedError
+from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper_options import ZookeeperAddress
 from quire.metadata.zookeeper_requests import know_all_errors
@@ -172,6 +173,7 @@ class ZookeeperSession:
         on_failed: Callable[[QuireError], None],
     ) -> None:
         self.address = address
+        self._slow = SlowNote(f"ZooKeeper at {','.join(address.hosts)}", address.options.patience_ms / 1000)
         self.session_id = 0
         self.failure: QuireError | None = None
         self._on_connected = on_connected
@@ -236,8 +238,9 @@ class ZookeeperSession:
         self.client.start_async()
         patience_ms = self.address.options.patience_ms
         try:
-            async with asyncio.timeout(patience_ms / 1000):
-                await self._usable.wait()
+            with self._slow.waiting():
+                async with asyncio.timeout(patience_ms / 1000):
+                    await self._usable.wait()
         except TimeoutError:
             why = self._why()
             await self.close()
@@ -288,8 +291,9 @@ class ZookeeperSession:
         self._check()
         if not self._usable.is_set():
             try:
-                async with asyncio.timeout(self.address.options.patience_ms / 1000):
-                    await self._usable.wait()
+                with self._slow.waiting():
+                    async with asyncio.timeout(self.address.options.patience_ms / 1000):
+                        await self._usable.wait()
             except TimeoutError:
                 raise self.away() from None
         self._check()
@@ -328,7 +332,8 @@ class ZookeeperSession:
                 while True:
                     await self.ready()
                     try:
-                        return await self.submit(request, fresh=fresh)  # type: ignore[no-any-return]
+                        with self._slow.waiting():
+                            return await self.submit(request, fresh=fresh)  # type: ignore[no-any-return]
                     except LOST:
                         await self._next_connection()
         except TimeoutError:
@@ -352,8 +357,9 @@ class ZookeeperSession:
         """
         await self.ready()
         try:
-            async with asyncio.timeout(self.address.options.patience_ms / 1000):
-                answer, _ = await self.submit(request)
+            with self._slow.waiting():
+                async with asyncio.timeout(self.address.options.patience_ms / 1000):
+                    answer, _ = await self.submit(request)
         except (TimeoutError, *LOST) as error:
             raise MetadataUnknownError(
                 f"the connection to ZooKeeper was lost before it said whether {what}; read again, then decide"
