@@ -89,7 +89,9 @@ def repairs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             out.rows("", columns, rows)
             out.result(facts, "")
         elif rows:
-            out.rows("", columns, [shown(row) for row in rows[:LISTED_MAX]])
+            out.rows(
+                "", columns, [shown(row) for row in rows[:LISTED_MAX]], least=("attempts", "age", "size")
+            )
             if len(rows) > LISTED_MAX:
                 out.note(f"{len(rows) - LISTED_MAX:,} more: --json lists all.")
             out.note(totals(facts))

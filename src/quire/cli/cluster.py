@@ -67,7 +67,10 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             "needs",
         )
         out.rows(
-            "", columns, rows if as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows]
+            "",
+            columns,
+            rows if as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows],
+            least=("protocol", "version", "uptime", "holds", "stored", "free"),
         )
         if not as_json:
             out.lines(lines_of(rows))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -44,33 +45,50 @@ class Output:
             sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def rows(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> int:
+    def rows(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Mapping[str, object]],
+        *,
+        least: Sequence[str] = (),
+    ) -> int:
         """Print many results: a JSON line each, or one table.
 
         Args:
             title: stands above the table.
             columns: the keys of each row that make the table's columns.
             rows: what to print.
+            least: the columns that a narrow terminal loses first, in this order; see `draw_table`.
 
         Returns:
             How many there were.
         """
-        count = 0
         if self.as_json:
+            count = 0
             for row in rows:
                 self.result(row, "")
                 count += 1
             return count
-        from rich.table import Table
+        texts = [[cell(row.get(column)) for column in columns] for row in rows]
+        self.table([_head(column) for column in columns], texts, [_head(column) for column in least], title)
+        return len(texts)
 
-        table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-        for column in columns:
-            table.add_column(column.replace("_", " "), overflow="fold")
-        for row in rows:
-            table.add_row(*(cell(row.get(column)) for column in columns))
-            count += 1
-        self.draw(table)
-        return count
+    def table(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str] = (), title: str = ""
+    ) -> None:
+        """Print one table of texts; what a narrow terminal has no room for is named on stderr."""
+        from quire.cli.tables import draw_table
+
+        drawn = draw_table(heads, rows, terminal_width(), least)
+        bold, end = ("\x1b[1m", "\x1b[0m") if terminal_width() is not None else ("", "")
+        titled = [title] if title else []
+        sys.stdout.write("\n".join([*titled, f"{bold}{drawn.head}{end}", *drawn.lines, ""]))
+        sys.stdout.flush()
+        if drawn.left_out:
+            self.note(
+                f"Without {', '.join(drawn.left_out)}: a wider terminal shows them, and --json has all."
+            )
 
     def lines(self, lines: Sequence[str]) -> None:
         """Print some lines of text (nothing when JSON is wanted)."""
@@ -96,6 +114,15 @@ class Output:
     def progress(self, what: str, total: int | None = None, unit: str = "entries") -> ProgressLine:
         """Show how far a long job is, on stderr, while the `with` block runs."""
         return ProgressLine(what, total, unit)
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that stdout is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _head(column: str) -> str:
+    return column.replace("_", " ")
 
 
 class ProgressLine:

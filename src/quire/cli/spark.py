@@ -67,7 +67,9 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
     out = Output(as_json=as_json)
     checks = list(examine(named_cluster(cluster)))
-    out.rows("", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks])
+    out.rows(
+        "", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks], least=("found",)
+    )
     if any(check.health is Health.BAD for check in checks):
         raise typer.Exit(1)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output, counted
+from quire.cli.output import Output, counted, terminal_width
+from quire.cli.tables import draw_table
 
 if TYPE_CHECKING:
     from quire.cli.snapshot import Snapshot, Snapshots
@@ -52,8 +53,10 @@ def top(
 async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> None:
     while True:
         seen = await snapshots.take()
-        out.result(seen.facts(), "\n".join(heading(seen)))
-        out.draw(tables(seen))
+        lines, left_out = tables(seen, terminal_width())
+        out.result(seen.facts(), "\n".join([*heading(seen), *lines]))
+        if left_out and not out.as_json:
+            out.note(f"Without {', '.join(left_out)}: a wider terminal shows them, and --json has all.")
         if interval is None:
             return
         await asyncio.sleep(interval)
@@ -63,11 +66,14 @@ async def _draw(snapshots: Snapshots, interval: float) -> None:
     """Keep the screen as it is between looks: what is typed there is not ours."""
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             seen = await snapshots.take()
-            live.update(tables(seen, heading(seen)), refresh=True)
+            lines, _ = tables(seen, console.width)
+            live.update(Text("\n".join([*heading(seen), *lines]), no_wrap=True), refresh=True)
             await asyncio.sleep(interval)
 
 
@@ -83,24 +89,29 @@ def heading(seen: Snapshot) -> list[str]:
     ]
 
 
-def tables(seen: Snapshot, lines: list[str] | None = None) -> Any:
-    """Both tables, below some lines."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    bookies = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("bookie", "standing", "entries/s", "bytes/s", "stored", "free", "uptime", "needs"):
-        bookies.add_column(name, overflow="fold")
-    for row in seen.bookies:
-        bookies.add_row(*(row["shown"][name] for name in bookies_columns()))
-    logs = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("log", "end offset", "records/s", "writer"):
-        logs.add_column(name, overflow="fold")
-    for row in seen.logs:
-        rate = "-" if row["records_per_s"] is None else f"{row['records_per_s']:,.0f}"
-        logs.add_row(row["log"], f"{row['end_offset']:,}", rate, row["writer"] or "-")
-    return Group(*[Text(line) for line in lines or ()], Text(""), bookies, Text(""), logs)
+def tables(seen: Snapshot, width: int | None) -> tuple[list[str], list[str]]:
+    """Both tables as lines, and the columns that a terminal of this width loses."""
+    bookies = draw_table(
+        ("bookie", "standing", "entries/s", "bytes/s", "stored", "free", "uptime", "needs"),
+        [[row["shown"][name] for name in bookies_columns()] for row in seen.bookies],
+        width,
+        ("uptime", "stored", "free", "bytes/s"),
+    )
+    logs = draw_table(
+        ("log", "end offset", "records/s", "writer"),
+        [
+            [
+                row["log"],
+                f"{row['end_offset']:,}",
+                "-" if row["records_per_s"] is None else f"{row['records_per_s']:,.0f}",
+                row["writer"] or "-",
+            ]
+            for row in seen.logs
+        ],
+        width,
+    )
+    lines = ["", bookies.head, *bookies.lines, "", logs.head, *logs.lines]
+    return lines, [*bookies.left_out, *logs.left_out]
 
 
 def bookies_columns() -> tuple[str, ...]:
