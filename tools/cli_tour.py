@@ -3,20 +3,23 @@
     tools/cli_tour.py            write the page
     tools/cli_tour.py --check    run the session and say whether the page still shows what it answers
 
-What differs from run to run (ids, ports, times, rates, sizes of the disk) is replaced by fixed values, so that the page
-changes when an answer does.
+The page has what the commands printed. Only what differs from run to run, or from machine to machine, is replaced, by the
+rules of `REPLACED`; every other figure is as it was printed, and is compared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +33,18 @@ INTRODUCTION = """# A tour of the command line
 
 A session with every command, recorded by `tools/cli_tour.py` on a cluster of this machine: each does its work once, then its
 most frequent mistakes are made. Lines with `[exit N]` show an exit code other than 0 ([what they mean](command-line.md#exit-codes)).
-Ids, times, rates and free space stand for those of your machine. Where `^C` stands, Ctrl-C was pressed.
+Where `^C` stands, Ctrl-C was pressed. These are as the commands printed them, but for: ids and names that are drawn by lot,
+ports, process ids, times of day, how long bookies have run, free space, and the speed of `quire bench`, which stand for those of
+your machine.
 """
 
-FIXED = (
+
+def _uptime(found: re.Match[str]) -> str:
+    return "8s".ljust(len(found[0]))
+
+
+REPLACED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    # Names and ids that are drawn by lot.
     (r"[\w.-]+-\d+-[0-9a-f]{8}\b", "this-machine-4711-5e9a7b1d"),
     (r"(bookie-\d)\.[0-9a-z]{5}\b", r"\1.k3x9q"),
     (
@@ -41,22 +52,30 @@ FIXED = (
         "b6d1c7e2-5f0a-4c39-9d8e-2f7a61b0c4d3",
     ),
     (r"\b[0-9a-f]{32}\b", "0f3c5e9a7b1d4826a5c0e8d2f6b49173"),
+    # Ports (not port 1, which the script names itself) and processes.
     (r"127\.0\.0\.1:(?!1/|1\b)\d+", "127.0.0.1:40001"),
     (r"\bpid \d+", "pid 4711"),
     (r"(\"pid\": |\"port\": )\d+", r"\g<1>4711"),
-    (r"\d[\d,]* (records|entries)/s", r"1,000 \1/s"),
-    (r"[\d.]+ [KMG]?i?B/s", "1.0 MiB/s"),
+    # Times: of day, since 1970, and how long a bookie has run, which stands behind its version or its space.
     (r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00| UTC)?", "2026-01-01 12:00:00"),
-    (r"\b\d\d:\d\d:\d\d\b", "12:00:00"),
-    (r"\b17\d{11}\b|\b18\d{11}\b", "1767268800000"),
-    (r"\b\d+m( \d+s)?(?= )|\b\d+s(?= )", "8s"),
-    (r"\b[\d,]+(\.\d+)? ?(s|ms|us|µs)\b(?<!8s)", "1.0 s"),
+    (r"^\d\d:\d\d:\d\d(?=  )", "12:00:00"),
+    (r"(\"timestamp_ms\": )\d{13}\b", r"\g<1>1767268800000"),
+    (r"(?<= \d\.\d\.\d  )(\d+[hms] ?)+(?= )", _uptime),
+    (r"(?<=GiB  )(\d+[hms] ?)+(?= |$)", _uptime),
+    # The room on the disk.
     (r"[\d.]+ [KMGT]iB of [\d.]+ [KMGT]iB( free)?", r"50.0 GiB of 100.0 GiB\1"),
-    (r"[\d.]+ GiB free", "50.0 GiB free"),
-    (r"(\"[a-z_]*(seconds|uptime_s|per_s|bytes_free|free_bytes|disk_bytes)\": )[\d.]+", r"\g<1>1.0"),
-    (r"host=\S+|on [a-z0-9]{12}\b", "on this-machine"),
+    # The speed of the machine: `quire bench`, and how long a probe took.
+    (
+        r"^[\d,]+ entries of (.*) in [\d.]+ s, (.*): [\d,]+ entries/s, [\d.]+ \w+/s\.",
+        r"10,000 entries of \1 in 0.2 s, \2: 50,000 entries/s, 4.8 MiB/s.",
+    ),
+    (r"(acknowledgement: |within |slowest )[\d.]+ (us|ms|s)\b", r"\g<1>1.0 ms"),
+    (r"(\"seconds\": )[\d.]+", r"\g<1>0.1"),
+    # The machine, and its Python.
+    (r"at [\w.-]+:\d+ (?=\(epoch)", "at this-machine:4711 "),
     (r"(Python )3\.\d+\.\d+", r"\g<1>3.11.7"),
 )
+"""What differs, and what stands in its place. A pattern sees one line."""
 
 
 @dataclass
@@ -78,7 +97,6 @@ class Session:
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "XDG_DATA_HOME": str(self.folder / "share"),
             "NO_COLOR": "1",
-            "COLUMNS": "110",
             "LC_ALL": "C.UTF-8",
             "QUIRE_LOG_LEVEL": "ERROR",
         }
@@ -86,15 +104,26 @@ class Session:
     def run(self, step: Step) -> str:
         """One step as it looks at a terminal."""
         lines = f"cd {self.folder}\n{step.before}\n{step.line}"
+        if step.after:
+            lines += f"\ncode=$?\n{step.after}\nexit $code"
+        terminal, taken = pty.openpty() if step.columns else (-1, subprocess.PIPE)
         process = subprocess.Popen(  # noqa: S603 -- the script's own lines
             ["bash", "-c", lines],  # noqa: S607 -- that of the PATH
-            env=self.environment() | {"QUIRE_CLUSTER": f"sqlite:{self.folder}/data/metadata.db"},
+            env=self.environment()
+            | {
+                "QUIRE_CLUSTER": f"sqlite:{self.folder}/data/metadata.db",
+                "COLUMNS": str(step.columns or 110),
+            },
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=taken,
+            stderr=taken if step.columns else subprocess.STDOUT,
             start_new_session=True,
         )
-        if step.until:
+        if step.columns:
+            os.close(taken)
+            shown = self.fixed(_all_of(terminal))
+            process.wait()
+        elif step.until:
             before, after = self._until(process, step.until)
             shown = self.fixed(before) + "^C\n" + self.fixed(after)
         else:
@@ -121,9 +150,23 @@ class Session:
         shorter = len(folder) - len(HOME)
         text = re.sub(re.escape(folder) + r"(\S*)(  )(?=(yes|no)\b)", rf"{HOME}\1\2{' ' * shorter}", text)
         text = text.replace(folder, HOME).replace(str(Path.home()), "~")
-        for pattern, instead in FIXED:
-            text = re.sub(pattern, instead, text)
-        return "\n".join(line.rstrip() for line in text.splitlines()) + ("\n" if text else "")
+        return "".join(f"{replaced(line).rstrip()}\n" for line in text.splitlines())
+
+
+def _all_of(terminal: int) -> bytes:
+    """What is written to a terminal until its programs have ended, without colours."""
+    said = bytearray()
+    with contextlib.suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as stream:
+        while more := stream.read(65536):
+            said += more
+    return re.sub(rb"\x1b\[[0-9;]*m|\r", b"", bytes(said))
+
+
+def replaced(line: str) -> str:
+    """A line without what differs from run to run."""
+    for pattern, instead in REPLACED:
+        line = re.sub(pattern, instead, line)
+    return line
 
 
 def page() -> str:

@@ -20,16 +20,44 @@ class Step:
         line: as it is typed, and shown.
         until: what it must have printed before Ctrl-C is pressed; "": it ends by itself.
         before: run first, not shown.
+        after: run behind it, not shown either.
+        columns: of the terminal at which it is typed; 0: its output goes to a pipe.
     """
 
     line: str
     until: str = ""
     before: str = ""
+    after: str = ""
+    columns: int = 0
 
 
 def _steps(*lines: str) -> list[Step]:
     return [Step(line) for line in lines]
 
+
+WITH_ASYNCIO = """
+cat > with_asyncio.py <<'END'
+import asyncio
+import quire
+
+
+async def main() -> None:
+    async with quire.connect() as client:
+        await client.log("nothing").describe()
+
+
+asyncio.run(main())
+END
+"""
+TLS_CLUSTER = """
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 \\
+  -keyout secure.key -out secure.pem 2>/dev/null
+printf '[tls]\\ncertificate = "secure.pem"\\nkey = "secure.key"\\n' > bookie.toml
+printf '[tls]\\nca = "secure.pem"\\n' > client.toml
+quire up --dir secure --bookies 1 --security bookie.toml > secure.txt 2>&1 & echo $! > secure.pid
+until grep -q Ctrl-C secure.txt; do sleep 0.1; done
+"""
+"""A cluster of one bookie with TLS, beside the other one."""
 
 STEPS: list[Heading | Step] = [
     Heading(
@@ -56,9 +84,12 @@ STEPS: list[Heading | Step] = [
         "quire log list --cluster ./elsewhere",
     ),
     Step("quire log list", before="unset QUIRE_CLUSTER; quire context use --none >/dev/null"),
+    *_steps("quire --json cluster health", "quire cluster --timeout 3 health"),
     Heading("## How the cluster is"),
     *_steps("quire cluster status", "quire cluster health", "quire cluster bookies", "quire top --once"),
+    Step("quire cluster bookies", columns=60),
     Step("quire cluster health --cluster sqlite:/no/such/file"),
+    Step("quire log list --cluster zk://127.0.0.1:1/ledgers"),
     Step("quire cluster health --json --timeout 3 --cluster zk://127.0.0.1:1/ledgers"),
     Heading("## Logs\n\nWrite and read records."),
     *_steps(
@@ -73,6 +104,13 @@ STEPS: list[Heading | Step] = [
         "quire log read order",
         "quire log append order <<< five",
         "quire log append orders missing.txt",
+        "quire log read orders --start 1,180",
+        "quire log read orders --start 1,18",
+        "quire log create orders//2026",
+        "quire log create wide -E 5",
+        "quire log append wide <<< one",
+        "quire log alter wide -E 3 -w 3 -a 2",
+        "quire log append wide <<< one",
     ),
     Step("quire log tail orders", until="four"),
     Heading("What there is, and what it is made of."),
@@ -105,6 +143,7 @@ STEPS: list[Heading | Step] = [
         "quire ledger read 7 --first 0 --last 0",
         "quire ledger read 999",
         "quire ledger read many",
+        "quire ledger read 1,007",
         "quire ledger show 7",
         "quire ledger tail 7",
         "quire ledger verify 7",
@@ -129,6 +168,7 @@ STEPS: list[Heading | Step] = [
         "quire stream list",
         "quire stream show clicks",
         "quire stream append click < /dev/null",
+        "quire stream create ../clicks",
         "quire stream close clicks --yes",
         "quire stream tail clicks",
         "quire stream verify clicks",
@@ -178,10 +218,40 @@ STEPS: list[Heading | Step] = [
     ),
     *_steps(
         "quire log read nothing --json",
-        "quire log read orders --strat 1",
+        "quire log read nothing",
         "quire cluster status > /dev/full",
         "quire log read orders 2> /dev/null | head -1",
         "quire --version",
+    ),
+    Heading("## Words that are not quite right\n\nThe command, or the option, that is meant."),
+    *_steps(
+        "quire list",
+        "quire append orders",
+        "quire status",
+        "quire help",
+        "quire help log append",
+        "quire log lsit",
+        "quire frobnicate",
+        "quire log read orders --strat 1",
+        "quire log read orders --frobnicate",
+    ),
+    Heading("In Python the same error has Python's words: those of `quire.blocking`, and of asyncio."),
+    Step("python3 -c 'import quire.blocking as q; q.connect().log(\"nothing\").describe()' 2>&1 | tail -1"),
+    Step("python3 with_asyncio.py 2>&1 | tail -1", before=WITH_ASYNCIO),
+    Heading(
+        "## A cluster with TLS\n\nA client in clear text at a cluster that takes only TLS ([security.md](security.md)), and one with "
+        "the file that\n`QUIRE_SECURITY` names. And etcd's URI with TLS at a server that has none."
+    ),
+    Step(
+        "printf 'a\\n' | quire ledger append --cluster secure -E 1 -w 1 -a 1",
+        before=TLS_CLUSTER,
+    ),
+    Step(
+        "printf 'a\\n' | QUIRE_SECURITY=client.toml quire ledger append --cluster secure -E 1 -w 1 -a 1",
+        after="kill -TERM $(cat secure.pid); while kill -0 $(cat secure.pid) 2>/dev/null; do sleep 0.1; done",
+    ),
+    Step(
+        "quire cluster health --timeout 3 --cluster 'etcd://127.0.0.1:1/ledgers?tls_ca=secure.pem'",
     ),
     Heading(
         "## Load, tests, Spark\n\n`quire demo` shows the main job in half a minute; `check`, `simulate` and `verify-history` are in the "
@@ -190,6 +260,7 @@ STEPS: list[Heading | Step] = [
     *_steps(
         "quire demo --input nothing-here",
         "quire bench append --seconds 0",
+        "quire bench append --seconds 0.2 | head -2",
         "quire bench latency --seconds soon",
         "quire check --seconds many",
         "quire simulate --mix nothing",

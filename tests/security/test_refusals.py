@@ -34,7 +34,7 @@ def another_host(keys, folder):
 
 
 def client_in_clear(keys, folder):
-    return keys.of_bookie(), None, ("accepts only TLS connections", "give this client TLS")
+    return keys.of_bookie(), None, "in the file that QUIRE_SECURITY names"
 
 
 def bookie_in_clear(keys, folder):

@@ -138,14 +138,18 @@ def _measure(
             "ledger_id": writer.ledger_id if keep else None,
             "latency": durations.facts(),
         }
-        flight = "one at a time" if window == 1 else f"up to {window:,} in flight"
-        text = (
-            f"{counted(durations.count, 'entry')} of {size:,} B in {elapsed:.1f} s, {flight}: {rate:,.0f} entries/s, "
-            f"{human_bytes(rate * size)}/s.\n{durations.sentence()}"
-        )
-        out.result(facts, f"{text}\n\n{durations.draw()}")
+        out.result(facts, _in_words(durations, elapsed, size, window))
 
     run(work())
+
+
+def _in_words(durations: Histogram, elapsed: float, size: int, window: int) -> str:
+    flight = "one at a time" if window == 1 else f"up to {window:,} in flight"
+    rate = durations.count / elapsed
+    return (
+        f"{counted(durations.count, 'entry')} of {size:,} B in {elapsed:.1f} s, {flight}: {rate:,.0f} entries/s, "
+        f"{human_bytes(rate * size)}/s.\n{durations.sentence()}\n\n{durations.draw()}"
+    )
 
 
 def _stamped(payload: bytes, number: int) -> bytes:

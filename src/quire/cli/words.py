@@ -165,8 +165,11 @@ def _meant(root: Any, path: Sequence[str], rest: Sequence[str]) -> list[str] | N
     if near := nearest(typed, list(group.commands)):
         return [*path, near, *behind]
     others = {name: list(root.commands[name].commands) for name in _ELSEWHERE}
-    for found in (lambda names: typed if typed in names else None), (lambda names: nearest(typed, names)):
+    for may_be_near in (False, True):
         for name, names in others.items():
-            if (command := found(names)) is not None:
+            command = (
+                nearest(typed, names) if may_be_near else next((one for one in names if one == typed), None)
+            )
+            if command is not None:
                 return [name, command, *behind]
     return None

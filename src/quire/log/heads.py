@@ -23,6 +23,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_commit import HeadChange
 from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
+from quire.metadata.keys import named_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.paging import every_key
 from quire.metadata.store import (
@@ -34,7 +35,6 @@ from quire.metadata.store import (
     Require,
     VersionConflictError,
     Watch,
-    named_key,
 )
 from quire.wire.log_records import (
     PAGE_BYTES_MAX,

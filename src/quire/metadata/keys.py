@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
-from quire.metadata.store import check_key, named_key
+from quire.metadata.store import KEY_LENGTH_MAX, check_key
 from quire.wire.bookie_service_info import check_bookie_id
 from quire.wire.layout import IGNORES, FieldUse, Names
 
@@ -34,6 +34,28 @@ AUDITORS: Final = f"{UNDERREPLICATION}auditorelection/"
 DISABLE: Final = f"{UNDERREPLICATION}disable"
 LOST_DELAY: Final = f"{UNDERREPLICATION}lostBookieRecoveryDelay"
 _DIGITS: Final = 19
+
+
+def named_key(folder: str, name: str, what: str) -> str:
+    """The key of something that users name.
+
+    Args:
+        folder: the key's first part, with its slash.
+        name: the rest.
+        what: of what it is the name, as `a log`.
+
+    Raises:
+        MisuseError: the name cannot be the rest of a key, in the words of `what`.
+    """
+    try:
+        return check_key(folder + name)
+    except MisuseError as error:
+        longest = KEY_LENGTH_MAX - len(folder)
+        raise MisuseError(
+            f"{name[:80]!r} cannot be {what}'s name: 1 to {longest} printable characters, in parts between single "
+            "slashes, no part . or ..",
+            **error.ids,
+        ) from None
 
 
 def ledger_notes_key(ledger_id: int) -> str:

@@ -134,30 +134,11 @@ def check_key(key: str) -> str:
     Raises:
         MisuseError: it is empty or too long, begins or ends with `/`, has an empty or dotted part or a control character.
     """
-    return _checked(key, "a metadata key", 0)
-
-
-def named_key(folder: str, name: str, what: str) -> str:
-    """The key of something that users name.
-
-    Args:
-        folder: the key's first part, with its slash.
-        name: the rest.
-        what: of what it is the name, as `a log`.
-
-    Raises:
-        MisuseError: the name cannot be a key's part or parts, in the words of `what`.
-    """
-    return _checked(folder + name, f"{what}'s name", len(folder))
-
-
-def _checked(key: str, what: str, given: int) -> str:
-    """A key that every driver can store; what a user gave of it begins at `given`, and is `what` to him."""
     parts = key.split("/")
     if not key or len(key) > KEY_LENGTH_MAX or not key.isprintable() or not {"", ".", ".."}.isdisjoint(parts):
         msg = (
-            f"{key[given : given + 80]!r} cannot be {what}: 1 to {KEY_LENGTH_MAX - given} printable characters, in parts"
-            " between single slashes, no part . or .."
+            f"{key[:80]!r} cannot be a metadata key: 1 to {KEY_LENGTH_MAX} printable characters, in parts between"
+            " single slashes, no part . or .."
         )
         raise MisuseError(msg, key=key)
     return key

@@ -61,6 +61,19 @@ def test_lines_go_through_a_ledger(quire: Quire) -> None:
     assert "closed" in quire("ledger", "list").stdout
 
 
+def test_a_log_that_the_cluster_has_no_room_for_is_warned_of_when_it_is_made(quire: Quire) -> None:
+    warned = quire("log", "create", "wide", "-E", "5").stderr
+    assert warned.startswith("Log wide takes no records yet: a ledger with E=5 Qw=3 Qa=2 needs")
+    refused = quire("log", "append", "wide", given="one\n", code=1).stderr
+    for said in (warned, refused):
+        assert "request a smaller --ensemble-size or --min-present (`quire log alter wide` changes" in said
+        assert "trying again" not in said
+    assert not quire("log", "alter", "wide", "-E", "3").stderr
+    assert (
+        quire("log", "append", "wide", given="one\n").stdout == "Log wide: 1 record, 3 B, at offsets 0..0.\n"
+    )
+
+
 def test_length_delimited_records_keep_every_byte(quire: Quire, tmp_path: Path) -> None:
     records = [b"", b"\n", b"\0\xff" * 100, b"text"]
     data = b"".join(len(record).to_bytes(4, "big") + record for record in records)

@@ -13,7 +13,7 @@ from quire.cli import bench, failures, output, picture
 from quire.cli.feed import AppendTally, append_all, in_groups, telling_how_far
 from quire.cli.histogram import Histogram, human_ns
 from quire.cli.options import cluster_uri, host_and_port
-from quire.cli.output import Output, ProgressLine, human_bytes, payload_facts
+from quire.cli.output import Output, ProgressLine, human_bytes, payload_facts, rate_text
 from quire.cli.records import (
     RECORD_BYTES_MAX,
     BadInputError,
@@ -86,8 +86,23 @@ def test_percentiles_are_right_within_a_bucket(durations: list[int], percent: fl
     assert histogram.draw().count("\n") < 160
 
 
+def test_a_histogram_says_its_figures_in_words_and_units() -> None:
+    histogram = Histogram()
+    histogram.add(2_000_000, 2)
+    assert histogram.sentence() == (
+        "From the append to its acknowledgement: 2 ms on average, 50 % within 2 ms, 90 % within 2 ms, 99 % within 2 ms, "
+        "99.9 % within 2 ms, the slowest 2 ms."
+    )
+
+
+def test_a_rate_takes_a_hundred_things_and_a_second() -> None:
+    assert rate_text(2, 30.0, "records") == rate_text(5_000, 0.9, "records") == ""
+    assert rate_text(5_000, 2.0, "records") == " (2,500 records/s)"
+
+
 def test_an_empty_histogram_has_words_too() -> None:
     assert Histogram().draw() == "no durations"
+    assert Histogram().sentence() == "No entry was acknowledged."
     assert Histogram().percentile_ns(99) == 0
 
 
