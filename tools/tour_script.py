@@ -58,13 +58,19 @@ quire up --dir secure --bookies 1 --security bookie.toml > secure.txt 2>&1 & ech
 until grep -q Ctrl-C secure.txt; do sleep 0.1; done
 """
 """A cluster of one bookie with TLS, beside the other one."""
+CLEAR_SERVER = """
+python3 -c "import http.server as h; s = h.ThreadingHTTPServer(('127.0.0.1', 0), h.BaseHTTPRequestHandler); \\
+print('127.0.0.1:%d' % s.server_port, flush=True); s.serve_forever()" > clear.txt 2>/dev/null & echo $! > clear.pid
+until [ -s clear.txt ]; do sleep 0.1; done
+"""
+"""A server that knows no TLS."""
 
 STEPS: list[Heading | Step] = [
     Heading(
         "## A cluster\n\n`quire up` runs a whole cluster on this machine until Ctrl-C. All that follows runs beside one that was started "
         "with\n`quire up --dir data`, which `QUIRE_CLUSTER` names. A directory that is in use, or too many bookies for the room:"
     ),
-    Step("quire up --dir other", until="Ctrl-C stops it.", before="unset QUIRE_CLUSTER"),
+    Step("quire up --dir other", until="A second start continues", before="unset QUIRE_CLUSTER"),
     *_steps("quire up --dir data", "quire up --dir data/bookie-1", "quire up --dir other --bookies 1"),
     Heading("`quire bookie` runs one bookie in the foreground, on a machine of its own."),
     *_steps(
@@ -107,10 +113,6 @@ STEPS: list[Heading | Step] = [
         "quire log read orders --start 1,180",
         "quire log read orders --start 1,18",
         "quire log create orders//2026",
-        "quire log create wide -E 5",
-        "quire log append wide <<< one",
-        "quire log alter wide -E 3 -w 3 -a 2",
-        "quire log append wide <<< one",
     ),
     Step("quire log tail orders", until="four"),
     Heading("What there is, and what it is made of."),
@@ -235,6 +237,13 @@ STEPS: list[Heading | Step] = [
         "quire log read orders --strat 1",
         "quire log read orders --frobnicate",
     ),
+    Heading("A log that the cluster has no room for is made, with a warning."),
+    *_steps(
+        "quire log create wide -E 5",
+        "quire log append wide <<< one",
+        "quire log alter wide -E 3 -w 3 -a 2",
+        "quire log append wide <<< one",
+    ),
     Heading("In Python the same error has Python's words: those of `quire.blocking`, and of asyncio."),
     Step("python3 -c 'import quire.blocking as q; q.connect().log(\"nothing\").describe()' 2>&1 | tail -1"),
     Step("python3 with_asyncio.py 2>&1 | tail -1", before=WITH_ASYNCIO),
@@ -251,7 +260,9 @@ STEPS: list[Heading | Step] = [
         after="kill -TERM $(cat secure.pid); while kill -0 $(cat secure.pid) 2>/dev/null; do sleep 0.1; done",
     ),
     Step(
-        "quire cluster health --timeout 3 --cluster 'etcd://127.0.0.1:1/ledgers?tls_ca=secure.pem'",
+        'quire cluster health --timeout 3 --cluster "etcd://$(cat clear.txt)/ledgers?tls_ca=secure.pem"',
+        before=CLEAR_SERVER,
+        after="kill $(cat clear.pid)",
     ),
     Heading(
         "## Load, tests, Spark\n\n`quire demo` shows the main job in half a minute; `check`, `simulate` and `verify-history` are in the "

@@ -177,8 +177,8 @@ def _complete(group: Any, path: str) -> None:
 
 
 def _read_numbers(param: Any) -> None:
-    """Let an option or argument that is a whole number be written as Quire prints it."""
-    kind = param.type_descriptor
-    if kind.annotation is int and kind.parameter_info.parser is None:
+    """Let an option or argument that is a number be written as Quire prints it."""
+    kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+    if kind in {int, float} and info.parser is None:
         # Of the library's own reading only the bounds are kept; several commands share one such description.
-        kind.parameter_info.parser = reader_of_numbers(kind.parameter_info.min, kind.parameter_info.max)
+        info.parser = reader_of_numbers(kind, info.min, info.max)

@@ -10,14 +10,12 @@ import re
 from typing import Final
 
 OPTIONS: Final = {
-    "adopt": "--adopt",
     "advertise": "--advertise",
     "ensemble_size": "--ensemble-size",
     "entry_bytes_max": "--frame-bytes-max",
     "force": "--force",
     "frame_bytes_max": "--frame-bytes-max",
     "host": "--listen",
-    "id_from_address": "--id-from-address",
     "min_present": "--min-present",
     "password": "--password-file",
     "port": "--listen",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shlex
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -26,22 +28,29 @@ class NoSuchCommandError(MisuseError):
     code = "usage"
 
 
-def reader_of_numbers(least: float | None, most: float | None) -> Callable[[object], int]:
-    """What reads the value of an option or argument that is a whole number.
+def reader_of_numbers(
+    kind: type[int | float], least: float | None, most: float | None
+) -> Callable[[object], float]:
+    """What reads the value of an option or argument that is a number.
 
     Args:
+        kind: whether it is a whole number.
         least: the smallest that is taken, like `most` the largest; None: there is no such bound.
     """
 
-    def read(value: object) -> int:
-        found = value if isinstance(value, int) else number_of(str(value))
-        if found is None:
-            raise typer.BadParameter(f"{value!r} is no whole number (write digits, as 1180 or 1,180).")
+    def read(value: object) -> float:
+        found = value if isinstance(value, int | float) else number_of(str(value))
+        if found is None and kind is float:
+            with contextlib.suppress(ValueError):
+                found = float(str(value))
+        if found is None or math.isnan(found):
+            what = "no number" if kind is float else "no whole number (write digits, as 1180 or 1,180)"
+            raise typer.BadParameter(f"{value!r} is {what}.")
         if least is not None and found < least:
             raise typer.BadParameter(f"it takes {least:,} or more, not {found:,}.")
         if most is not None and found > most:
             raise typer.BadParameter(f"it takes {most:,} or less, not {found:,}.")
-        return found
+        return kind(found)
 
     return read
 

@@ -60,7 +60,7 @@ def test_what_the_machine_or_chance_determines_is_replaced() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_page_shows_what_the_commands_answer() -> None:
     tool = [sys.executable, ROOT / "tools" / "cli_tour.py", "--check"]
     done = subprocess.run(tool, capture_output=True, text=True, check=False)

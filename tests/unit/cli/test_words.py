@@ -56,6 +56,23 @@ def test_every_whole_number_of_a_command_is_read_so() -> None:
     assert ids_of(["1,180", "2,000-2,001"]) == [range(1180, 1181), range(2000, 2002)]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ledger read many", "'LEDGER': 'many' is no whole number (write digits, as 1180 or 1,180)."),
+        ("log truncate orders --before 1,18", "'--before': '1,18' is no whole number"),
+        ("bench append --window 0", "'--window': it takes 1 or more, not 0."),
+        ("bench append --seconds soon", "'--seconds': 'soon' is no number."),
+        ("bench append --seconds 0", "'--seconds': it takes 0.1 or more, not 0."),
+        ("cluster lost-delay 3,000,000,000", "it takes 2,147,483,647 or less, not 3,000,000,000."),
+    ],
+)
+def test_what_is_no_number_or_out_of_bounds_is_named(words: str, said: str) -> None:
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize(("typed", "meant"), WRONG.items())
 def test_a_command_that_is_not_there_names_the_one_that_is_meant(typed: str, meant: str) -> None:
     done = CliRunner().invoke(app, typed.split())
