@@ -134,7 +134,7 @@ def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, p
                     await world.java_reads(version, ledger_id, size)
                 await world.we_read(protocol, ledger_id, size)
             ledger = await client.create_ledger(password=b"secret")
-            with pytest.raises(MisuseError, match=r"5252897 bytes .* 5252896 .*--frame-bytes-max"):
+            with pytest.raises(MisuseError, match=r"5252897 bytes .* 5252896 .*`frame_bytes_max`"):
                 await ledger.append(bytes(client.config.payload_bytes_max + 1))
             await ledger.append(b"the writer lives on")
             await ledger.close()

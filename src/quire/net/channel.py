@@ -27,7 +27,7 @@ from quire.net.opening import Opening, says_no, why_it_ended
 from quire.net.security import ClientKeys
 from quire.wire import native
 from quire.wire.entry import Buffer
-from quire.wire.frame_limits import OPTION
+from quire.wire.frame_limits import SETTING
 from quire.wire.native_requests import ADDED, encode, response_to
 from quire.wire.requests import AddRun, AnyRequest, Authenticate
 
@@ -302,7 +302,7 @@ class Channel(FrameProtocol):
         self.was_refused = True  # one side refuses the other; `troubles` says why
         msg = (
             f"the response of bookie {self.meant} has {size} bytes, and the limit of this client is "
-            f"{self.codec.sent_bytes_max}: raise it to the bookie's limit ({OPTION})"
+            f"{self.codec.sent_bytes_max}: raise it to the bookie's limit ({SETTING})"
         )
         raise MalformedFrameError(msg, bookie=self.meant)
 
@@ -366,7 +366,7 @@ class Channel(FrameProtocol):
         """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
         log.warning(
             "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)",
-            size, self.meant, self.codec.sent_bytes_max, OPTION,
+            size, self.meant, self.codec.sent_bytes_max, SETTING,
         )  # fmt: skip
         self.refuse_request(request, sink, tag)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from quire.core.errors import MalformedFrameError
-from quire.wire.frame_limits import OPTION
+from quire.wire.frame_limits import SETTING
 
 ABSURD: Final = 64
 """A frame so many times longer than the limit is no frame: its end is not awaited."""
@@ -38,7 +38,7 @@ class PassesOver:
             MalformedFrameError: the connection ends with it.
         """
         del head
-        msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max} ({OPTION})"
+        msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max} ({SETTING})"
         raise MalformedFrameError(msg)
 
     def _too_long(self, data: memoryview, size: int) -> None:
@@ -46,7 +46,7 @@ class PassesOver:
         if size > min(ABSURD * self._frame_bytes_max, ABSURD_BYTES):
             msg = (
                 f"a frame of {size} bytes far exceeds the limit of {self._frame_bytes_max} "
-                f"({OPTION}) and is not a frame"
+                f"({SETTING}) and is not a frame"
             )
             raise MalformedFrameError(msg)
         if len(data) < self.told_bytes:

@@ -39,9 +39,7 @@ def test_the_limits() -> None:
 
 @pytest.mark.parametrize("value", [FRAME_BYTES_LOWEST - 1, 1 << 30, 0, -1, True, 1.5])
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path, value: object) -> None:
-    with pytest.raises(
-        MisuseError, match=r"BookieConfig\.frame_bytes_max \(--frame-bytes-max\) .* from 65536 to"
-    ):
+    with pytest.raises(MisuseError, match=r"`BookieConfig\.frame_bytes_max` .* from 65536 to"):
         BookieConfig(tmp_path, frame_bytes_max=value)  # type: ignore[arg-type] # what a file might say
 
 

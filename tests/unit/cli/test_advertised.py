@@ -22,7 +22,7 @@ def test_a_wildcard_is_not_announced(tmp_path: Path, listen: str) -> None:
     words = ["bookie", "--dir", str(tmp_path / "b"), "--cluster", f"sqlite:{tmp_path / 'm.db'}", "--create"]
     done = CliRunner(env={"QUIRE_ADVERTISE": None}).invoke(app, [*words, "--listen", listen])
     assert done.exit_code == 2
-    assert "give the address that they are to use with --advertise HOST:PORT" in done.stderr
+    assert "give the address that they are to use (--advertise, or QUIRE_ADVERTISE)" in done.stderr
     assert not (tmp_path / "b").exists()
     done = CliRunner(env={"QUIRE_ADVERTISE": listen}).invoke(app, [*words, "--listen", "127.0.0.1:0"])
     assert done.exit_code == 2

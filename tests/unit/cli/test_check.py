@@ -138,7 +138,7 @@ def test_a_world_whose_ledger_begins_with_an_absent_slot():
         (["--away", "1"], "no ledger is created with so few bookies there"),
         (
             ["--away", "1", "--ack-quorum", "1", "--min-present", "3"],
-            "min_present (3), the bookies that must be writable",
+            "--min-present (3), the bookies that must be writable",
         ),
     ],
 )

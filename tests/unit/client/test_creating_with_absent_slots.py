@@ -167,7 +167,7 @@ async def test_with_too_few_bookies_nothing_is_created_and_the_error_names_them(
             await client.create_ledger(write_quorum=2, ack_quorum=2)
         with pytest.raises(NotEnoughBookiesError, match=r"4 needs as many known bookies.*1 with a cookie"):
             await client.create_ledger(ensemble_size=4, write_quorum=4)
-        with pytest.raises(InvalidQuorumError, match=r"min_present \(4\)"):
+        with pytest.raises(InvalidQuorumError, match=r"`min_present` \(4\)"):
             await client.create_ledger(min_present=4)
         await without(cluster, client, bookies[1])
         with pytest.raises(NotEnoughBookiesError, match=f"1 are writable: {bookies[2]}"):

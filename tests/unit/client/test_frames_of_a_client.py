@@ -39,11 +39,11 @@ async def read_all(client: Client, ledger_id: int) -> list[bytes]:
 
 def test_settings_that_cannot_be() -> None:
     for value in (FRAME_BYTES_LOWEST - 1, 64 * MIB, True, "big"):
-        with pytest.raises(MisuseError, match=r"ClientConfig\.frame_bytes_max \(--frame-bytes-max\) must be"):
+        with pytest.raises(MisuseError, match=r"`ClientConfig\.frame_bytes_max` must be"):
             ClientConfig(frame_bytes_max=value)  # type: ignore[arg-type] # what a user might give
     with pytest.raises(MisuseError, match="unfinished answers have 67108864 bytes together"):
         quire.connect("sqlite:nowhere", frame_bytes_max=64 * MIB)
-    with pytest.raises(MisuseError, match="raise frame_bytes_max"):
+    with pytest.raises(MisuseError, match="raise `frame_bytes_max`"):
         ClientConfig(entry_bytes_max=8 * MIB)
     ClientConfig(entry_bytes_max=8 * MIB, frame_bytes_max=9 * MIB)
     assert ClientConfig().payload_bytes_max == PULSAR - 224 > MESSAGE + 9 * 1024
@@ -72,7 +72,7 @@ def test_the_largest_entry_and_one_byte_more(tmp_path: Path, protocol: str) -> N
                 for put in (ledger.append_nowait, ledger.append):
                     with pytest.raises(MisuseError) as caught:
                         await put(bytes(largest + 1))
-                    for word in (str(largest + 1), str(largest), "--frame-bytes-max", str(ledger.ledger_id)):
+                    for word in (str(largest + 1), str(largest), "`frame_bytes_max`", str(ledger.ledger_id)):
                         assert word in caught.value.message
                 await ledger.append(b"the writer lives on")
             assert [len(one) for one in await read_all(client, ledger.ledger_id)] == [*sizes, 19]
@@ -105,7 +105,7 @@ def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path)
             reader = await cluster.client(ClientConfig(protocol="v3", read_timeout_ms=500))
             with pytest.raises(ReadUnavailableError) as caught:
                 await read_all(reader, written)
-            for word in ("b1", f"the limit of this client is {PULSAR}", "has 7340", "--frame-bytes-max"):
+            for word in ("b1", f"the limit of this client is {PULSAR}", "has 7340", "`frame_bytes_max`"):
                 assert word in caught.value.message
             # With the limit that the message asks for, the same client reads it.
             reader = await cluster.client(ClientConfig(protocol="v3", frame_bytes_max=8 * MIB))
@@ -177,7 +177,7 @@ def test_an_answer_above_the_clients_limit_names_bookie_and_sizes(tmp_path: Path
             with pytest.raises(ReadUnavailableError) as caught:
                 await read_all(client, ledger.ledger_id)
             takes = FrameLimits.of(limit).native if protocol == "auto" else limit
-            for word in ("b1", "has 10", f"the limit of this client is {takes}", "--frame-bytes-max"):
+            for word in ("b1", "has 10", f"the limit of this client is {takes}", "`frame_bytes_max`"):
                 assert word in caught.value.message
             assert NATIVE_ROOM + limit == FrameLimits.of(limit).native
 

@@ -109,7 +109,7 @@ def test_a_length_beyond_reason_ends_the_connection_at_once(kind: type[Notes]) -
         protocol.get_buffer(-1)[: len(start)] = start
         world.inside(lambda protocol=protocol, start=start: protocol.buffer_updated(len(start)))
         assert protocol.errors == [
-            f"a frame of {size} bytes far exceeds the limit of {LIMIT} (frame_bytes_max, --frame-bytes-max) and is not a frame"
+            f"a frame of {size} bytes far exceeds the limit of {LIMIT} (`frame_bytes_max`) and is not a frame"
         ]
         assert line.closed
 
