@@ -55,7 +55,7 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext su
 printf '[tls]\\ncertificate = "secure.pem"\\nkey = "secure.key"\\n' > bookie.toml
 printf '[tls]\\nca = "secure.pem"\\n' > client.toml
 quire up --dir secure --bookies 1 --security bookie.toml > secure.txt 2>&1 & echo $! > secure.pid
-until grep -q Ctrl-C secure.txt; do sleep 0.1; done
+until grep -qs Ctrl-C secure.txt; do sleep 0.1; done
 """
 """A cluster of one bookie with TLS, beside the other one."""
 CLEAR_SERVER = """
