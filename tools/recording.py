@@ -26,7 +26,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-from cli_tour import FIXED
+from cli_tour import replaced
 
 ROOT = Path(__file__).resolve().parent.parent
 PATH = ROOT / "docs" / "pictures" / "first-minute.svg"
@@ -36,7 +36,6 @@ WAIT_S: Final = 120
 COLUMNS, LINE, CHARACTER = 100, 18, 8.3
 PAPER, BAR, EDGE, INK, PROMPT, QUIET = "#0d1117", "#21262d", "#484f58", "#e6edf3", "#56d364", "#9da7b3"
 OUTPUT_S, TYPED_S, END_S = 0.35, 1.6, 8.0
-VARIES = (*FIXED, (r"kill -9 \d+", "kill -9 4711"))
 
 
 @dataclass(frozen=True)
@@ -236,10 +235,7 @@ def text_of(line: Line, number: int, y: int) -> str:
 
 def words(lines: list[str]) -> list[str]:
     """Lines without what differs from run to run."""
-    text = "\n".join(lines)
-    for pattern, instead in VARIES:
-        text = re.sub(pattern, instead, text)
-    return [" ".join(line.split()) for line in text.splitlines()]
+    return [" ".join(re.sub(r"kill -9 \d+", "kill -9 4711", replaced(line)).split()) for line in lines]
 
 
 def kept() -> list[str]:
