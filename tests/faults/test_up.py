@@ -288,3 +288,75 @@ def test_a_bookie_in_the_foreground_and_ctrl_c_at_a_tail(tmp_path: Path) -> None
         code, _, errors = bookie.stop(signal.SIGINT)
     assert code == 0
     assert errors.endswith("Stopped cleanly.\n")
+
+
+def test_one_bad_directory_of_three_is_named_and_the_others_serve(tmp_path: Path) -> None:
+    with up(tmp_path) as running:
+        first = running.line()["bookies"]
+        assert running.stop() == 0
+    cookie = tmp_path / "bookie-2" / "VERSION"
+    text = cookie.read_bytes()
+    at = text.index(b"instanceId") + 15
+    cookie.write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
+    with up(tmp_path) as running:
+        ready = running.line()
+        assert [bookie["id"] for bookie in ready["bookies"]] == [first[0]["id"], first[2]["id"]]
+        [failed] = ready["failed"]
+        assert failed["name"] == "bookie-2"
+        assert "VERSION is damaged" in failed["reason"]
+        assert "empty" not in failed["reason"]
+        assert running.stop() == 5
+        assert "bookie-2 did not start" in running.errors[0]
+    cookie.write_bytes(text)
+    with up(tmp_path) as running:
+        assert [bookie["id"] for bookie in running.line()["bookies"]] == [bookie["id"] for bookie in first]
+        assert running.stop() == 0
+
+
+def test_where_no_bookie_starts_all_are_named(tmp_path: Path) -> None:
+    with up(tmp_path, "--bookies", "2") as running:
+        running.line()
+        assert running.stop() == 0
+    for number in (1, 2):
+        (tmp_path / f"bookie-{number}" / "VERSION").write_bytes(b"?")
+    with up(tmp_path) as running:
+        message = running.error()["message"]
+        assert message.startswith("No bookie started. bookie-1 did not start")
+        assert "bookie-2 did not start" in message
+        assert running.wait() == 1
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_lost_metadata_file_is_not_made_anew(left: bytes | None, tmp_path: Path) -> None:
+    """A new one would know none of the ledgers, and the bookies would refuse it for ever."""
+    with up(tmp_path / "d", "--bookies", "2") as running:
+        cluster = running.line()["cluster"]
+        assert running.stop() == 0
+    path = tmp_path / "d" / "metadata.db"
+    saved = path.read_bytes()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+
+    def files() -> dict[Path, bytes]:
+        return {one: one.read_bytes() for one in (tmp_path / "d").rglob("*") if one.is_file()}
+
+    before = files()
+    bookie = ("bookie", "--dir", str(tmp_path / "d" / "bookie-1"), "--listen", "0", "--create")
+    for command in (("up", "--dir", str(tmp_path / "d")), bookie, ("metadata", "format"), ("log", "list")):
+        where = () if command[0] == "up" else ("--cluster", cluster)
+        done = subprocess.run(
+            [sys.executable, "-m", "quire", *command, *where],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == 1, done.stderr
+        assert "estore" in done.stderr.splitlines()[-1], done.stderr
+        assert "quire up --dir" not in done.stderr
+        assert files() == before
+    path.write_bytes(saved)
+    with up(tmp_path / "d") as running:
+        assert len(running.line()["bookies"]) == 2
+        assert running.stop() == 0

@@ -74,8 +74,7 @@ def pack(folder: Path, archive: Path) -> None:
 
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for path in sorted(folder.rglob("*")):
-            if path.name != "LOCK":
-                packed.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
+            packed.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
 
 
 def unpack(archive: Path, folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from quire.bookie.cleaning import COMPACTING
 from quire.core import conditions as kinds
 from quire.core.conditions import Announcements, Condition, SlowLoop
+from quire.core.errors import DirectoryLostError
 
 if TYPE_CHECKING:
     from quire.bookie.garbage import GarbageCollector
@@ -129,6 +130,8 @@ class Attention:
             yield self._damage()
         if storage.failure is not None:
             ends = "check the disk, then restart the bookie"
+            if isinstance(storage.failure, DirectoryLostError):
+                ends = "stop this process, and start the bookie on its own directory when no other process uses it"
             yield Condition(kinds.READ_ONLY, storage.failure.message, ends, "failed")
         elif storage.full:
             what = f"{storage.why_full}; new entries are refused, stored entries stay readable"

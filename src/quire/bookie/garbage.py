@@ -31,7 +31,13 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
 from quire.bookie.slices import SLICE, turn_for_others
 from quire.bookie.waiters import settle
-from quire.core.errors import CorruptMetadataError, DescriptorShortageError, QuireError, StorageError
+from quire.core.errors import (
+    CorruptMetadataError,
+    DescriptorShortageError,
+    DirectoryLostError,
+    QuireError,
+    StorageError,
+)
 from quire.core.garbage import (
     CollectorMachine,
     Count,
@@ -387,6 +393,8 @@ class GarbageCollector:
         Raises:
             StorageError: it is not on the disk; the old file is still there.
         """
+        if isinstance(self._storage.failure, DirectoryLostError):
+            raise self._storage.failure
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The machine replaces its parts and never changes them, so a shallow copy stays as it is.
         self._worker.submit(partial(self._file.write, replace(self._machine.kept)), partial(settle, done))

@@ -1,17 +1,18 @@
 """A bookie: its disk, its ledgers, its port and its registration, put together.
 
-It starts in this order: take the directory, compare its cookie, read what the cluster knows of its boots, replay the
-disk, listen, show the cookie, register, write this boot to the cluster. Whatever may have been lost is in limbo before
-the first request is served; until the last step adds, fences and negative responses wait.
+It starts in this order. First everything that may refuse it, and nothing is written: lock the directory, take the port,
+compare the cookie, wait until the id is not registered, read what the cluster knows of its boots, replay the disk. Then:
+write to the directory, listen, show the cookie, register, write this boot to the cluster. Whatever may have been lost is in
+limbo before the first request is served; until the last step adds, fences and negative responses wait.
 
-Source: BookKeeper overview, "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
+Source: BookKeeper overview, "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`;
+`docs/decisions/048-who-is-refused-has-written-nothing.md`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import random
@@ -29,13 +30,14 @@ from quire.bookie.closing_log import ClosingLog
 from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
-from quire.bookie.cookies import compare_cookie, take_directory
+from quire.bookie.cookies import compare_cookie, find_directory
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.first_words import FirstWords
 from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.lost_ledgers import LostLedgers
+from quire.bookie.port import take_port
 from quire.bookie.record_reads import RecordReads
 from quire.bookie.space import SpaceReport
 from quire.bookie.unread import UnreadAnswers
@@ -44,7 +46,7 @@ from quire.bookie.waiters import LateRefusalError
 from quire.core.answers import Answer
 from quire.core.boot import BootState
 from quire.core.descriptors import share_out
-from quire.core.errors import DiskFullError, MisuseError, QuireError, StorageError
+from quire.core.errors import DiskFullError, QuireError, StorageError
 from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 from quire.core.version import VERSION
@@ -170,14 +172,22 @@ class BookieServer:
             NoClusterError: the metadata store cannot be reached.
         """
         self.cluster_instance = self.store.instance_id
-        self._identity = await take_directory(
+        self._identity = await find_directory(
             self.config, self._registry, self.cluster_instance, self._files, self._chance
         )
         self.bookie_id = self._identity.bookie_id
         try:
+            self._server = await take_port(self.config, lambda: Connection(self), self._shares.queue)
+            self._address = (self.config.host, self._server.sockets[0].getsockname()[1])
             served = await compare_cookie(self.config, self._registry, self._identity)
+            await self._registry.await_free(self.bookie_id, wait_ms=self._patience_ms)
             boots = BootRecord(self.store, self.bookie_id)
-            self.storage = self._open_disk(self._identity, await boots.read(), served=served)
+            if self._identity.lock is None:
+                self._identity.take(self._files)  # a directory that was not there has nothing to look at
+            self.storage = self._look_at_disk(self._identity, await boots.read(), served=served)
+            # Nothing was written so far. From here on nothing refuses the directory any more.
+            self._identity.take(self._files)
+            self.storage.begin()
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._look_up_records()
@@ -186,7 +196,7 @@ class BookieServer:
             self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
             self.attention = self._make_attention()
             await self.collector.prepare()
-            await self._listen()
+            await self._server.start_serving()
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
@@ -213,9 +223,9 @@ class BookieServer:
             log.info("bookie %s is announced as %s", self.bookie_id, address_of(*self.announced))
         self.attention.look()
 
-    def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
+    def _look_at_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
         directory = self.config.directory
-        storage = LedgerStorage.open(
+        storage = LedgerStorage.look(
             directory,
             replace(self.config.storage, open_files_max=self._shares.files),
             identity,
@@ -265,6 +275,7 @@ class BookieServer:
         if hasattr(self, "ledgers"):
             self.record_reads.close()
             self.ledgers.read_only = True
+            self.storage.check_owned()
             if clean and self.storage.failure is None:
                 self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
@@ -297,20 +308,6 @@ class BookieServer:
         made.searching = lambda: self.lost.unknown
         return made
 
-    async def _listen(self) -> None:
-        host, port = self.config.host, self.config.port
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self), host, port, backlog=self._shares.queue
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                msg = f"port {port} on {host} is in use: stop what listens there, or choose another (0 = any free one)"
-                raise MisuseError(msg, host=host, port=port) from error
-            msg = f"cannot listen on {address_of(host, port)}: {error.strerror or error}"
-            raise MisuseError(msg, host=host, port=port) from error
-        self._address = (host, self._server.sockets[0].getsockname()[1])
-
     async def _register(self) -> None:
         host, port = self.announced
         features = native_hello.feature_names(native_hello.OFFERED)
@@ -321,9 +318,12 @@ class BookieServer:
         if offered := self.config.offered_directory:
             properties[service.DIRECTORY_PROPERTY] = offered
         info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
-        wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
-        self._registration = await self._registry.register(info, wait_ms=wait_ms)
+        self._registration = await self._registry.register(info, wait_ms=self._patience_ms)
         self._registration.tell(self.vigil.registration_gone)
+
+    @property
+    def _patience_ms(self) -> int:
+        return SESSIONS_WAITED * self.store.session_timeout_ms
 
     def _writable(self) -> bool:
         """Whether it takes new entries; not while it does not know which ledgers it may have lost."""
@@ -346,7 +346,7 @@ class BookieServer:
             self.background.keep_times()
             self._writers.clear()
             self._freed.look(self.clock.now_ms(), self._worker)
-            self.storage.check_space()
+            self.storage.check_disk()
             self.attention.look()
 
     def _cut_off_who_stalls(self, now: float) -> None:

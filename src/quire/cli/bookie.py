@@ -100,7 +100,7 @@ def bookie(
         raise MisuseError("Missing option --dir: it says where the bookie's segments and its identity lie.")
     from quire.bookie.config import BookieConfig
     from quire.cli.serve import Ready, serve, set_up_logging, storage_for
-    from quire.env.real import RealFiles, require_linux
+    from quire.env.real import require_linux
 
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
@@ -127,6 +127,5 @@ def bookie(
         tombstone_seconds=tombstones_for,
     )
     require_linux()
-    RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))
     out.note("Stopped cleanly.")

@@ -9,7 +9,7 @@ Servers use it too, so it must not import the command-line library.
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
 | 4 | a bookie: another process has its identity; do not start it again by itself |
-| 5 | a look at a cluster, or a repair: done, and something needs attention |
+| 5 | a look at a cluster, or a repair: done, and something needs attention; `up`: a bookie had not started |
 | 130 | ended by Ctrl-C or SIGTERM; `up` and `bookie` stop cleanly then, with 0 |
 
 Source: `docs/command-line.md`, "Exit codes".

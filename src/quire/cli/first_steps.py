@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from quire.cli.local_cluster import HOST
+from quire.cli.local_bookie import HOST
 from quire.cli.named_clusters import MEMBERS_FILE, METADATA_FILE, NamedClusters, uri_of, without_password
 from quire.core.errors import QuireError
 from quire.env.private import user_folder

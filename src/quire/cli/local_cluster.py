@@ -2,13 +2,12 @@
 
 Holds no event loop and imports neither the client nor the bookie: the parent process stays small.
 
-A directory holds `metadata.db`, `bookies.json` (names, ports, another cluster that they joined: a second start continues), `lock`, and
-for each bookie `bookie-N/` with its data and `bookie-N.log` with what it said.
+A directory holds `metadata.db`, `bookies.json` (names, ports, another cluster that they joined: a second start continues), and
+for each bookie `bookie-N/` with its data and `bookie-N.log` with what it said. It is locked while its cluster runs.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -18,88 +17,26 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from quire.cli.failures import BookieStartError, PortInUseError
+from quire.cli.local_bookie import HOST, LocalBookie
 from quire.cli.named_clusters import MEMBERS_FILE, METADATA_FILE
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError, WrongDirectoryError
 from quire.env.private import check_owner, close_folder, open_private
-from quire.env.real import RealFiles, require_linux
+from quire.env.real import RealFiles, RealLock, require_linux
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 PORT_MAX: Final = 65535
 DEFAULT_BOOKIES: Final = 3
 RECOVERY: Final = "autorecovery"
 """The name of the process that audits and repairs."""
-LAST_LINES: Final = 12
-"""So many last lines of a dead bookie's log are shown."""
-
-
-@dataclass(slots=True)
-class LocalBookie:
-    """One bookie process of a local cluster.
-
-    Attributes:
-        port: the port it had or is to have; 0 before its first start.
-        log: the file that takes what it says.
-        id: its full id with the incarnation, once it has served.
-        process: the running process, or the last one.
-        first_line: what it has said on stdout so far, until the line is whole.
-    """
-
-    name: str
-    directory: Path
-    log: Path
-    port: int = 0
-    id: str = ""
-    process: subprocess.Popen[bytes] | None = None
-    first_line: bytes = b""
-    chosen_port: bool = field(default=False)
-
-    @property
-    def address(self) -> str:
-        """`host:port`."""
-        return f"{HOST}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The process id, 0 before the first start."""
-        return self.process.pid if self.process else 0
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self.process is not None and self.process.poll() is None
-
-    def facts(self) -> dict[str, object]:
-        """What `quire up --json` says of it."""
-        return {"id": self.id, "address": self.address, "pid": self.pid, "directory": str(self.directory)}
-
-    def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """The end of its log."""
-        try:
-            with self.log.open("rb") as stream:
-                stream.seek(max(0, stream.seek(0, os.SEEK_END) - 64 * 1024))
-                return stream.read().decode("utf-8", "replace").splitlines()[-count:]
-        except FileNotFoundError:
-            return []
-
-    def how_it_ended(self) -> str:
-        """`was killed by SIGKILL`, `ended with exit code 1`."""
-        code = self.process.poll() if self.process else None
-        if code is None:
-            return "is running"
-        if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
 
 
 class LocalCluster:
@@ -159,7 +96,9 @@ class LocalCluster:
         log = self.directory / f"{RECOVERY}.log"
         self.recovery = LocalBookie(RECOVERY, self.directory, log) if recovers else None
         self._selector = selectors.DefaultSelector()
-        self._lock: Any = None
+        self._lock: RealLock | None = None
+        self.failed: list[tuple[LocalBookie, BookieStartError]] = []
+        """Bookies that did not start, and why."""
         self.moved: list[str] = []
         """Names of bookies whose former port was taken, so that they got another."""
 
@@ -174,12 +113,16 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    def start(self) -> None:
+    def start(self, *, some: bool = False) -> None:
         """Start every bookie and wait until all of them serve.
+
+        Args:
+            some: it is enough that one serves; `failed` says which do not.
 
         Raises:
             MisuseError: this is not Linux.
             DirectoryInUseError: another process runs this directory's cluster.
+            NoClusterError: the metadata file is gone, and bookies have data of the cluster that it was of.
             WrongDirectoryError: another user made the directory where everybody may make one, or it is another cluster's,
                 or lies in a bookie's.
             PortInUseError: a port that was asked for is taken.
@@ -192,11 +135,16 @@ class LocalCluster:
             for bookie in self.bookies:
                 self._check_port(bookie)
             # The first one makes the metadata store, the others find it.
-            self._launch(self.bookies[0])
-            self._await_ready(self.bookies[:1])
-            for bookie in self.bookies[1:]:
-                self._launch(bookie)
-            self._await_ready(self.bookies[1:])
+            for launched in (self.bookies[:1], self.bookies[1:]):
+                for bookie in launched:
+                    self._launch(bookie)
+                self.failed += self._await_each(launched)
+                if self.failed and not some:
+                    raise self.failed[0][1]
+            if len(self.failed) == len(self.bookies):
+                raise BookieStartError(
+                    "No bookie started. " + " ".join(one.message for _, one in self.failed)
+                )
             self._remember()
             if self.recovery is not None:
                 self._run(self.recovery, ["-m", "quire.cli.recovering", "--cluster", self.uri])
@@ -214,7 +162,7 @@ class LocalCluster:
         recovery = [] if self.recovery is None else [self.recovery]
         unclean = self._stop(recovery) + self._stop(self.bookies)
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
         return unclean
 
@@ -327,23 +275,30 @@ class LocalCluster:
                 raise WrongDirectoryError(text, path=str(folder))
 
     def _take_lock(self) -> None:
+        if not self.joined:
+            self._check_store()
         RealFiles().make_directory(self.directory)
         check_owner(self.directory)
-        # The metadata file is closed by who opens it, with what SQLite keeps beside it.
-        metadata = [path.name for path in self.directory.glob(f"{METADATA_FILE}*")]
-        for sentence in close_folder(self.directory, _is_ours, untouched=metadata):
-            _LOG.warning("%s", sentence)
-        self._lock = open_private(self.directory / "lock", "w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = RealFiles().lock(self.directory)
         except BlockingIOError as error:
-            self._lock.close()
-            self._lock = None
             text = (
                 f"Another `quire up` runs the cluster in {self.directory}: use it (--cluster {self.uri}), stop it, "
                 "or choose another --dir."
             )
             raise DirectoryInUseError(text, path=str(self.directory)) from error
+        # The metadata file is closed by who opens it, with what SQLite keeps beside it.
+        metadata = [path.name for path in self.directory.glob(f"{METADATA_FILE}*")]
+        for sentence in close_folder(self.directory, _is_ours, untouched=metadata):
+            _LOG.warning("%s", sentence)
+
+    def _check_store(self) -> None:
+        """Refuse to make a new metadata file where bookies have data, before anything is made."""
+        path = self.directory / METADATA_FILE
+        if not path.exists() or not path.stat().st_size:
+            from quire.metadata.sqlite_place import check_lost
+
+            check_lost(path, create=True)
 
     def _check_port(self, bookie: LocalBookie) -> None:
         if not bookie.port or _is_free(bookie.port):
@@ -358,7 +313,6 @@ class LocalCluster:
         bookie.port = 0
 
     def _launch(self, bookie: LocalBookie) -> None:
-        RealFiles().make_directory(bookie.directory)
         command = ["-m", "quire.cli.serve", "--dir", str(bookie.directory), "--cluster", self.uri]
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
         if self.security is not None:
@@ -384,7 +338,12 @@ class LocalCluster:
         self._selector.register(bookie.process.stdout, selectors.EVENT_READ, bookie)  # type: ignore[arg-type]
 
     def _await_ready(self, waited: list[LocalBookie]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        for _, failed in self._await_each(waited):
+            raise failed
+
+    def _await_each(self, waited: list[LocalBookie]) -> list[tuple[LocalBookie, BookieStartError]]:
+        """Wait until each serves or has ended; returns those that do not serve, which are no longer running."""
+        deadline, failed = time.monotonic() + START_TIMEOUT_S, []
         with selectors.DefaultSelector() as waiting:  # of the others `wait` hears
             for bookie in waited:
                 assert bookie.process is not None
@@ -393,11 +352,7 @@ class LocalCluster:
             while waiting.get_map():
                 events = waiting.select(max(0.0, deadline - time.monotonic()))
                 if not events:
-                    names = sorted(key.data.name for key in waiting.get_map().values())
-                    text = (
-                        f"{', '.join(names)} did not come up in {START_TIMEOUT_S:.0f} s; see the log files."
-                    )
-                    raise BookieStartError(text, path=str(self.directory))
+                    break
                 for key, _ in events:
                     bookie = key.data
                     data = os.read(key.fd, 65536)
@@ -405,24 +360,36 @@ class LocalCluster:
                     if b"\n" not in bookie.first_line and data:
                         continue
                     waiting.unregister(key.fileobj)
-                    self._hear(bookie)
+                    why = self._hear(bookie)
+                    if why:
+                        failed.append((bookie, why))
+            late = sorted((key.data for key in waiting.get_map().values()), key=lambda one: one.name)
+        failed += [(bookie, self._too_late(bookie)) for bookie in late]
+        return failed
 
-    def _hear(self, bookie: LocalBookie) -> None:
-        """The first line of a bookie is whole (or its stdout ended)."""
+    def _too_late(self, bookie: LocalBookie) -> BookieStartError:
+        self._stop([bookie])
+        bookie.process = None
+        text = f"{bookie.name} did not come up in {START_TIMEOUT_S:.0f} s; its log: {bookie.log}"
+        return BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
+
+    def _hear(self, bookie: LocalBookie) -> BookieStartError | None:
+        """The first line of a bookie is whole (or its stdout ended): None if it serves."""
         try:
             facts = json.loads(bookie.first_line or b"{}")
         except ValueError:
             facts = {}
-        if "address" not in facts:
-            assert bookie.process is not None
-            bookie.process.wait(STOP_TIMEOUT_S)
-            reason = (
-                facts.get("error", {}).get("message") or "\n".join(bookie.last_lines()) or "it said nothing"
-            )
-            text = f"{bookie.name} did not start ({bookie.how_it_ended()}): {reason} Its log: {bookie.log}"
-            raise BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
-        bookie.id = facts["id"]
-        bookie.port = int(facts["address"].rpartition(":")[2])
+        if "address" in facts:
+            bookie.id = facts["id"]
+            bookie.port = int(facts["address"].rpartition(":")[2])
+            return None
+        assert bookie.process is not None
+        bookie.process.wait(STOP_TIMEOUT_S)
+        self._forget(bookie)
+        reason = facts.get("error", {}).get("message") or "\n".join(bookie.last_lines()) or "it said nothing"
+        text = f"{bookie.name} did not start ({bookie.how_it_ended()}): {reason} Its log: {bookie.log}"
+        bookie.process = None
+        return BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
 
     def _forget(self, bookie: LocalBookie) -> None:
         process = bookie.process
@@ -481,7 +448,7 @@ def is_a_bookies(folder: Path) -> bool:
 
 def _is_ours(name: str) -> bool:
     """Whether a name in a cluster's directory is one that `quire up` makes there."""
-    return name in {"lock", f"{RECOVERY}.log"} or name.startswith(("bookie-", "bookies.", METADATA_FILE))
+    return name == f"{RECOVERY}.log" or name.startswith(("bookie-", "bookies.", METADATA_FILE))
 
 
 def _is_free(port: int) -> bool:

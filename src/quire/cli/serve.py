@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING
 from quire.bookie.config import GARBAGE_SECONDS, TOMBSTONE_SECONDS, BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, NoClusterError
 from quire.env.cyclic_garbage import ShortCollections
+from quire.env.private import check_owner
 from quire.env.real import disk_bytes, raise_descriptors_max, require_linux
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
 from quire.storage.config import SEGMENT_BYTES, StorageConfig, fitting_segment_bytes
+from quire.storage.identity import instance_of
 from quire.storage.owned_directory import close_directory
 from quire.wire.addresses import address_of
 
@@ -86,8 +88,8 @@ async def serve(
     if until_eof:
         stop_at_end_of_input(loop, stop)
     asked = BookieSecurity() if security is None else BookieSecurity.load(security)
-    close_directory(config.directory)
-    store = await open_store(cluster, create=create)
+    check_owner(config.directory)
+    store = await _open_store(cluster, config.directory, create=create)
     try:
         server = BookieServer(replace(config, security=asked), store)
         if server.keys is not None:
@@ -103,6 +105,7 @@ async def serve(
         server.collector.extras.lists = lists
         try:
             server.vigil.ended = stop.set
+            close_directory(config.directory)  # not before it is certain whose it is
             host_now, port_now = server.address
             on_ready(
                 Ready(
@@ -117,6 +120,25 @@ async def serve(
             raise server.vigil.error
     finally:
         await store.close()
+
+
+async def _open_store(cluster: str, directory: Path, *, create: bool) -> MetadataStore:
+    """Open the cluster's metadata store; none is made for a directory that has data of a cluster already.
+
+    Raises:
+        NoClusterError: it is missing, or cannot be reached.
+    """
+    instance = instance_of(directory)
+    try:
+        return await open_store(cluster, create=create and not instance)
+    except NoClusterError as error:
+        if not create or not instance:
+            raise
+        msg = (
+            f"{directory} holds data of cluster {instance}, so no new cluster is made for it: if the metadata store was lost, "
+            f"restore it from a backup ({error.message.partition(';')[0]})"
+        )
+        raise NoClusterError(msg, path=str(directory)) from error
 
 
 class _MemberLists:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.first_steps import data_directory, first_steps
-from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.local_bookie import LocalBookie
+from quire.cli.local_cluster import LocalCluster
 from quire.cli.named_clusters import lasting, uri_of
 from quire.cli.options import FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
@@ -68,7 +70,8 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine: one process per bookie, and the metadata. Ctrl-C stops it cleanly.
 
-    Without --dir it becomes the context `local`, which commands mean if no other is in use.
+    Without --dir it becomes the context `local`, which commands mean if no other is in use. A bookie that does not start is
+    named; the others serve without it, and the exit code is 5 in the end.
     """
     out = Output(as_json=as_json)
     named = cluster
@@ -84,7 +87,7 @@ def up(
             recovers=recovers,
         )
         try:
-            local.start()
+            local.start(some=True)
             _say_ready(out, local)
             while any(bookie.running for bookie in local.bookies):
                 dead = local.wait(stop)
@@ -102,17 +105,22 @@ def up(
                 )
     if not unclean:
         out.note("Stopped cleanly.")
-    raise typer.Exit(1 if unclean else 0)
+    raise typer.Exit(EXIT_FAILED if unclean else EXIT_ATTENTION if local.failed else 0)
 
 
 def _say_ready(out: Output, local: LocalCluster) -> None:
     for name in local.moved:
         out.note(f"{name} got another port: its former one is in use by another program.")
     steps = first_steps(local)
-    facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in local.bookies]}
-    lines = [
-        f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies
-    ]
+    for bookie, why in local.failed:
+        out.note(
+            f"{why.message}\nThe others go on; when they are stopped, `quire up` ends with {EXIT_ATTENTION} for {bookie.name}."
+        )
+    started = [bookie for bookie in local.bookies if bookie.process is not None]
+    facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in started]}
+    if local.failed:
+        facts["failed"] = [{"name": bookie.name, "reason": why.message} for bookie, why in local.failed]
+    lines = [f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in started]
     text = "\n".join(
         [
             f"Cluster {local.uri}",

@@ -277,6 +277,10 @@ class DirectoryInUseError(StorageError):
     """Another bookie process uses the directory."""
 
 
+class DirectoryLostError(StorageError):
+    """Another process has opened the directory of a bookie that runs, or another directory is in its place."""
+
+
 class IdentityReplacedError(StorageError):
     """Another process has this bookie's identity: a copy of its directory was started, or this is one."""
 

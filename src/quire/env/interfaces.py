@@ -73,10 +73,13 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A lock on a file, held until released or until the process ends."""
+    """A lock on a directory, held until released or until the process ends."""
 
     def release(self) -> None:
         """Let it go; again is allowed."""
+
+    def stands(self) -> bool:
+        """Whether the path still leads to the directory that is locked; another may have been put in its place."""
 
 
 class FileStamp(NamedTuple):
@@ -137,11 +140,12 @@ class Files(Protocol):
     def sync_directory(self, directory: Path) -> None:
         """Return when the directory's names are on the disk."""
 
-    def lock(self, path: Path) -> Lock:
-        """Lock a file, making it if need be.
+    def lock(self, directory: Path) -> Lock:
+        """Lock a directory. Nothing in it is made or changed, so there is no file that could be removed from under the lock.
 
         Raises:
             BlockingIOError: it is held, in this process or another.
+            FileNotFoundError: there is no such directory.
         """
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from quire.core.errors import MisuseError
 from quire.env.interfaces import Buffer, Done, FileStamp
-from quire.env.private import FILE_MODE, FOLDER_MODE, file_mode
+from quire.env.private import FOLDER_MODE, file_mode
 
 BLOCK_BYTES = 4096
 FREED_BYTES = 4 * 1024 * 1024
@@ -145,34 +145,55 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 
 
 class RealLock:
-    """A POSIX lock: no child of a fork inherits it. They do not exclude within a process, so a table does."""
+    """A lock (flock) on a directory itself: it excludes within a process too, and a cleaner of old files finds none.
 
-    _held: set[tuple[int, int]] = set()  # noqa: RUF012 - one table for the process, as the locks are
+    A child of a fork would share it, and let it go for both: a child closes it.
+    """
 
-    __slots__ = ("_descriptor", "_key")
+    _held: set[RealLock] = set()  # noqa: RUF012 - one table for the process, for the children that it forks
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = -1
-        if path.exists() and _inode(path.stat()) in self._held:
-            # Not even opened: closing any descriptor of the file would drop the process's own lock.
-            raise BlockingIOError(errno.EAGAIN, "locked by this process", str(path))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        self._key = _inode(os.fstat(descriptor))
+    __slots__ = ("_descriptor", "_directory", "_key")
+
+    def __init__(self, directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            if error.errno in {errno.EACCES, errno.EAGAIN}:
-                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path)) from error
+            if isinstance(error, BlockingIOError):
+                raise BlockingIOError(errno.EAGAIN, "locked by another bookie", str(directory)) from error
             raise
+        self._directory = directory.absolute()
+        self._key = _inode(os.fstat(descriptor))
         self._descriptor = descriptor
-        self._held.add(self._key)
+        self._held.add(self)
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            self._held.discard(self._key)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._let_go()
+
+    def stands(self) -> bool:
+        try:
+            return _inode(self._directory.stat()) == self._key
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # nothing is known against it
+
+    def _let_go(self) -> None:
+        self._held.discard(self)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    @classmethod
+    def forget_in_child(cls) -> None:
+        """In the child of a fork: the locks are the parent's."""
+        for lock in list(cls._held):
+            lock._let_go()  # noqa: SLF001 - of the same class
+
+
+os.register_at_fork(after_in_child=RealLock.forget_in_child)
 
 
 class RealFiles:
@@ -310,8 +331,8 @@ class RealFiles:
         finally:
             os.close(descriptor)
 
-    def lock(self, path: Path) -> RealLock:
-        return RealLock(path)
+    def lock(self, directory: Path) -> RealLock:
+        return RealLock(directory)
 
 
 @cache

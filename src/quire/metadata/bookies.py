@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from quire.core.errors import (
     AlreadyExistsError,
@@ -47,6 +47,7 @@ PREFIX: Final = "bookies/"
 AVAILABLE: Final = "bookies/available/"
 READONLY: Final = "bookies/readonly/"
 COOKIES: Final = "cookies/"
+Result = TypeVar("Result")
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -229,25 +230,39 @@ async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration
     raise AlreadyExistsError(f"the registration {other} already exists and its owner is alive", key=other)
 
 
-async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Registration:
-    """See `BookieRegistry.register`."""
-    check_bookie_id(info.bookie_id)
+async def _look_for(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Refuse an id that is registered."""
+    for key in (AVAILABLE + bookie_id, READONLY + bookie_id):
+        if await store.get(key) is not None:
+            raise AlreadyExistsError(f"the registration {key} already exists", key=key)
+
+
+async def _when_free(
+    store: MetadataStore, bookie_id: BookieId, wait_ms: int, attempt: Callable[[], Awaitable[Result]]
+) -> Result:
+    """Make an attempt that an earlier registration of the id stands in the way of, until that has ended."""
+    check_bookie_id(bookie_id)
     try:
-        return await _register_once(store, info)
+        return await attempt()
     except AlreadyExistsError as error:
         taken = error
     try:
         async with asyncio.timeout(wait_ms / 1000), store.watch(PREFIX) as changes:
             async for _ in changes:
                 with suppress(AlreadyExistsError):
-                    return await _register_once(store, info)
+                    return await attempt()
     except TimeoutError:
         pass
     raise AlreadyExistsError(
-        f"bookie {info.bookie_id} is already registered: another process with its identity is alive; "
+        f"bookie {bookie_id} is already registered: another process with its identity is alive; "
         "stop that process",
-        bookie=info.bookie_id,
+        bookie=bookie_id,
     ) from taken
+
+
+async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Registration:
+    """See `BookieRegistry.register`."""
+    return await _when_free(store, info.bookie_id, wait_ms, lambda: _register_once(store, info))
 
 
 class BookieRegistry:
@@ -268,6 +283,18 @@ class BookieRegistry:
             AlreadyExistsError: a bookie with this id is registered.
         """
         return BookieRegistration(self._store, info, await _register(self._store, info, wait_ms))
+
+    async def await_free(self, bookie_id: BookieId, *, wait_ms: int = 0) -> None:
+        """Return when no bookie is registered with an id. Nothing is written: for a start, before it touches its disk.
+
+        Args:
+            bookie_id: the id.
+            wait_ms: see `register`.
+
+        Raises:
+            AlreadyExistsError: a bookie with this id is registered.
+        """
+        await _when_free(self._store, bookie_id, wait_ms, lambda: _look_for(self._store, bookie_id))
 
     async def available(self) -> dict[BookieId, BookieInfo]:
         """All registered bookies, the read-only ones too, in the order of their ids.

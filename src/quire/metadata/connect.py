@@ -87,7 +87,8 @@ async def format_store(uri: str, *, force: bool = False) -> str:
         return await format_etcd(parse_etcd_uri(uri), force=force)
     if force:
         raise MisuseError(f"`force` is for ZooKeeper and etcd; to format {uri!r}, remove the file first")
-    if scheme == "sqlite" and expanded(path.removeprefix("//")).exists():
+    file = expanded(path.removeprefix("//"))
+    if scheme == "sqlite" and file.exists() and file.stat().st_size:
         raise AlreadyExistsError(f"a cluster already exists at {uri!r}; remove the file to format it")
     async with await open_store(uri, create=True) as store:
         return store.instance_id

@@ -148,7 +148,6 @@ class SqliteFile:
         self._seen: Counters | None = None
         self.sequence = SequenceFile(path)
         check_place(path, create=create)
-        close_files(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_MS / 1000)
@@ -168,10 +167,11 @@ class SqliteFile:
             self._read_format(application)
         elif not create:
             raise CorruptMetadataError(
-                f"{self.path} is empty: it is not the metadata file of a cluster; remove it and make the cluster with"
-                " `quire up --dir DIRECTORY`, or put the file back from a backup",
+                f"{self.path} is empty: it is not the metadata file of a cluster; put the file back from a backup. If none was"
+                " ever there, remove it and make the cluster with `quire up --dir DIRECTORY`",
                 path=str(self.path),
             )
+        close_files(self.path)  # of another program's file nothing is changed
         run("PRAGMA synchronous = FULL")  # first of all: what makes the file is synced too
         mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":

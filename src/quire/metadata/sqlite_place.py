@@ -11,7 +11,6 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -149,7 +148,7 @@ def check_kind(path: Path, application: object, version: object) -> int:
 
 
 def check_place(path: Path, *, create: bool) -> None:
-    """Refuse a place where the database is missing, or where it cannot be safe; make its folder with `create`.
+    """Refuse a place where the database is missing, or where it cannot be safe; with `create` an empty file is there then.
 
     Raises:
         NoClusterError: saying what is there, and how a cluster is made.
@@ -160,48 +159,82 @@ def check_place(path: Path, *, create: bool) -> None:
             raise NoClusterError(
                 f"{path} is a directory; name the metadata file in it, as in sqlite:{path}/metadata.db", **ids
             )
-        if not path.exists():
-            if not create:
-                where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
-                raise NoClusterError(
-                    f"no cluster exists at {path}: no such file in {where}; create a cluster with "
-                    f"`quire up --dir {path.parent}`, or name another cluster",
-                    **ids,
-                )
-            RealFiles().make_directory(
-                path.parent
-            )  # on the disk: SQLite syncs the file's name, not its folder's
+        if not path.exists() or not path.stat().st_size:
+            check_lost(path, create=create)
+        if not path.exists() and not create:
+            where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
+            raise NoClusterError(
+                f"no cluster exists at {path}: no such file in {where}; create a cluster with "
+                f"`quire up --dir {path.parent}`, or name another cluster",
+                **ids,
+            )
+        filesystem = filesystem_of(path.parent)
+        if filesystem in NETWORK_FILESYSTEMS:
+            raise NoClusterError(
+                f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
+                " disk",
+                **ids,
+            )
+        if create:  # on the disk: SQLite syncs the file's name, not its folder's
+            RealFiles().make_directory(path.parent)
+            make_file(path)
     except OSError as error:
+        raise _unreachable(path, error) from error
+
+
+def check_lost(path: Path, *, create: bool) -> None:
+    """Refuse to take a metadata file that is missing or empty for one that never was, where something shows that it was lost.
+
+    Args:
+        path: the file.
+        create: it is to be made: then only data of bookies count, which a new file would know nothing of.
+
+    Raises:
+        NoClusterError: saying what is there, and that the file is to be restored.
+    """
+    bookies = [cookie.parent for cookie in sorted(path.parent.glob("*/VERSION")) if _has_data(cookie.parent)]
+    sides = [path.with_name(path.name + suffix) for suffix in ("-sequence", SESSIONS)]
+    signs = bookies or ([] if create else [side for side in sides if side.exists()])
+    if signs:
+        names = ", ".join(sign.name for sign in signs[:3]) + (", ..." if len(signs) > 3 else "")
+        what = f"its cluster's data are still there ({names})" if bookies else f"a cluster had it ({names})"
         raise NoClusterError(
-            f"the metadata file {path} cannot be reached: {error.strerror}", **ids
-        ) from error
-    filesystem = filesystem_of(path.parent)
-    if filesystem in NETWORK_FILESYSTEMS:
-        raise NoClusterError(
-            f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
-            " disk",
-            **ids,
+            f"the metadata file {path} was lost: {what}. Restore the file from a backup, and start again; a new one would know "
+            "none of the ledgers. For a new cluster choose another directory",
+            path=str(path),
         )
 
 
-def close_files(path: Path, *, create: bool) -> None:
-    """Make the database its owner's: a new one is 0600, and what an older version left open to everybody is closed.
+def _has_data(folder: Path) -> bool:
+    """Whether a bookie's directory has segments."""
+    return any(folder.glob("segments/*.seg"))
 
-    What SQLite and this program put beside it gets its mode, so an owner may open all to a group with one `chmod`. What
-    another user owns stays as it is: that user's next start closes it.
 
-    Args:
-        path: the database.
-        create: make an empty file where it is missing, before SQLite makes one that everybody can read.
+def make_file(path: Path) -> None:
+    """Make an empty file where it is missing, before SQLite makes one that everybody can read.
 
     Raises:
         NoClusterError: it cannot be made.
     """
     try:
-        if create:
-            with suppress(FileExistsError):
-                # Not opened: closing a descriptor would drop the locks that this process has on the file.
-                os.mknod(path, FILE_MODE | stat.S_IFREG)
+        # Not opened: closing a descriptor would drop the locks that this process has on the file.
+        os.mknod(path, FILE_MODE | stat.S_IFREG)
+    except (FileExistsError, PermissionError):
+        return  # SQLite says what is not allowed
+    except OSError as error:
+        raise _unreachable(path, error) from error
+
+
+def close_files(path: Path) -> None:
+    """Make the database its owner's: what an older version left open to everybody is closed.
+
+    What SQLite and this program put beside it gets its mode, so an owner may open all to a group with one `chmod`. What
+    another user owns stays as it is: that user's next start closes it.
+
+    Raises:
+        NoClusterError: it cannot be reached.
+    """
+    try:
         sessions = path.with_name(path.name + SESSIONS)
         closed = close_to_others(path, FILE_MODE)
         files = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-sequence")]
@@ -211,14 +244,17 @@ def close_files(path: Path, *, create: bool) -> None:
     except PermissionError:
         return
     except OSError as error:
-        msg = f"the metadata file {path} cannot be reached: {error.strerror}"
-        raise NoClusterError(msg, path=str(path)) from error
+        raise _unreachable(path, error) from error
     if closed:
         _LOG.warning(
             "the metadata file %s, which holds passwords, was open to every user: it is its owner's now, with the files beside"
             " it; `chmod 660` of all of them would let a group use the cluster (docs/security.md)",
             path,
         )
+
+
+def _unreachable(path: Path, error: OSError) -> NoClusterError:
+    return NoClusterError(f"the metadata file {path} cannot be reached: {error.strerror}", path=str(path))
 
 
 def filesystem_of(folder: Path, mounts: str | None = None) -> str | None:

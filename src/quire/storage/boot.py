@@ -127,13 +127,11 @@ class BootFile:
         """
         if not self._files.exists(self._path):
             return None
-        data = self._files.read_whole(self._path)
         try:
-            slots = [decode_boot(data[at : at + BLOCK_BYTES]) for at in (0, BLOCK_BYTES)]
+            newest = self._newest()
         except FormatError as error:
             raise WrongDirectoryError(f"{self._path}: {error}", path=str(self._path)) from error
-        found = [slot for slot in slots if slot is not None]
-        if not found:
+        if newest is None:
             raise WrongDirectoryError(
                 f"{self._path} is damaged, so the number of starts of this bookie is unknown. If the "
                 "directory is the bookie's own and not a copy, remove this file; the bookie then "
@@ -147,7 +145,30 @@ class BootFile:
                 "the bookie then starts as on a copy, and every ledger is in doubt",
                 path=str(self._marker),
             )
-        return max(found, key=lambda slot: slot.writes)
+        return newest
+
+    def _newest(self) -> Boot | None:
+        """The newest slot that verifies; FormatError if a newer version wrote one."""
+        data = self._files.read_whole(self._path)
+        slots = [decode_boot(data[at : at + BLOCK_BYTES]) for at in (0, BLOCK_BYTES)]
+        return max((slot for slot in slots if slot is not None), key=lambda slot: slot.writes, default=None)
+
+    def other_writer(self) -> str:
+        """Who else has written the file since this process did; empty if that is not known of anybody.
+
+        A file that is missing or damaged says nothing: the next start finds that out, and doubts every ledger.
+        """
+        try:
+            newest = self._newest()
+        except FormatError as error:
+            return f"{self._path} was {error}"
+        except OSError:
+            return ""
+        if newest is None or newest == self.last:
+            return ""
+        return (
+            f"another process has started on it as boot {newest.number}, and this one is boot {self.number}"
+        )
 
     @property
     def number(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
 from quire.core.descriptors import is_shortage
-from quire.core.errors import StorageError
+from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
@@ -79,8 +79,11 @@ class LedgerStorage:
         worker: Worker,
         clock: Clock,
         boots: BootFile,
+        identity: Identity,
     ) -> None:
         self._boots = boots
+        self._identity = identity
+        self._unbegun: Callable[[], None] = lambda: None
         self._config = config
         self._files = segment_files
         self._clock = clock
@@ -198,7 +201,38 @@ class LedgerStorage:
         stored: BootState | None = None,
         rules: Rules = RULES,
     ) -> LedgerStorage:
-        """Bring a bookie's disk up: read what is there, write down what may be lost, begin to write.
+        """Bring a bookie's disk up: `look`, then `begin`."""
+        storage = cls.look(
+            directory,
+            config,
+            identity,
+            files=files,
+            worker=worker,
+            clock=clock,
+            chance=chance,
+            served=served,
+            stored=stored,
+            rules=rules,
+        )
+        storage.begin()
+        return storage
+
+    @classmethod
+    def look(
+        cls,
+        directory: Path | str,
+        config: StorageConfig,
+        identity: Identity,
+        *,
+        files: Files,
+        worker: Worker,
+        clock: Clock,
+        chance: Chance | None = None,
+        served: bool = False,
+        stored: BootState | None = None,
+        rules: Rules = RULES,
+    ) -> LedgerStorage:
+        """Read what is on a bookie's disk, and refuse it if need be. Nothing is written before `begin`.
 
         Args:
             directory: the bookie's; `identity` holds its lock.
@@ -236,22 +270,35 @@ class LedgerStorage:
             if start.resume is None and boots.last is not None:
                 # Also where segments are gone: the LSN of an earlier doubt must not end a later one.
                 start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
-            storage = cls(config, segment_files, start, worker, clock, boots)
-            storage._begin(start, stored)
+            storage = cls(config, segment_files, start, worker, clock, boots, identity)
         except OSError as error:
             segment_files.close()
-            if is_shortage(error):
-                raise shortage(directory, error) from error
-            raise StorageError(
-                f"{directory} cannot be read or written: {error}", path=str(directory)
-            ) from error
+            raise _failed(directory, error) from error
         except BaseException:
             segment_files.close()
             raise
+        storage._unbegun = partial(storage._begin, start, stored)
         return storage
+
+    def begin(self) -> None:
+        """Write down what may be lost, and begin to write. From here on the directory is this process's.
+
+        Raises:
+            StorageError: the disk fails already.
+        """
+        try:
+            self._unbegun()
+        except OSError as error:
+            self._files.close()
+            raise _failed(self._files.directory.parent, error) from error
+        except BaseException:
+            self._files.close()
+            raise
 
     def _begin(self, start: Start, stored: BootState | None) -> None:
         """Make the decisions of the start durable before anything is served."""
+        self._files.prepare()
+        self.report.write_path = self._files.write_path
         journal = self._journal
         unsealed = list(self.unsealed.values())
         for segment in unsealed:
@@ -691,11 +738,30 @@ class LedgerStorage:
         """The ledgers, not deleted, of which something may be lost; in the order in which that was found."""
         return self._states.limbo
 
-    def check_space(self) -> None:
-        """Now and then: has a full disk room again, and is there a descriptor for what waits for one?"""
+    def check_disk(self) -> None:
+        """Now and then: is it this process's, has a full one room again, is there a descriptor for what waits for one?"""
+        self.check_owned()
+        if self._journal.failure is not None:
+            self._journal.flush()  # what waits is refused
         self._journal.try_again()
         if self._journal.full and not self._closed:
             self._journal.look_for_space()
+
+    def check_owned(self) -> None:
+        """Now and then, and before a segment: nothing more is written once another process has opened the directory."""
+        if self._journal.failure is None and not self._closed:
+            why = self._boots.other_writer()
+            lock = self._identity.lock
+            if lock is not None and not lock.stands():
+                why = "another directory is in its place"
+            if why:
+                # Final, as after a failed write; the next `flush` refuses what waits.
+                self._journal.failure = DirectoryLostError(
+                    f"{self._files.directory.parent} is not this bookie's any more: {why}. Nothing more is acknowledged "
+                    "or written here, and what this bookie does not have is unknown. Find out which process uses the "
+                    "directory now, and let only one of them run",
+                    path=str(self._files.directory.parent),
+                )
 
     def statistics(self) -> dict[str, Any]:
         """Figures for people and monitoring."""
@@ -729,6 +795,7 @@ class LedgerStorage:
         return [sequence for sequence in sorted(self.segments) if sequence not in retiring]
 
     def _opened(self, segment: Segment) -> None:
+        self.check_owned()
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
 
     def _gone(self, sequence: int) -> None:
@@ -756,6 +823,12 @@ class LedgerStorage:
             segment = self.segments[sequence]
             if not segment.spare:
                 yield from records_of(self._files, segment.header)
+
+
+def _failed(directory: Path | str, error: OSError) -> StorageError:
+    if is_shortage(error):
+        return shortage(directory, error)
+    return StorageError(f"{directory} cannot be read or written: {error}", path=str(directory))
 
 
 def _settle(future: asyncio.Future[None]) -> None:

@@ -63,7 +63,9 @@ def rebuild(
     )
     damages: list[Damage] = []
     try:
-        for sequence in segment_files.load():
+        sequences = segment_files.load()
+        segment_files.prepare()
+        for sequence in sequences:
             header = segment_files.header(sequence)
             end_lsn: int | None = None
             try:

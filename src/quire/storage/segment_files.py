@@ -90,6 +90,7 @@ class SegmentFiles:
         spares: the names of the files that wait to become segments.
         segment_bytes: the size of a new segment.
         short: the last attempt to make spares found no descriptor left, not a full disk.
+        direct, write_path: how the disk is written, known once it is `prepared` to be.
     """
 
     def __init__(
@@ -115,18 +116,14 @@ class SegmentFiles:
         self._rests_until: dict[str, int] = {}
         self.short = False
         self.segment_bytes = config.segment_bytes
-        files.make_directory(self.directory)
-        direct, kind = files.writes_direct(self.directory)
-        self.direct = direct if config.direct is None else config.direct
-        way = "O_DIRECT|O_DSYNC" if self.direct else "buffered, fdatasync"
-        self.write_path = f"{way} on {kind}"
+        self._leftovers: list[str] = []
+        self.direct = False
+        self.write_path = ""
 
     # --- what is there ------------------------------------------------------------------------------------------
 
     def load(self) -> list[int]:
-        """Look through the directory: remove leftovers, take up the spares.
-
-        What is found is synced: a process that was killed may have renamed files and not come to sync that.
+        """Look through the directory: note leftovers, take up the spares. Nothing is written before `prepare`.
 
         Returns:
             The sequences of the segments, ascending.
@@ -141,11 +138,24 @@ class SegmentFiles:
                 if self._size(self.directory / name) == self._config.segment_bytes:
                     self.spares.append(name)
                 else:
-                    self._files.remove(self.directory / name)
+                    self._leftovers.append(name)
             elif ending.endswith(TEMPORARY[1:]):
-                self._files.remove(self.directory / name)
-        self._files.sync_directory(self.directory)
+                self._leftovers.append(name)
         return sorted(sequences)
+
+    def prepare(self) -> None:
+        """The directory is this process's to write to: make it, find out how it is written, remove the leftovers.
+
+        What was found is synced: a process that was killed may have renamed files and not come to sync that.
+        """
+        self._files.make_directory(self.directory)
+        direct, kind = self._files.writes_direct(self.directory)
+        self.direct = direct if self._config.direct is None else self._config.direct
+        way = "O_DIRECT|O_DSYNC" if self.direct else "buffered, fdatasync"
+        self.write_path = f"{way} on {kind}"
+        while self._leftovers:
+            self._files.remove(self.directory / self._leftovers.pop())
+        self._files.sync_directory(self.directory)
 
     def _number(self, name: str, stem: str) -> int:
         try:

@@ -1,7 +1,7 @@
 """What a start makes of the directory: segments, ledgers, and what may have been lost.
 
 Footers are read, segments without one are scanned. Whatever two records say, the higher LSN is right. Nothing is written
-here except the removal of leftovers; `LedgerStorage` writes down the suspicions before it serves.
+here, so that a directory that is refused stays as it is; `LedgerStorage` writes down the suspicions before it serves.
 
 Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does";
 docs/decisions/026-torn-or-damaged.md; docs/protocol/bookie.md, "After a loss".
@@ -117,7 +117,7 @@ class Start:
         self.before_last = (0, 0)
         self.last_lsn = 0
         self.next_sequence = 1
-        self.report = StartReport(write_path=files.write_path)
+        self.report = StartReport()
 
     def run(self, *, served: bool = False) -> None:
         """Read everything.

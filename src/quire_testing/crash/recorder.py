@@ -219,12 +219,8 @@ class RecordingFiles:
             self._files.sync_directory(directory)
             self.keep(SyncDirectory(str(directory)))
 
-    def lock(self, path: Path) -> Lock:
-        with self.changing():
-            held = self._files.lock(path)
-            if str(path) not in self._numbers:
-                self._new(str(path))
-            return held
+    def lock(self, directory: Path) -> Lock:
+        return self._files.lock(directory)
 
     # --- for programs that make their own files
 

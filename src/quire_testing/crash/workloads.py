@@ -260,7 +260,7 @@ def full_disk(run: BookieRun) -> None:
     run.settle()
     run.reclaim()
     run.settle()
-    run.storage.check_space()
+    run.storage.check_disk()
     run.add(5, 0, size=ROLL_BYTES)
     run.settle()
 

@@ -298,6 +298,6 @@ class FaultyDisk(NamedFiles[DiskNode]):
             self._durable = dict(self.nodes)
             self._name_changes.clear()
 
-    def lock(self, _path: Path) -> Lock:
+    def lock(self, _directory: Path) -> Lock:
         """No other process is here."""
         return NoLock()

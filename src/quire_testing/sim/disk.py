@@ -60,9 +60,9 @@ class SimDisk(FaultyDisk):
         data[at] ^= 1 << self.chance.randrange(8)
         return f"{name.rpartition('/')[2]} at {at}"
 
-    def lock(self, path: Path) -> SimLock:
+    def lock(self, directory: Path) -> SimLock:
         """A lock that ends with its process."""
-        name, loop = str(path), self.loop
+        name, loop = str(directory), self.loop
         holder = self._locked.get(name)
         if holder is not None and holder.alive:
             raise BlockingIOError(errno.EAGAIN, "locked", name)
@@ -71,7 +71,7 @@ class SimDisk(FaultyDisk):
 
 
 class SimLock:
-    """A lock on a file."""
+    """A lock on a directory."""
 
     def __init__(self, locked: dict[str, ProcessLoop | None], name: str) -> None:
         self._locked, self._name = locked, name
@@ -79,6 +79,10 @@ class SimLock:
     def release(self) -> None:
         """Let it go."""
         self._locked.pop(self._name, None)
+
+    def stands(self) -> bool:
+        """No directory is ever put in another's place."""
+        return True
 
 
 class SimWorker(StepWorker):

@@ -281,9 +281,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """A connection through the simulated network."""
         return await self.network.connect(self, protocol_factory, host, port)
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any
+    ) -> Any:
         """A listener in the simulated network."""
-        return self.network.listen(self, protocol_factory, host, port)
+        server = self.network.listen(self, protocol_factory, host, port)
+        server.serving = how.get("start_serving", True)
+        return server
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """An uncaught exception is kept; it is a finding."""

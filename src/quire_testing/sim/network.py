@@ -159,7 +159,7 @@ class Network:
             return
         server = self._listeners.get((host, port))
         after = self.delay_ns(back)
-        if server is None or server.closed or not server.loop.alive:
+        if server is None or server.closed or not server.serving or not server.loop.alive:
             self.timeline.after(after, loop.deliver, _refuse, answered)
             return
         near = SimTransport(self, loop, loop.name, host)
@@ -236,7 +236,12 @@ class SimServer:
     def __init__(self, network: Network, loop: ProcessLoop, factory: Any, host: str, port: int) -> None:
         self.network, self.loop, self.factory = network, loop, factory
         self.closed = False
+        self.serving = True
         self.sockets = [_Socket(host, port)]
+
+    async def start_serving(self) -> None:
+        """From here on clients may connect."""
+        self.serving = True
 
     def accept(self, transport: SimTransport) -> None:
         """A client has connected."""

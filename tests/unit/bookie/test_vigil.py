@@ -369,7 +369,7 @@ def test_a_store_that_does_not_take_the_bookie_as_read_only_delays_nothing_else(
         monkeypatch.setattr(at.store, "register", silent)
         at.server.ledgers.read_only = True
         await asyncio.wait_for(asked.wait(), 20)
-        monkeypatch.setattr(at.server.storage, "check_space", looked)
+        monkeypatch.setattr(at.server.storage, "check_disk", looked)
         await until_async(lambda: looks > 1, "descriptors and space are looked for")
         opened.set()
 

@@ -219,7 +219,7 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         )
         await at.needs("read-only", "the disk is full", "the bookie continues by itself")
         at.files.error = 0
-        at.sick.storage.check_space()
+        at.sick.storage.check_disk()
         at.sick.attention.look()
         assert lines(caplog, "no longer the case: read-only") == 1
         await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
@@ -335,7 +335,7 @@ def test_a_failed_task(
             raise RuntimeError("a thing that nobody thought of")
 
         with monkeypatch.context() as patched:
-            patched.setattr(at.sick.storage, "check_space", fail)
+            patched.setattr(at.sick.storage, "check_disk", fail)
             task = next(one for one in at.sick._tasks if one.get_name().startswith("supervise connections"))
             await asyncio.wait([task])
             await asyncio.sleep(0)

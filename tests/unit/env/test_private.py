@@ -33,7 +33,6 @@ def test_what_is_made_is_its_owners(tmp_path: Path) -> None:
     files.make_directory(folder)
     files.allocate(folder / "segment", 4096)
     files.write_whole(folder / "cookie", b"x")
-    files.lock(folder / "lock").release()
     with private.open_private(folder / "log", "a", encoding="utf-8") as log:
         log.write("line")
     assert {mode(path) for path in (folder, folder.parent)} == {0o700}

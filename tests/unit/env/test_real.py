@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import mmap
+import os
 import threading
 from pathlib import Path
 
@@ -80,12 +81,34 @@ def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
     files = RealFiles()
-    lock = files.lock(tmp_path / "LOCK")
+    lock = files.lock(tmp_path)
+    assert files.names(tmp_path) == [], "a lock in a file can be removed without its directory"
     with pytest.raises(BlockingIOError):
-        files.lock(tmp_path / "LOCK")
+        files.lock(tmp_path)
     lock.release()
     lock.release()
-    files.lock(tmp_path / "LOCK").release()
+    files.lock(tmp_path).release()
+    with pytest.raises(FileNotFoundError):
+        files.lock(tmp_path / "missing")
+
+
+def test_a_lock_stays_with_who_took_it_and_with_its_directory(tmp_path: Path) -> None:
+    files, path = RealFiles(), tmp_path / "locked"
+    path.mkdir()
+    lock = files.lock(path)
+    child = os.fork()
+    if not child:
+        lock.release()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(BlockingIOError):
+        files.lock(path)
+    assert lock.stands()
+    path.rename(tmp_path / "moved")
+    assert not lock.stands()
+    path.mkdir()
+    assert not lock.stands()
+    lock.release()
 
 
 def test_the_worker_runs_jobs_in_order_and_answers_on_the_loop() -> None:

@@ -407,7 +407,7 @@ def test_a_full_disk_is_compacted_into_its_reserve_and_takes_adds_again() -> Non
         if not storage.full:
             break
         compact(storage)
-        storage.check_space()
+        storage.check_disk()
         settle(storage)
     assert not storage.full
     assert sorted(read_all(storage, 2, 0, number)) == [*range(1, number - number % 2, 2)][: number // 2]

@@ -53,7 +53,7 @@ def given_back(storage: LedgerStorage) -> int:
     settle(storage)
     after = storage.housekeeping.reclaim()
     settle(storage)
-    storage.check_space()
+    storage.check_disk()
     settle(storage)
     return before + after
 

@@ -12,7 +12,7 @@ from quire.env.real import RealFiles
 from quire.storage.boot import MARKER_FILE
 from quire.storage.owned_directory import close_directory
 
-FILES = ("VERSION", "LOCK", "BOOT", "COLLECTOR", "segments/0000000000000001.seg", "segments/1.fresh")
+FILES = ("VERSION", "BOOT", "COLLECTOR", "segments/0000000000000001.seg", "segments/1.fresh")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_facts_that_a_full_disk_refused_are_put_again_with_the_next_entries() ->
     run.settle()
     assert run.answers[-1][1] is Answer.ERROR
     run.memory.capacity = None
-    run.storage.check_space()
+    run.storage.check_disk()
     run.add(7, 0, size=3000, recovery=True)
     run.settle()
     assert run.answers[-1][1] is Answer.OK

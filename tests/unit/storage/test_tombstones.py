@@ -351,7 +351,7 @@ def test_on_a_full_disk_tombstones_stay_as_they_are() -> None:
     assert shrink(storage) == []
     assert storage.statistics()["tombstones"] == 1
     files.space = 100 * SMALL.segment_bytes
-    storage.check_space()
+    storage.check_disk()
     assert shrink(storage) == [1]
 
 
