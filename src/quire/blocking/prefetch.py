@@ -7,12 +7,14 @@ import concurrent.futures
 import contextlib
 import os
 import queue
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from quire.blocking.loop import Background, in_blocking_words
+from quire.core.errors import MisuseError
 
 T = TypeVar("T")
 
@@ -20,6 +22,7 @@ PREFETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """An iterator fetches at most so much ahead of its consumer."""
 CHUNK_ITEMS_MAX: Final = 512
 """Items cross from the loop to the consumer in groups of at most so many."""
+CLOSED: Final = "the client was closed while this iterator was read; connect again, and read on from the last item"
 ITEM_OVERHEAD: Final = 200
 """What one item costs besides its bytes."""
 
@@ -37,12 +40,19 @@ def _weigh(item: object) -> int:
     return size
 
 
-_END: Final = object()
+class _End:
+    """The last thing that the loop hands over: why there is no more, raised in each thread that asks."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: Exception | type[StopIteration] = StopIteration) -> None:
+        self.reason = reason
 
 
 class Prefetch(Generic[T]):
     """An iterator over an asynchronous iterator of the background loop, which runs ahead of it.
 
+    Threads may share it: each item goes to one of them, and its end, or the error that ended it, to all.
     `close` (or leaving a `with` block, or losing the last reference) ends the work behind it early.
     """
 
@@ -51,35 +61,50 @@ class Prefetch(Generic[T]):
         self._pump = _Pump(source)
         self._chunk: deque[Any] = deque()
         self._task: concurrent.futures.Future[None] | None = None
-        self._ended = False
+        self._waiting = threading.Lock()  # held by the one thread that waits for the next chunk
+        self._over: Exception | type[StopIteration] | None = None  # why no item comes after those of the chunk
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        if self._ended:
-            raise StopIteration
-        if not self._chunk:
-            self._background.check()
-            if self._task is None:
-                self._task = asyncio.run_coroutine_threadsafe(self._pump.run(), self._background.loop)
-            self._chunk.extend(self._pump.ready.get())
-        item = self._chunk.popleft()
-        if item is _END:
-            self._ended = True
-            raise StopIteration
-        if isinstance(item, _Failure):
-            self._ended = True
-            in_blocking_words(item.error)
-            raise item.error
-        if self._pump.consumed(_weigh(item)):
-            self._background.loop.call_soon_threadsafe(self._pump.go_on)
-        return cast("T", item)
+        chunk = self._chunk
+        while True:
+            if not chunk:
+                self._await_chunk()
+            try:
+                item = chunk.popleft()
+            except IndexError:  # another thread took the last one
+                continue
+            if self._pump.consumed(_weigh(item)):
+                self._background.loop.call_soon_threadsafe(self._pump.go_on)
+            return cast("T", item)
+
+    def _await_chunk(self) -> None:
+        """Return when there is something to take; one thread waits for the loop, the others for that thread."""
+        self._background.check()
+        with self._waiting:
+            if not self._chunk and self._over is None:
+                if self._task is None:
+                    self._task = asyncio.run_coroutine_threadsafe(self._pump.run(), self._background.loop)
+                self._take(self._pump.ready.get())
+            if not self._chunk and self._over is not None:
+                raise self._over
+
+    def _take(self, chunk: list[Any]) -> None:
+        if self._over is not None:
+            return  # closed meanwhile
+        if chunk and isinstance(chunk[-1], _End):
+            self._over = chunk.pop().reason
+            if isinstance(self._over, Exception):
+                in_blocking_words(self._over)
+        self._chunk.extend(chunk)
 
     def close(self) -> None:
-        """Stop fetching; the iterator is at its end, also for a thread that waits for its next item."""
-        self._ended = True
-        self._pump.ready.put([_END])
+        """Stop fetching; the iterator is at its end, also for threads that wait for its next item."""
+        self._over = self._over or StopIteration
+        self._chunk.clear()
+        self._pump.ready.put([])
         if self._task is not None and self._background.pid == os.getpid() and not self._task.done():
             self._task.cancel()
 
@@ -144,9 +169,12 @@ class _Pump:
                     # What was consumed before this line was not announced: look again before waiting.
                     if self._ahead > PREFETCH_BYTES_MAX // 2:
                         await self._room.wait()
-            self._filling.append(_END)
+            self._filling.append(_End())
+        except asyncio.CancelledError:
+            self._filling.append(_End(MisuseError(CLOSED)))  # an iterator that was closed itself does not look at it
+            raise
         except Exception as error:  # noqa: BLE001 - it is raised again where the items are used
-            self._filling.append(_Failure(error))
+            self._filling.append(_End(error))
         finally:
             close = getattr(source, "aclose", None)
             if close is not None:
@@ -158,12 +186,3 @@ class _Pump:
         if self._filling:
             self.ready.put(self._filling)
             self._filling = []
-
-
-class _Failure:
-    """What ended an iteration, on its way to the consumer."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
