@@ -36,6 +36,7 @@ from quire.core.losses import proves_loss
 from quire.core.reader import ReadMachine
 from quire.core.rules import RULES
 from quire.core.terms import last_of_range, reach_of, told_in
+from quire.env.home import not_pickled
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
@@ -56,6 +57,8 @@ class LedgerReader(TailingReader):
     bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
     entry that the maker of the reader knows to be confirmed. `recovering` recovers and closes the ledger.
     """
+
+    __reduce__ = not_pickled
 
     def __init__(
         self,

@@ -55,6 +55,7 @@ from quire.core.ledger_metadata import (
 from quire.core.placement import choose_ensemble
 from quire.core.quorum import check_quorums
 from quire.core.terms import StreamMode, needs_of, resolve
+from quire.env.home import not_pickled
 from quire.metadata.streams import StreamStore
 from quire.wire.entry import Entry, digest_type_of
 from quire.wire.ledger_notes import notes_of_record
@@ -93,6 +94,8 @@ class UnboundedLedger:
         turn: held while this client takes it over: never twice at once.
         mode: that the stream must have, or is created with; None: whichever it has.
     """
+
+    __reduce__ = not_pickled
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError, RefusedError
+from quire.env.home import check_home
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
@@ -157,6 +158,7 @@ class EtcdConnection:
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self.hosts = ",".join(address.hosts)
+        self._loop = asyncio.get_running_loop()
         self._slow = SlowNote(f"etcd at {self.hosts}", address.options.patience_ms / 1000)
         self._pid = os.getpid()
         self._closed = False
@@ -181,11 +183,7 @@ class EtcdConnection:
         Raises:
             MisuseError: closed, or used after a fork.
         """
-        if os.getpid() != self._pid:
-            raise MisuseError(
-                f"this metadata store was opened by process {self._pid} and cannot be used after a fork, in process"
-                f" {os.getpid()}; open another there"
-            )
+        check_home("this metadata store", self._loop, self._pid)
         if self._closed:
             raise MisuseError("this metadata store is closed; open another")
 

@@ -22,6 +22,7 @@ from typing import Final, Self, TypeVar
 
 from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
+from quire.env.home import check_home
 from quire.metadata.id_floor import check_raised, floor_of, raised
 from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
 from quire.metadata.slow import SlowNote
@@ -194,12 +195,7 @@ class SqliteStore(MetadataStore):
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise MisuseError(
-                f"this metadata store was opened by process {self._pid} and cannot be used after a fork, in process"
-                f" {os.getpid()}; open another there",
-                path=str(self.path),
-            )
+        check_home("this metadata store", self._loop, self._pid, path=str(self.path))
         if self._closed:
             raise MisuseError("this metadata store is closed; open another", path=str(self.path))
 
@@ -224,7 +220,8 @@ class SqliteStore(MetadataStore):
     ) -> None:
         """Wait for what the thread does; a caller that is cancelled meanwhile has it undone afterwards."""
 
-        def over(_: asyncio.Future[Result]) -> None:
+        def over(done: asyncio.Future[Result]) -> None:
+            done.exception()  # of a store that was closed meanwhile: nobody waits for it
             if not self._closed:
                 self._order(undo, changes=changes).add_done_callback(asyncio.Future.exception)
 

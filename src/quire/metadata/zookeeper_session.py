@@ -47,6 +47,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError, QuireError, RefusedError
+from quire.env.home import check_home
 from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper_options import ZookeeperAddress
@@ -306,11 +307,7 @@ class ZookeeperSession:
         )
 
     def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise MisuseError(
-                f"this metadata store was opened by process {self._pid} and cannot be used after a fork, in process"
-                f" {os.getpid()}; open another there"
-            )
+        check_home("this metadata store", self._loop, self._pid)
         if self._closed:
             raise MisuseError("this metadata store is closed; open another")
         if self.failure is not None:
