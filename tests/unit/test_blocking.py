@@ -157,7 +157,9 @@ def outcome(items: Iterator[Any], seen: list[int]) -> str:
     return "at its end"
 
 
-@pytest.mark.parametrize(("source", "count", "end"), [("count", 5000, "at its end"), ("break_off", 1, "in the middle")])
+@pytest.mark.parametrize(
+    ("source", "count", "end"), [("count", 5000, "at its end"), ("break_off", 1, "in the middle")]
+)
 def test_an_iterator_that_threads_share_ends_for_all_of_them(
     counter: BlockingCounter, source: str, count: int, end: str
 ) -> None:

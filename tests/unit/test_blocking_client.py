@@ -1,8 +1,11 @@
 """The blocking client against real bookies: ledgers, logs, a forked child, errors."""
 
+import concurrent.futures
 import inspect
 import os
+import pickle
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from quire.cli.local_cluster import LocalCluster
 from quire.core.errors import (
     InvalidQuorumError,
     LedgerFencedError,
+    MisuseError,
     NoClusterError,
     NoSuchLedgerError,
     NotWritingError,
@@ -20,7 +24,9 @@ from quire.core.errors import (
     TermSupersededError,
     WrongPasswordError,
 )
+from support.process import descriptors
 from support.stream_modes import BOTH, taken
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +153,53 @@ def test_a_forked_child_connects_for_itself(client: blocking.Client, cluster: Lo
     assert client.open_ledger(ledger.ledger_id).last_add_confirmed == 0
 
 
+def test_a_client_that_is_dropped_is_closed(cluster: LocalCluster) -> None:
+    with blocking.connect(cluster.uri) as client:
+        client.log("dropped").create()
+        with client.log("dropped").open_writer() as writer:
+            writer.append(b"0")
+    before = (descriptors("self"), threading.active_count())
+    dropped = blocking.connect(cluster.uri).log("dropped").open_writer()
+    futures = [dropped.append_nowait(b"%d" % number) for number in range(1, 1001)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        del dropped
+        until(lambda: len(said) == 1)
+        assert futures[-1].result(30) == 1000
+        until(lambda: descriptors("self") <= before[0] and threading.active_count() <= before[1])
+    assert [each.category for each in said] == [ResourceWarning]
+    with blocking.connect(cluster.uri) as client:
+        assert client.log("dropped").describe().end_offset == 1001
+
+
+def test_closing_a_client_ends_the_threads_that_wait_in_it(cluster: LocalCluster) -> None:
+    client = blocking.connect(cluster.uri)
+    log, stream, ledger = client.log("waited"), client.unbounded_ledger("waited"), client.create_ledger()
+    log.create()
+    stream.create()
+    kept = log.open_writer(), stream.open_writer()
+    tails = [log.tail(0), stream.tail(), client.open_ledger(ledger.ledger_id, recover=False).tail()]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(list, tail) for tail in tails for _ in range(2)]
+        waiting.append(pool.submit(log.open_writer, wait_for_leadership=True))
+        until(lambda: all(tail._task for tail in tails))
+        client.close()
+        assert {type(each.exception(30)) for each in waiting} == {MisuseError}
+    assert kept
+
+
+def test_handles_are_not_pickled(client: blocking.Client) -> None:
+    for handle in (
+        client,
+        client.log("any"),
+        client.unbounded_ledger("any"),
+        client.ledgers(),
+        client._inner,
+    ):
+        with pytest.raises(MisuseError, match="neither pickled nor copied"):
+            pickle.dumps(handle)
+
+
 def test_errors_come_out_as_they_are(client: blocking.Client, tmp_path: Path) -> None:
     with pytest.raises(InvalidQuorumError):
         client.create_ledger(ensemble_size=2, write_quorum=3)
@@ -176,7 +229,11 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
         "BlockingLogWriter": {
             "close_ledger",
             "drain_ledger",
+            "end",
             "ended",
+            "label",
+            "leave",
+            "ledgers",
             "opened",
             "pending_bytes",
             "rolled",
@@ -185,9 +242,9 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
         "BlockingLedgerReader": {"read_runs", "tail_runs"},
         "BlockingLedgerWriter": {
             *("access", "answered", "held_bytes", "holes", "idle", "lac_places", "leave", "problem"),
-            *("bookies_changed", "quiet", "tick"),
+            *("bookies_changed", "end", "label", "quiet", "tick"),
         },
-        "BlockingClient": set(),
+        "BlockingClient": {"close_with_loop", "closed"},
     }[kind.__name__]
     names = {name for name, _ in inspect.getmembers(twins[kind.__name__]) if not name.startswith("_")}
     missing = {name for name in names - meant_for_drivers if not hasattr(kind, name)}

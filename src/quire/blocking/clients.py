@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import TracebackType
+from typing import Self
+
 import quire
-from quire.blocking.handles import ClosingHandle, awaited, handed_out, iterated
+from quire.blocking.handles import BlockingHandle, awaited, handed_out, iterated
 from quire.blocking.ledgers import BlockingLedgerReader, BlockingLedgerWriter
 from quire.blocking.logs import BlockingLog
-from quire.blocking.loop import current
+from quire.blocking.loop import Background, current
+from quire.blocking.sessions import Session
 from quire.blocking.unbounded import BlockingUnboundedLedger
 from quire.client.config import ClientConfig
 from quire.core.terms import StreamMode
@@ -15,8 +19,16 @@ from quire.log.config import LogConfig
 from quire.log.electing import Elector
 
 
-class BlockingClient(ClosingHandle[QuireClient]):
-    """One cluster, as seen from here. Made by `connect`; leaving its `with` block closes it."""
+class BlockingClient(BlockingHandle[QuireClient]):
+    """One cluster, as seen from here. Made by `connect`; leaving its `with` block closes it.
+
+    One that is not closed is closed when it and all of its handles are dropped, with a ResourceWarning, and at the end
+    of the process.
+    """
+
+    def __init__(self, inner: QuireClient, background: Background) -> None:
+        self._session = Session(inner, background)
+        super().__init__(inner, self._session)
 
     create_ledger = handed_out(QuireClient.create_ledger, BlockingLedgerWriter)
     open_ledger = handed_out(QuireClient.open_ledger, BlockingLedgerReader)
@@ -28,8 +40,6 @@ class BlockingClient(ClosingHandle[QuireClient]):
     available_bookies = awaited(QuireClient.available_bookies)
     logs = awaited(QuireClient.logs)
     delete_log = awaited(QuireClient.delete_log)
-    close = awaited(QuireClient.close)
-
     unbounded_ledgers = iterated(QuireClient.unbounded_ledgers)
 
     def unbounded_ledger(
@@ -42,6 +52,21 @@ class BlockingClient(ClosingHandle[QuireClient]):
         """
         inner = self._inner.unbounded_ledger(name, password, mode=mode)
         return BlockingUnboundedLedger(inner, self._background)
+
+    def close(self) -> None:
+        """End all connections; writers that are open confirm what was appended first, as `Client.close` says.
+
+        Threads that wait for this client, or for the next item of an iterator of it, get an error.
+        """
+        self._background.run(self._session.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def log(
         self,

@@ -8,23 +8,33 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
-from quire.blocking.loop import Background
+from quire.blocking.loop import CallRunner
 from quire.blocking.prefetch import Prefetch
+from quire.blocking.sessions import Session
 from quire.blocking.submissions import Submissions
+from quire.client.leaving import warn
 from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
+from quire.env.home import not_pickled
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 H = TypeVar("H")
 
+LEFT_MS: Final = 20_000
+"""How long a writer that is left with an error may take what was submitted."""
+INTERRUPTED_MS: Final = 1_000
+"""The same after Ctrl-C."""
+
 
 class BlockingHandle(Generic[H]):
     """Something of the asynchronous client, held for callers on other threads."""
 
-    def __init__(self, inner: H, background: Background) -> None:
+    __reduce__ = not_pickled
+
+    def __init__(self, inner: H, background: CallRunner) -> None:
         self._inner = inner
         self._background = background
 
@@ -59,7 +69,7 @@ def awaited(
 
 
 def handed_out(
-    method: Callable[Concatenate[Any, P], Awaitable[R]], wrap: Callable[[R, Background], T]
+    method: Callable[Concatenate[Any, P], Awaitable[R]], wrap: Callable[[R, CallRunner], T]
 ) -> Callable[Concatenate[BlockingHandle[Any], P], T]:
     """The method of the same name without `await`; what it returns is a handle too."""
 
@@ -125,10 +135,12 @@ def appended(
 class Appending(ClosingHandle[H]):
     """A writer: what was submitted goes before everything that ends or waits."""
 
-    def __init__(self, inner: H, background: Background) -> None:
+    def __init__(self, inner: H, background: CallRunner) -> None:
         super().__init__(inner, background)
         writer = cast("Any", inner)
         self._submissions = Submissions(writer.append_nowait, writer.drain, background)
+        if isinstance(background, Session):
+            background.submits(self._submissions)
 
     def drain(self) -> None:
         """Wait until everything appended so far is confirmed.
@@ -160,6 +172,19 @@ class Appending(ClosingHandle[H]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._background.run(self._left, kind, error, trace)
+
+    async def _left(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        waiting = 0
         if kind is None:
-            self._background.run(self._submissions.taken)
-        super().__exit__(kind, error, trace)
+            await self._submissions.taken()
+        else:
+            waiting = await self._submissions.taken_within(
+                LEFT_MS if issubclass(kind, Exception) else INTERRUPTED_MS
+            )
+        try:
+            await cast("Any", self._inner).__aexit__(kind, error, trace)
+        finally:
+            warn({"those that waited for room": waiting}, f"their writer was left with {error!r}")

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Final, ParamSpec, TypeVar, cast
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
 from quire.core.errors import MisuseError, QuireError
 
@@ -22,11 +24,51 @@ CANCEL_SECONDS: Final = 5.0
 """How long an interrupted call may take to end."""
 
 
+END_SECONDS: Final = 60.0
+"""How long clients that were not closed may take to end at the end of the process; they have shorter bounds themselves."""
+
+
+class CallRunner(Protocol):
+    """Where handles have their calls run: the loop, or a client's session on it."""
+
+    @property
+    def pid(self) -> int:
+        """The process that it belongs to."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop."""
+
+    def check(self) -> None:
+        """Refuse a call that could never be answered."""
+
+    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` on the loop and wait for what it awaits."""
+
+
+class Closeable(Protocol):
+    """What is to be closed before the loop ends."""
+
+    async def close(self) -> None:
+        """Close it; again is allowed."""
+
+
 class Background:
-    """One event loop on one daemon thread of this process."""
+    """One event loop on one daemon thread of this process.
+
+    Attributes:
+        pid: the process.
+        loop: the loop.
+        thread: its thread.
+        stopped: nothing runs there any more.
+        sessions: what is closed before the loop ends, as long as it is there.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.stopped = False
+        self.sessions: weakref.WeakSet[Closeable] = weakref.WeakSet()
+        self._started: dict[asyncio.Task[None], None] = {}
         self.loop = _new_loop()
         self.thread = threading.Thread(target=self._serve, name="quire.blocking", daemon=True)
         self.thread.start()
@@ -70,10 +112,35 @@ class Background:
                 concurrent.futures.wait([future], timeout=CANCEL_SECONDS)
             raise
 
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have the loop do something that no caller waits for; it is awaited before the loop ends. From any thread."""
+
+        def begin() -> None:
+            task = self.loop.create_task(work)
+            self._started[task] = None
+            task.add_done_callback(self._started.pop)
+
+        self.loop.call_soon_threadsafe(begin)
+
     def stop(self) -> None:
-        """End the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(CANCEL_SECONDS)
+        """End the thread; clients that were not closed are closed first."""
+        try:
+            self.run(self._end)
+        finally:
+            self.stopped = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join(CANCEL_SECONDS)
+
+    async def _end(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                closing = [session.close() for session in self.sessions]
+                await asyncio.gather(*closing, *self._started, return_exceptions=True)
+                # As `asyncio.run` ends: other clients of this loop close themselves then.
+                rest = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in rest:
+                    task.cancel()
+                await asyncio.gather(*rest, return_exceptions=True)
 
 
 def in_blocking_words(error: BaseException) -> None:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from quire.blocking.loop import Background, in_blocking_words
+from quire.blocking.loop import CallRunner, in_blocking_words
 from quire.core.errors import MisuseError
+from quire.env.home import not_pickled
 
 T = TypeVar("T")
 
@@ -22,7 +23,9 @@ PREFETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """An iterator fetches at most so much ahead of its consumer."""
 CHUNK_ITEMS_MAX: Final = 512
 """Items cross from the loop to the consumer in groups of at most so many."""
-CLOSED: Final = "the client was closed while this iterator was read; connect again, and read on from the last item"
+CLOSED: Final = (
+    "the client was closed while this iterator was read; connect again, and read on from the last item"
+)
 ITEM_OVERHEAD: Final = 200
 """What one item costs besides its bytes."""
 
@@ -56,13 +59,17 @@ class Prefetch(Generic[T]):
     `close` (or leaving a `with` block, or losing the last reference) ends the work behind it early.
     """
 
-    def __init__(self, source: Callable[[], AsyncIterator[T]], background: Background) -> None:
+    __reduce__ = not_pickled
+
+    def __init__(self, source: Callable[[], AsyncIterator[T]], background: CallRunner) -> None:
         self._background = background
         self._pump = _Pump(source)
         self._chunk: deque[Any] = deque()
         self._task: concurrent.futures.Future[None] | None = None
         self._waiting = threading.Lock()  # held by the one thread that waits for the next chunk
-        self._over: Exception | type[StopIteration] | None = None  # why no item comes after those of the chunk
+        self._over: Exception | type[StopIteration] | None = (
+            None  # why no item comes after those of the chunk
+        )
 
     def __iter__(self) -> Self:
         return self
@@ -171,7 +178,9 @@ class _Pump:
                         await self._room.wait()
             self._filling.append(_End())
         except asyncio.CancelledError:
-            self._filling.append(_End(MisuseError(CLOSED)))  # an iterator that was closed itself does not look at it
+            self._filling.append(
+                _End(MisuseError(CLOSED))
+            )  # an iterator that was closed itself does not look at it
             raise
         except Exception as error:  # noqa: BLE001 - it is raised again where the items are used
             self._filling.append(_End(error))

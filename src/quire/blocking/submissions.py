@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from quire.blocking.loop import Background
+from quire.blocking.loop import CallRunner
+from quire.client.leaving import finished
 from quire.core.errors import QuireError, WindowFullError
 
 SUBMIT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -33,7 +34,7 @@ class Submissions:
         self,
         append_nowait: Callable[..., asyncio.Future[int]],
         drain: Callable[[], Awaitable[None]],
-        background: Background,
+        background: CallRunner,
     ) -> None:
         self._append_nowait = append_nowait
         self._drain = drain
@@ -73,6 +74,11 @@ class Submissions:
                 self._take()
             else:
                 await asyncio.wait([self._slow])
+
+    async def taken_within(self, bound_ms: int) -> int:
+        """As `taken`, within a bound; returns how many appends the writer has not taken."""
+        await finished(self.taken(), bound_ms)
+        return len(self._pending) + (self._slow is not None)
 
     def _next(self) -> _Submission | None:
         with self._lock:

@@ -20,6 +20,7 @@ from quire.client.sweeping import Sweep
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
+from quire.env.home import check_home
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.store import Versioned
 from quire.net.channel import Channel
@@ -76,6 +77,7 @@ class BookieClient(Inquiries):
 
     Attributes:
         without_lists: bookies that answer reads and have never answered what they hold of a ledger.
+        followers: who is told of other bookies.
         on_return: called with a bookie that has restarted.
 
     Raises:
@@ -107,10 +109,11 @@ class BookieClient(Inquiries):
         self._registry = registry
         self._peers: dict[BookieId, Peer] = {}
         self._known: dict[BookieId, BookieInfo] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # from its start on
         self._watch: asyncio.Task[None] | None = None
         self._sweep = Sweep(self._in_use)
         self._closed = False
-        self._followers: dict[Follower, None] = {}
+        self.followers: dict[Follower, None] = {}
         self.without_lists: set[BookieId] = set()
         self.on_return: Callable[[BookieId], None] = lambda _: None
 
@@ -124,9 +127,19 @@ class BookieClient(Inquiries):
         self._take(before | found if self._known is before else found | self._known)
         return found
 
+    def check_home(self) -> None:
+        """Refuse a call from another event loop than the client's.
+
+        Raises:
+            MisuseError: so it is.
+        """
+        if self._loop is not None:
+            check_home("this client", self._loop)
+
     async def start(self) -> None:
         """Begin to follow registrations; returns when the first list is there."""
         if self._watch is None:
+            self._loop = asyncio.get_running_loop()
             self._take(await self._registry.available())
             self._watch = asyncio.get_running_loop().create_task(self._follow(), name="bookie registrations")
 
@@ -196,16 +209,16 @@ class BookieClient(Inquiries):
                 peer.retry_at, peer.failures = 0.0, 0
         self._known = known
         if before != {bookie for bookie, info in known.items() if info.writable}:
-            for follower in list(self._followers):
+            for follower in list(self.followers):
                 follower.bookies_changed()
 
     def follow(self, follower: Follower) -> None:
         """Tell somebody when the list of bookies that take entries is another one, until `unfollow`."""
-        self._followers[follower] = None
+        self.followers[follower] = None
 
     def unfollow(self, follower: Follower) -> None:
         """Tell them no more; again is allowed."""
-        self._followers.pop(follower, None)
+        self.followers.pop(follower, None)
 
     async def _follow(self) -> None:
         while not self._closed:
@@ -391,6 +404,7 @@ class BookieClient(Inquiries):
         self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int
     ) -> tuple[Reply[R], Channel | None]:
         """Send a request; the reply's future gets its response. The channel is where to drop it."""
+        self.check_home()
         channel = self._channel(bookie)
         reply: Reply[R] = Reply()
         if channel is None:

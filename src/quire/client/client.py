@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import warnings
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +21,7 @@ from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
+from quire.client.leaving import LeavingWriter, OpenWriters
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import recover_ledger
@@ -38,6 +40,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
 from quire.core.terms import StreamMode, mode_of
 from quire.core.writer_state import Hole
+from quire.env.home import not_pickled
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.both_records import BothRecords
@@ -81,7 +84,12 @@ class Client:
         chance: choices among bookies, tokens.
         config: settings.
         machines: what its writers and recoveries run.
+
+    Attributes:
+        open_writers: writers that are made of others, as of logs.
     """
+
+    __reduce__ = not_pickled
 
     def __init__(
         self,
@@ -105,7 +113,10 @@ class Client:
         )
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self.context.quarantine.forgive
+        self.open_writers = OpenWriters()
         self._background: dict[asyncio.Task[None], None] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -383,19 +394,53 @@ class Client:
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """End all connections and let go of the metadata store. Writers that are open end without closing.
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
 
-        What was appended is confirmed first, and sent to every bookie; one that acknowledges nothing for
-        `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries stands in the ledger's record.
+    def close_with_loop(self) -> None:
+        """Have the client closed where its event loop ends, and cancels all tasks, before it is closed."""
+        self._watch = asyncio.get_running_loop().create_task(self._until_the_loop_ends(), name="quire client")
+
+    async def _until_the_loop_ends(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if not self.closed:
+                await self.close()
+                what = "a client was not closed before its event loop ended; it is closed now"
+                warnings.warn(what, ResourceWarning, source=self, stacklevel=2)
+            raise
+
+    async def close(self) -> None:
+        """End all connections and let go of the metadata store. Again is allowed.
+
+        Writers that are open end: what they took is confirmed first, a log is closed and its lead given back, a stream
+        released, a ledger left open. It takes `ClientConfig.add_timeout_ms` and `metadata_timeout_ms` together at most;
+        then what is not confirmed fails, and one warning says how much that is. Ledgers' entries are sent to every bookie;
+        one that acknowledges nothing for `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries
+        stands in the ledger's record.
         """
-        writers = self.context.ticks.unfinished
-        if writers:
-            bound_ms = self.config.add_timeout_ms + self.config.metadata_timeout_ms
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(bound_ms / 1000):
-                    await asyncio.gather(*(writer.leave() for writer in writers), return_exceptions=True)
+        self.bookies.check_home()
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+            return
+        self._closed = asyncio.get_running_loop().create_future()
+        try:
+            await self.open_writers.close(
+                lambda: self.context.ticks.unfinished,
+                lambda: [each for each in self.bookies.followers if isinstance(each, LeavingWriter)],
+                self.config.leave_ms,
+            )
+        finally:
+            await self._let_go()
+            self._closed.set_result(None)
+
+    async def _let_go(self) -> None:
         tasks = list(self._background)
+        if self._watch is not None and self._watch is not asyncio.current_task():
+            tasks.append(self._watch)
         for task in tasks:
             task.cancel()
         for task in tasks:

@@ -207,6 +207,11 @@ class ClientConfig:
             raise MisuseError(msg)
 
     @property
+    def leave_ms(self) -> int:
+        """How long a client that is closed, or a writer that is left with an error, may take to confirm what it took."""
+        return self.add_timeout_ms + self.metadata_timeout_ms
+
+    @property
     def frame_limits(self) -> FrameLimits:
         """The longest frames of each protocol."""
         return FrameLimits.of(self.frame_bytes_max)

@@ -75,7 +75,9 @@ class Connecting(Generic[C]):
         except BaseException:
             await store.close()
             raise
-        return self._make(store, bookies, RealClock(), random.SystemRandom(), self._config)
+        client = self._make(store, bookies, RealClock(), random.SystemRandom(), self._config)
+        client.close_with_loop()
+        return client
 
     def __await__(self) -> Generator[object, None, C]:
         return self._connect().__await__()

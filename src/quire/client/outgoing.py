@@ -245,6 +245,10 @@ class Outgoing:
             del self._kept[number]
         self.release()
 
+    def futures(self) -> list[asyncio.Future[int]]:
+        """Those of all unsettled runs."""
+        return [future for run in self._unsettled.values() for _, future in run.waiting()]
+
     def fail(self, error: Callable[[int], BaseException]) -> None:
         """Fail the futures of all unsettled runs; `error` makes the exception for an entry."""
         for run in self._unsettled.values():

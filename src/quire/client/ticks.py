@@ -13,13 +13,15 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final, Protocol
 
+from quire.client.leaving import LeavingWriter
+
 log = logging.getLogger(__name__)
 
 PERIODS: Final = 4
 """While nothing waits to be sent, writers are looked at in one of so many periods."""
 
 
-class Ticking(Protocol):
+class Ticking(LeavingWriter, Protocol):
     """A writer, as the timer sees it."""
 
     def tick(self) -> bool:
@@ -27,9 +29,6 @@ class Ticking(Protocol):
 
     def quiet(self) -> None:
         """Nothing has been held for some seconds."""
-
-    async def leave(self) -> None:
-        """The client is about to be closed."""
 
 
 class Ticks:

@@ -9,7 +9,6 @@ Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a wri
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +32,7 @@ from quire.core.errors import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.writer_state import Hole, Status
+from quire.env.home import check_home
 from quire.wire.frame_limits import SETTING
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,6 @@ class LedgerWriter(WriterEnd):
         "_drains",
         "_entry_bytes_max",
         "_entry_overhead",
-        "_finished",
         "_futures",
         "_loop",
         "_new_future",
@@ -75,7 +74,6 @@ class LedgerWriter(WriterEnd):
         "_run_bytes_max",
         "_run_cost_max",
         "_sealer",
-        "_taking",
         "_turn_due",
     )
 
@@ -164,6 +162,7 @@ class LedgerWriter(WriterEnd):
             await self._room(cost)
         if self._payloads or self._machine.window.runs:
             return EntryId(await self._put(payload, cost))
+        self._check_home(cost)
         # Nothing is on its way and no other caller has appended in this turn: there is nothing to wait for.
         future = self._new_future()
         self._take(payload, cost, future)
@@ -227,6 +226,7 @@ class LedgerWriter(WriterEnd):
         Raises:
             OutcomeUnknownError: the writer ended before.
         """
+        check_home(self.label, self._loop, ledger_id=self.ledger_id)
         if (problem := self.problem) is not None:
             raise problem
         window = self._machine.window
@@ -326,6 +326,8 @@ class LedgerWriter(WriterEnd):
         return last
 
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
+        if not self._turn_due:  # once in a turn
+            self._check_home(cost)
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:
             self._hand_over()
         self._take(payload, cost, future)
@@ -333,6 +335,14 @@ class LedgerWriter(WriterEnd):
             self._turn_due = True
             self._schedule_tick()
             self._loop.call_soon(self._turn_ended)
+
+    def _check_home(self, cost: int) -> None:
+        """Refuse an entry whose cost is reserved, from another event loop than the writer's."""
+        try:
+            check_home(self.label, self._loop, ledger_id=self.ledger_id)
+        except MisuseError:
+            self._window.give_back(cost)
+            raise
 
     def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if not self._taking:
@@ -409,14 +419,6 @@ class LedgerWriter(WriterEnd):
     def _collects(self) -> bool:
         return bool(self._payloads)
 
-    async def _confirm(self) -> None:
-        self._taking, before = False, None
-        while before != (before := self._machine.window.lac):  # it moves
-            with contextlib.suppress(TimeoutError, QuireError):
-                async with asyncio.timeout(self._config.flush_ms / 1000):
-                    return await self.drain()
-        return None
-
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self, *, at: str = "write_quorum") -> tuple[Hole, ...]:
@@ -440,6 +442,7 @@ class LedgerWriter(WriterEnd):
             NotWritingError: it was abandoned.
             MisuseError: `at` is another word.
         """
+        check_home(self.label, self._loop, ledger_id=self.ledger_id)
         machine = self._machine
         gives_up = gives_guarantee_up(at, f"ledger {self.ledger_id} is closed")
         if machine.status is Status.ENDED:
@@ -489,12 +492,3 @@ class LedgerWriter(WriterEnd):
             self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
-
-    def _tell(self, problem: e.Problem | None) -> None:
-        problem = self._machine.problem or problem
-        if self._finished is None or self._finished.done():
-            return
-        if problem is None:
-            self._finished.set_result(None)
-        else:
-            self._finished.set_exception(self._with_troubles(problem).exception(**self._about()))

@@ -37,6 +37,7 @@ from quire.core.holes import holes_of_runs, joined
 from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.writer_state import Hole, Status, WriterLimits
+from quire.env.home import not_pickled
 from quire.metadata.store import KeyMissingError, VersionConflictError
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class WriterDriver(ABC):
         last: of a stream that was taken over, the last entry that is there already.
         length: payload bytes up to it.
     """
+
+    __reduce__ = not_pickled
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
     __slots__ = (
@@ -151,8 +154,8 @@ class WriterDriver(ABC):
         """Whether entries wait for the end of this loop turn."""
 
     @abstractmethod
-    async def _confirm(self) -> None:
-        """Take no more entries; confirm those that were taken, as long as bookies go on acknowledging them."""
+    async def _confirm(self, patience_ms: int) -> None:
+        """Take no more entries; confirm those that were taken, while some are acknowledged within each `patience_ms`."""
 
     @abstractmethod
     def _stopped(self, problem: e.Problem) -> None:
@@ -166,9 +169,18 @@ class WriterDriver(ABC):
     def _closed(self) -> None:
         """The record is closed."""
 
+    @property
     @abstractmethod
-    async def leave(self) -> None:
+    def label(self) -> str:
+        """What it writes, in words."""
+
+    @abstractmethod
+    async def leave(self) -> int:
         """The client is about to be closed."""
+
+    @abstractmethod
+    def end(self, why: str) -> int:
+        """The client is closed."""
 
     @abstractmethod
     def _begin_flush(self) -> None:

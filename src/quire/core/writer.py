@@ -704,15 +704,18 @@ class WriterMachine:
             self._fail_pending(Problem(LedgerClosedError, msg))
             self._begin_close(guaranteed=guaranteed)
 
-    def abandon(self) -> None:
+    def abandon(self, why: str = "was abandoned") -> None:
         """Stop and leave the ledger to a recovery; the metadata are not touched.
+
+        Args:
+            why: what happened to the ledger, for who waits for an entry.
 
         Effects:
             Failed for what is pending.
         """
         if WRITER_TABLE.acts["abandon"][self.status]:
             msg = (
-                f"ledger {self.closing.ledger_id} was abandoned before this entry was acknowledged; "
+                f"ledger {self.closing.ledger_id} {why} before this entry was acknowledged; "
                 "a recovery determines whether it is in the ledger"
             )
             self._fail_pending(Problem(LedgerClosedError, msg))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quire.client.writer import LedgerWriter
@@ -116,7 +117,7 @@ class LogLeader:
             digest=head.settings.digest,
             adopts=config.adopts,
         )
-        self._sender: LogSender | None = None
+        self._sender: Callable[[], LogSender | None] = lambda: None
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._cause: QuireError | None = None
@@ -172,8 +173,8 @@ class LogLeader:
         return self._machine.is_closing
 
     def start(self, sender: LogSender) -> None:
-        """Take the five steps; `sender.serve` or `sender.ended` follows."""
-        self._sender = sender
+        """Take the five steps; `sender.serve` or `sender.ended` follows. A sender that its user drops is not kept by this."""
+        self._sender = weakref.ref(sender)
         self._guarantee = self._ledgers.guarantee_wait()
         self._machine.open()
         self._perform()
@@ -201,8 +202,10 @@ class LogLeader:
         self._machine.close()
         self._perform()
 
-    def abandon(self) -> None:
-        """Stop at once."""
+    def abandon(self, cause: QuireError | None = None) -> None:
+        """Stop at once; `cause` is why, for callers."""
+        if self._machine.ended is None:
+            self._cause = cause or self._cause
         self._machine.abandon()
         self._perform()
 
@@ -449,9 +452,19 @@ class LogLeader:
         if writer is not None and self.serving and rate and fills < FILLS_MAX:
             self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving), _FILL)
 
+    def keep(self, sender: LogSender) -> None:
+        """The sender was dropped, and ends what it has begun."""
+        self._sender = lambda: sender
+
+    @property
+    def ledgers(self) -> Collection[LedgerWriter]:
+        """The writers of its ledgers that have not ended."""
+        return self._writers.values()
+
     def _sender_of(self) -> LogSender:
-        assert self._sender is not None
-        return self._sender
+        sender = self._sender()
+        assert sender is not None
+        return sender
 
     def _ended(self) -> None:
         self.finished.set()

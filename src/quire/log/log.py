@@ -25,6 +25,7 @@ from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogS
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_min_present, check_quorums
 from quire.distribution import Extra, require
+from quire.env.home import not_pickled
 from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
@@ -57,6 +58,8 @@ class Log:
         trim: makes the machines of its truncations and of its deletion.
         elector: says who should lead; None: the election in the metadata store.
     """
+
+    __reduce__ = not_pickled
 
     _leader_kind = LogLeader
     _heads_kind = LogHeads
@@ -234,7 +237,8 @@ class Log:
             leader,
             self._client.clock,
             self._config,
-            entry_bytes_max=self._client.config.payload_bytes_max,
+            client_config=self._client.config,
+            open_writers=self._client.open_writers,
             resign=resign,
         )
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import warnings
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from quire.client.config import ClientConfig
 from quire.client.creating import gives_guarantee_up
+from quire.client.leaving import OpenWriters, finished, read, warn
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
     NotWritingError,
@@ -27,6 +31,7 @@ from quire.core.errors import (
 from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import BookieId, LedgerId
 from quire.core.log_list import LedgerSummary
+from quire.env.home import check_home, not_pickled
 from quire.env.interfaces import Clock
 from quire.log.batching import (
     RECORD_OVERHEAD,
@@ -49,16 +54,21 @@ log = logging.getLogger(__name__)
 class LogWriter:
     """The leader of a log. Made by `Log.open_writer`.
 
-    An async context manager: leaving it without an error drains and closes, with an error closes what is confirmed.
+    An async context manager: leaving it drains and closes; with an error within a bound, and when it is cancelled while
+    records are confirmed. One that is dropped does so by itself, with a ResourceWarning.
 
     Args:
         name: the log's name.
         leader: takes and keeps the lead.
         clock: times of records, rolling.
         config: settings.
-        entry_bytes_max: the largest entry that the client takes.
+        client_config: settings of the client.
+        open_writers: the client's, which it joins.
         resign: gives the place in the election up.
     """
+
+    __reduce__ = not_pickled
+    _closing = True  # of one that could not be made
 
     def __init__(
         self,
@@ -67,7 +77,8 @@ class LogWriter:
         clock: Clock,
         config: LogConfig,
         *,
-        entry_bytes_max: int,
+        client_config: ClientConfig,
+        open_writers: OpenWriters,
         resign: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = name
@@ -76,8 +87,9 @@ class LogWriter:
         self._config = config
         self._resign = resign
         self._loop = asyncio.get_running_loop()
-        self._queue = RecordQueue(name, config, entry_bytes_max)
-        self._rolling = Rolling(name, leader, clock, config, lambda: self._target)
+        self._queue = RecordQueue(name, config, client_config.payload_bytes_max)
+        self._rolling = Rolling(name, leader, clock, config, _target_of(weakref.ref(self)))
+        self._client_config, self._open_writers = client_config, open_writers
         self._window = config.window_bytes_max
         self._codec = Codec.ARROW if config.codec == "arrow" else None
         self._compression = config.compression
@@ -89,7 +101,7 @@ class LogWriter:
         self._targets: dict[LedgerId, LedgerTarget] = {}
         self._draining: LedgerId | None = None
         self._ended = False
-        self._closing = False
+        self._lost = 0  # how many records were not confirmed when it ended
         self._closing_ledgers: dict[LedgerId, LedgerTarget] = {}
         self._close_at = WRITE_QUORUM
         self._abandoned = False
@@ -99,6 +111,8 @@ class LogWriter:
         self._end = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ending: asyncio.Task[None] | None = None
+        self._closing = False
+        open_writers.add(self)
 
     # --- what a user asks --------------------------------------------------------------------------------------
 
@@ -221,6 +235,7 @@ class LogWriter:
         Raises:
             OutcomeUnknownError: the writer ended before; RefusedError if nothing of it had been sent.
         """
+        self._check_home()
         failure = self._sent_error or self._unsent_error
         if failure is not None:
             raise failure
@@ -234,6 +249,7 @@ class LogWriter:
             NotLeaderError, NotWritingError: this writer does not lead any more.
             NotEnoughBookiesError: no ledger can be made now; the current one goes on.
         """
+        self._check_home()
         self._check_writing()
         await self._rolling.ask()
 
@@ -258,6 +274,7 @@ class LogWriter:
             OutcomeUnknownError, NotLeaderError: the writer ended before; what was pending failed.
             MisuseError: `at` is another word.
         """
+        self._check_home()
         if gives_guarantee_up(at, f"log {self.name!r} is closed"):
             self._give_guarantee_up()
         if not self._closing:
@@ -306,6 +323,7 @@ class LogWriter:
 
     async def abandon(self) -> None:
         """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
+        self._check_home()
         self._abandoned = True
         self._leader.abandon()
         await asyncio.shield(self._end_all())
@@ -318,11 +336,82 @@ class LogWriter:
     ) -> None:
         if kind is None:
             await self.close()
-        elif issubclass(kind, Exception):
-            with contextlib.suppress(QuireError):
-                await self.close()
-        else:
+            return
+        had_ended, futures, when = self._ended, self._pending_futures(), f"its writer was left with {error!r}"
+        try:
+            if kind is GeneratorExit:  # nothing can be awaited then
+                self.end(when)
+            elif issubclass(kind, Exception):
+                await finished(self.close(), self._client_config.leave_ms)
+            elif await self._confirmed(self._client_config.flush_ms):
+                await finished(self.close(), self._client_config.flush_ms)
+        except QuireError as closing:
+            log.warning("log %r could not be closed after %r: %s", self.name, error, closing)
+        finally:
+            self.end(when)
+            warn({self.label: 0 if had_ended else self._lost}, when)
+            read(futures)
+        if kind is not GeneratorExit:
             await self.abandon()
+
+    async def _confirmed(self, patience_ms: int) -> bool:
+        """Whether everything is confirmed, while something is within each `patience_ms`."""
+        sent, before = self._sent, None
+        while sent.settled < self._queue.accepted and before != (before := sent.settled):
+            with contextlib.suppress(QuireError):
+                await finished(self.drain(), patience_ms)
+        return sent.settled >= self._queue.accepted
+
+    # --- as its client sees it -----------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """What it writes, in words."""
+        return f"log {self.name!r}"
+
+    @property
+    def ledgers(self) -> Collection[LedgerWriter]:
+        """The writers of its ledgers."""
+        return self._leader.ledgers
+
+    async def leave(self) -> int:
+        """The client is about to be closed: confirm everything and close; returns how many records are not confirmed."""
+        had_ended, futures = self._ended, self._pending_futures()
+        try:
+            await (self.close() if self._opened.done() else self.abandon())
+        except QuireError as error:
+            log.warning("log %r could not be closed: %s", self.name, error)
+        finally:
+            read(futures)
+        return 0 if had_ended else self._lost
+
+    def end(self, why: str) -> int:
+        """End at once: fail what is not confirmed, because of `why`; returns how many records that are."""
+        if self._ended:
+            return 0
+        futures = self._pending_futures()
+        self._leader.abandon(
+            NotWritingError(f"this writer of log {self.name!r} was left open: {why}", log=self.name)
+        )
+        self._end_all()
+        read(futures)
+        return self._lost
+
+    def _pending_futures(self) -> list[asyncio.Future[Any]]:
+        batches = (*self._sent.batches, *self._queue.waiting)
+        claims = (claim for batch in batches for claim in batch.claims)
+        return [claim[0].future if isinstance(claim, tuple) else claim for claim in claims]
+
+    def __del__(self) -> None:
+        if self._closing or self._abandoned or self._ended:
+            return
+        if self._loop.is_closed():
+            warn({self.label: self._queue.accepted - self._sent.settled}, "its event loop was closed")
+            return
+        self._leader.keep(self)
+        self._loop.call_soon_threadsafe(self._open_writers.let_leave, self)
+        what = f"the writer of log {self.name!r} was dropped without `close`; it is closed now"
+        warnings.warn(what, ResourceWarning, source=self, stacklevel=2)
 
     # --- records in --------------------------------------------------------------------------------------------
 
@@ -340,9 +429,13 @@ class LogWriter:
     def _begin_turn(self) -> None:
         """Before the first record of a loop turn: its time serves for the whole turn."""
         if not self._send_due:
+            self._check_home()
             self._send_due = True
             self._loop.call_soon(self._turn_ended)
             self._queue.now_ms = self._clock.wall_ms()
+
+    def _check_home(self) -> None:
+        check_home(f"this writer of log {self.name!r}", self._loop, log=self.name)
 
     def _check_writing(self) -> None:
         if self._unsent_error is not None:
@@ -511,6 +604,7 @@ class LogWriter:
         if self._ended:
             return
         self._ended = True
+        self._lost = self._queue.accepted - self._sent.settled
         self._target = None
         failure = self._leader.failure()
         sent = self._leader.sent_failure()
@@ -568,3 +662,13 @@ class LogWriter:
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+
+
+def _target_of(writer: weakref.ref[LogWriter]) -> Callable[[], LedgerTarget | None]:
+    """The ledger that takes a writer's records now; does not keep the writer."""
+
+    def target() -> LedgerTarget | None:
+        there = writer()
+        return None if there is None else there._target  # noqa: SLF001 - its own
+
+    return target

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.client.config import ClientConfig
+from quire.client.leaving import OpenWriters
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId, EntryId, LedgerId
@@ -225,6 +226,7 @@ class StepClient:
         self.ledgers, self.store, self.chance = ledgers, store, chance
         self.clock = StepClock()
         self.config = ClientConfig()
+        self.open_writers = OpenWriters()
         self.requests: list[HandleRequest] = []
 
     async def ask(self, kind: str, ledger_id: int = 0) -> Any:

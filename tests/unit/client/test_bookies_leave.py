@@ -168,9 +168,9 @@ def test_an_ended_writer_hears_nothing_more(tmp_path):
     async def scenario():
         async with cluster(tmp_path, 3) as c:
             ledger = await c.writer()
-            assert len(c.bookies._followers) == 1
+            assert len(c.bookies.followers) == 1
             await ledger.close()
-            assert c.bookies._followers == {}
+            assert c.bookies.followers == {}
             await c.ends(c.names[0])
 
     asyncio.run(scenario())
