@@ -47,6 +47,7 @@ LARGE_CLASSES = {
     "quire_testing.explorer.configuration.Configuration": SETTINGS,
     "quire.bookie.server.BookieServer": "the parts of one bookie, in the order in which they begin and end",
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
+    "quire.client.writer_end.WriterEnd": "`WriterDriver`, which carries out effects, and how a writer ends",
     "quire.client.writer.LedgerWriter": "`WriterDriver`, which carries out effects, and the side that callers see",
     "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
     "quire.core.rules.Rules": "every judgement in one record, of which a mutant replaces one",
