@@ -195,9 +195,9 @@ class SqliteStore(MetadataStore):
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        check_home("this metadata store", self._loop, self._pid, path=str(self.path))
         if self._closed:
             raise MisuseError("this metadata store is closed; open another", path=str(self.path))
+        check_home("this metadata store", self._loop, self._pid, path=str(self.path))
 
     async def _ask(self, work: Callable[[], Result], *, changes: bool = False) -> Result:
         """Have the thread do something, and wait for it."""
