@@ -60,7 +60,6 @@ class Log:
     """
 
     __reduce__ = not_pickled
-
     _leader_kind = LogLeader
     _heads_kind = LogHeads
 
@@ -212,9 +211,8 @@ class Log:
         in_store = StoreElector(self._client.store).candidacy(log_id, candidate)
         if self._elector is None:
             return CandidateStanding(in_store, candidate, wait=wait)
-        return CandidateStanding(
-            self._elector.candidacy(log_id, candidate), candidate, wait=wait, shown=in_store
-        )
+        elected = self._elector.candidacy(log_id, candidate)
+        return CandidateStanding(elected, candidate, wait=wait, shown=in_store)
 
     def _new_leader(
         self, head: LogHead, holder: str, host: str, may_retry: Callable[[], Awaitable[bool]]
@@ -451,9 +449,8 @@ class Log:
         head = await self._head()
         if head.adoptions:
             batch = CommitBatch((Part(head.log_id, ()),), takeover=takeover, place=True)
-            await LogCommitter(
-                self._client, [self.name], batch, self._ledgers.password, self._config
-            ).commit()
+            password = self._ledgers.password
+            await LogCommitter(self._client, [self.name], batch, password, self._config).commit()
 
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that another client has closed.
