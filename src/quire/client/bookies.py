@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from quire.client import short_circuit
@@ -404,7 +405,8 @@ class BookieClient(Inquiries):
         self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int
     ) -> tuple[Reply[R], Channel | None]:
         """Send a request; the reply's future gets its response. The channel is where to drop it."""
-        self.check_home()
+        if _get_running_loop() is not self._loop:
+            self.check_home()
         channel = self._channel(bookie)
         reply: Reply[R] = Reply()
         if channel is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
@@ -162,7 +163,8 @@ class LedgerWriter(WriterEnd):
             await self._room(cost)
         if self._payloads or self._machine.window.runs:
             return EntryId(await self._put(payload, cost))
-        self._check_home(cost)
+        if _get_running_loop() is not self._loop:
+            self._refuse_elsewhere(cost)
         # Nothing is on its way and no other caller has appended in this turn: there is nothing to wait for.
         future = self._new_future()
         self._take(payload, cost, future)
@@ -326,8 +328,8 @@ class LedgerWriter(WriterEnd):
         return last
 
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
-        if not self._turn_due:  # once in a turn
-            self._check_home(cost)
+        if not self._turn_due and _get_running_loop() is not self._loop:
+            self._refuse_elsewhere(cost)
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:
             self._hand_over()
         self._take(payload, cost, future)
@@ -336,13 +338,10 @@ class LedgerWriter(WriterEnd):
             self._schedule_tick()
             self._loop.call_soon(self._turn_ended)
 
-    def _check_home(self, cost: int) -> None:
+    def _refuse_elsewhere(self, cost: int) -> None:
         """Refuse an entry whose cost is reserved, from another event loop than the writer's."""
-        try:
-            check_home(self.label, self._loop, ledger_id=self.ledger_id)
-        except MisuseError:
-            self._window.give_back(cost)
-            raise
+        self._window.give_back(cost)
+        check_home(self.label, self._loop, ledger_id=self.ledger_id)
 
     def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if not self._taking:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import warnings
 import weakref
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
@@ -429,7 +430,8 @@ class LogWriter:
     def _begin_turn(self) -> None:
         """Before the first record of a loop turn: its time serves for the whole turn."""
         if not self._send_due:
-            self._check_home()
+            if _get_running_loop() is not self._loop:
+                self._check_home()
             self._send_due = True
             self._loop.call_soon(self._turn_ended)
             self._queue.now_ms = self._clock.wall_ms()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -197,7 +198,8 @@ class SqliteStore(MetadataStore):
     def _check_usable(self) -> None:
         if self._closed:
             raise MisuseError("this metadata store is closed; open another", path=str(self.path))
-        check_home("this metadata store", self._loop, self._pid, path=str(self.path))
+        if _get_running_loop() is not self._loop:
+            check_home("this metadata store", self._loop, self._pid, path=str(self.path))
 
     async def _ask(self, work: Callable[[], Result], *, changes: bool = False) -> Result:
         """Have the thread do something, and wait for it."""
