@@ -36,7 +36,7 @@ class FaultyFile(DiskFile):
         return super().read_at(offset, size)
 
     def next_data(self, offset: int) -> int:
-        return offset
+        return min(offset, self.size())
 
 
 class FaultyFiles(FaultyDisk):

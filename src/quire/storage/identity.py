@@ -327,10 +327,9 @@ def _check(directory: Path, name: str, cluster_instance: str, cookie: bytes, fil
     path = str(directory / COOKIE_FILE)
     try:
         fields = decode_cookie(cookie)
-        bookie_id = fields["bookieHost"]
+        bookie_id, instance = fields["bookieHost"], fields["instanceId"]
     except (ValueError, KeyError) as error:
         raise damaged_cookie(directory, str(error)) from error
-    instance = fields.get("instanceId") or ""
     _compare_with_segments(directory, (cluster_instance, name), (instance, bookie_id), files)
     if instance != cluster_instance:
         if is_nearly(instance, cluster_instance):

@@ -107,17 +107,10 @@ class SegmentScanner:
         found = self.found
         trouble: _Trouble | None = None
         offset = BLOCK_BYTES
-        complete = True
-        while True:
-            head = self._group_at(offset)
-            if head is None:
-                later = self._find_group(offset)
-                if later is None:
-                    break
-                self._hole(offset, f"no valid group up to offset {later}")
-                offset = later
-                complete = False
-                continue
+        for head in self._groups():
+            complete = head.offset == offset
+            if not complete:
+                self._hole(offset, f"no valid group up to offset {head.offset}")
             if self._end_lsn is not None and head.first_lsn > self._end_lsn:
                 self._group(head)  # the torn end, cut at an earlier start: what verifies in it was kept
                 offset = head.end
@@ -125,7 +118,6 @@ class SegmentScanner:
             self._commit(trouble)
             if complete and head.before_checksum != found.before_checksum:
                 self._hole(offset, f"a group before it is missing, after LSN {found.before_lsn}")
-            complete = True
             trouble = self._group(head)
             offset = head.end
             yield
@@ -134,18 +126,9 @@ class SegmentScanner:
 
     def headers(self) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
         """(offset, header, body or None if it does not verify) of each record that can be found."""
-        offset = BLOCK_BYTES
-        while True:
-            head = self._group_at(offset)
-            if head is None:
-                later = self._find_group(offset)
-                if later is None:
-                    return
-                offset = later
-                continue
+        for head in self._groups():
             data = self._files.read_around(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
             yield from self._records(head, data)
-            offset = head.end
 
     def _read(self, offset: int, size: int) -> bytes:
         """Bytes of the segment, a large piece at a time: nothing is written while it is scanned, so reading ahead is safe."""
@@ -159,9 +142,26 @@ class SegmentScanner:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _written(self, position: int) -> int:
-        """The block with the next bytes that were ever written, from a block on: the rest of a file may be untouched."""
-        return self._files.next_data(self._sequence, position) // BLOCK_BYTES * BLOCK_BYTES
+    def _groups(self) -> Iterator[GroupHeader]:
+        """The valid groups in the order of the file; between two of them may lie what is none."""
+        offset = BLOCK_BYTES
+        while (head := self._group_at(offset) or self._find_group(offset)) is not None:
+            assert offset <= head.offset < head.end, "a scan never goes back in the file"
+            yield head
+            offset = head.end
+
+    def _written(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of what was ever written, in whole blocks from one on: the rest of a file may be untouched."""
+        position = offset
+        while position < self._file_bytes:
+            found = self._files.next_data(self._sequence, position) // BLOCK_BYTES * BLOCK_BYTES
+            # The last block of a file that was cut within it begins before `position` when nothing follows.
+            position = max(position, found)
+            data = self._files.read_around(self._sequence, position, _READ_BYTES)
+            if not data:
+                return
+            yield position, data
+            position += _READ_BYTES
 
     def _group_at(self, offset: int) -> GroupHeader | None:
         if offset + GROUP_HEADER_BYTES > self._size:
@@ -175,20 +175,15 @@ class SegmentScanner:
             return None
         return head
 
-    def _find_group(self, offset: int) -> int | None:
+    def _find_group(self, offset: int) -> GroupHeader | None:
         """The next valid group of this segment behind an offset."""
         wanted = GROUP_MAGIC + U64.pack(self._sequence)
-        position = offset + BLOCK_BYTES
-        while (position := self._written(position)) < self._file_bytes:
-            data = self._files.read_around(self._sequence, position, _READ_BYTES)
-            if not data:
-                return None
-            at = data.find(wanted)
+        for position, data in self._written(offset + BLOCK_BYTES):
+            at = data.find(wanted)  # whole blocks: a group's magic never straddles two reads
             while at >= 0:
-                if at % BLOCK_BYTES == 0 and self._group_at(position + at) is not None:
-                    return position + at
+                if at % BLOCK_BYTES == 0 and (head := self._group_at(position + at)) is not None:
+                    return head
                 at = data.find(wanted, at + 1)
-            position += _READ_BYTES  # whole blocks: a group's magic never straddles two reads
         return None
 
     def _group(self, head: GroupHeader) -> _Trouble | None:
@@ -304,6 +299,7 @@ class SegmentScanner:
             body = view[start : start + record.body_bytes]
             good = len(body) == record.body_bytes and crc32c(body) == record.body_checksum
             yield offset, record, bytes(body) if good else None
+            assert record.length > 0
             position += record.length
 
     # --- records --------------------------------------------------------------------------------------------------
@@ -438,15 +434,7 @@ class SegmentScanner:
         if self._header.recycled:
             return True
         # The file was all zeros once. The last blocks may hold a footer that was being written.
-        position = offset + BLOCK_BYTES
-        while (position := self._written(position)) < self._file_bytes:
-            data = self._files.read_around(self._sequence, position, _READ_BYTES)
-            if not data:
-                return True
-            if data.count(0) != len(data):
-                return False
-            position += len(data)
-        return True
+        return all(data.count(0) == len(data) for _, data in self._written(offset + BLOCK_BYTES))
 
 
 def _all_good(head: GroupHeader, records: list[tuple[int, RecordHeader, bytes | None]]) -> bool:

@@ -79,7 +79,7 @@ class MemoryFile:
         """Nothing to do, either."""
 
     def next_data(self, offset: int) -> int:
-        return offset
+        return min(offset, len(self._node.data))
 
     def close(self) -> None:
         """Nothing to do."""
