@@ -6,16 +6,15 @@ Source: `docs/formats/metadata.md`, "Records"; `core/boot.py` decides what a rec
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from quire.core.boot import BootState, Claim, Marker, claim, older_directory
 from quire.core.errors import AlreadyExistsError, IdentityReplacedError, MetadataUnknownError
 from quire.core.ids import BookieId
 from quire.metadata.keys import boot_key
+from quire.metadata.patience import Turns
 from quire.metadata.store import KeyMissingError, MetadataStore, VersionConflictError
 from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 
-ATTEMPTS_MAX: Final = 20
 log = logging.getLogger(__name__)
 
 
@@ -66,7 +65,9 @@ class BootRecord:
             IdentityReplacedError: another process has the bookie's identity.
             QuireError: the store does not take it now; trying again may help.
         """
-        for _ in range(ATTEMPTS_MAX):
+        turns = Turns(f"{self._key} was written")
+        while True:
+            await turns.another()
             if claim(self.stored, own) is Claim.ANOTHER:
                 raise self._replaced(own)
             try:
@@ -79,7 +80,6 @@ class BootRecord:
                     return
             else:
                 return
-        raise MetadataUnknownError(f"the outcome of writing {self._key} is unknown; the bookie tries again")
 
     async def check(self, own: BootState) -> None:
         """Read the record.

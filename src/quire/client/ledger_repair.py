@@ -40,6 +40,7 @@ from quire.core.repair_effects import (
 from quire.core.replica import Replica, ReplicaList, dirty_parts
 from quire.core.rereplication import RepairMachine
 from quire.core.terms import needs_of
+from quire.metadata.patience import pause_after
 from quire.metadata.store import VersionConflictError
 
 COPY_TIMEOUT_MS: Final = 30_000
@@ -99,6 +100,7 @@ class LedgerRepair:
         self._machine: RepairMachine | None = None
         self._access: LedgerAccess | None = None
         self._record: LedgerMetadata | None = None
+        self._unsettled = 0
         self._read_before: tuple[LedgerMetadata, LedgerNotes, int] | None = None
         self._copier: RangeCopier | None = None
         self._lists: dict[BookieId, Replica] = {}
@@ -309,6 +311,8 @@ class LedgerRepair:
         except (VersionConflictError, NoSuchLedgerError):
             return machine.conflicted
         except MetadataUnknownError:
+            self._unsettled += 1
+            await pause_after(self._unsettled)
             return machine.unknown
         return lambda: machine.swapped(version)
 

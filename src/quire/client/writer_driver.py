@@ -359,7 +359,7 @@ class WriterDriver(ABC):
                 self.ledger_id,
                 error,
             )
-            machine.metadata_unknown(self._clock.now_ms())
+            machine.metadata_unknown(self._clock.now_ms(), self._why(error))
         else:
             machine.metadata_written(version)
         self._perform()
@@ -386,10 +386,16 @@ class WriterDriver(ABC):
             machine.metadata_missing()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises, the record was not read
             log.warning("ledger %d: the record cannot be read now: %r", self.ledger_id, error)
-            machine.metadata_unknown(self._clock.now_ms())
+            machine.metadata_unknown(self._clock.now_ms(), self._why(error))
         else:
             machine.metadata_read(record, version)
         self._perform()
+
+    def _why(self, error: Exception) -> str:
+        """What the store said, in words; a request that timed out has no words of its own."""
+        if isinstance(error, TimeoutError):
+            return f"no response within {self._config.metadata_timeout_ms} ms"
+        return str(error) or repr(error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -65,7 +65,7 @@ from quire.core.rules import RULES, AddOutcome, Rules
 from quire.core.run_window import RunWindow, slots_of
 from quire.core.writer_problems import may_not_change, quorum_lost, refused, store_silent
 from quire.core.writer_state import NOTHING, WRITER_TABLE, Hole, Places, Run, Status, WriterLimits
-from quire.core.writer_waits import WriterWaits
+from quire.core.writer_waits import REREADS_AT_ONCE, WriterWaits
 
 
 @lru_cache(maxsize=32)
@@ -600,8 +600,12 @@ class WriterMachine:
         if WRITER_TABLE.acts["metadata_conflicted"][self.status]:
             self.out.append(self.swap.reread())
 
-    def metadata_unknown(self, now_ms: int) -> None:
-        """The store did not say what happened: read the record again, with growing patience.
+    def metadata_unknown(self, now_ms: int, why: str = "") -> None:
+        """The store refused, or did not say what happened: read the record again, with growing patience.
+
+        Args:
+            now_ms: the time.
+            why: what the store said, or that it said nothing; the last one goes into the error.
 
         Effects:
             RereadMetadata or SetTimer; Ended or CloseFailed after too many.
@@ -610,8 +614,8 @@ class WriterMachine:
             return
         effect, attempts = self.swap.unanswered(), self.swap.attempts
         if attempts >= self.limits.metadata_attempts_max:
-            self._give_up(store_silent(self.closing.ledger_id, attempts))
-        elif effect is not None:
+            self._give_up(store_silent(self.closing.ledger_id, attempts, why))
+        elif effect is not None and attempts <= REREADS_AT_ONCE:
             self.out.append(effect)
         else:
             self.waits.read_later(attempts, now_ms)

@@ -85,11 +85,12 @@ def may_not_change(record: LedgerMetadata, term: int) -> Problem:
     return Problem(LedgerClosedError, msg)
 
 
-def store_silent(ledger_id: int, attempts: int) -> Problem:
-    """The metadata store did not respond to that many requests."""
+def store_silent(ledger_id: int, attempts: int, last: str) -> Problem:
+    """The metadata store refused that many requests, or did not respond; the last one is named."""
+    last = last or "no response"
     msg = (
-        f"the metadata store did not respond to {attempts} requests for ledger "
-        f"{ledger_id}; open the ledger when the store is back, which recovers it"
+        f"ledger {ledger_id}: the metadata store did not do what the writer needs, in {attempts} attempts "
+        f"({last}); open the ledger when the store is back, which recovers it"
     )
     return Problem(MetadataUnknownError, msg)
 

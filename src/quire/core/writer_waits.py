@@ -13,6 +13,8 @@ from typing import Final
 from quire.core.ids import BookieId
 from quire.core.writer_state import NOTHING, Places, WriterLimits
 
+REREADS_AT_ONCE: Final = 3
+"""So many compare-and-swaps without a good answer in a row are followed by a reading at once, which mostly settles them."""
 LOOKS_IN_A_WAIT: Final = 10
 """Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
 GUARANTEED_PAUSE_MS: Final = 500

@@ -16,7 +16,8 @@ from quire.core.log_list import LogSettings
 from quire.core.quorum import check_min_present, check_quorums
 from quire.log.heads import LogHeads
 from quire.log.log import Log
-from quire.metadata.store import VersionConflictError
+from quire.metadata.patience import ATTEMPTS_MAX, Patience
+from quire.metadata.store import KeyMissingError
 
 
 async def alter_log(
@@ -46,11 +47,14 @@ async def alter_log(
     heads = LogHeads(client.store)
     log = Log(client, name)
     before: LogSettings | None = None
-    while True:
+
+    async def once() -> tuple[LogSettings, LogSettings]:
+        nonlocal before
         log_id = (await log.identify()).log_id
         found = await heads.read(log_id)
         if found is None:
-            continue  # deleted meanwhile: `identify` says so
+            msg = f"log {name!r} was deleted meanwhile"
+            raise KeyMissingError(msg, log=name)  # `identify` says so now
         head, version = found
         old = head.settings
         new = replace(
@@ -67,9 +71,9 @@ async def alter_log(
             return before or old, new
         try:
             await heads.write(replace(head, settings=new, generation=head.generation + 1), version)
-        except VersionConflictError:
-            continue
         except MetadataUnknownError:
-            before = old
-            continue  # the head is read again: it shows whether this was written
+            before = old  # the head, read again, shows whether this was written
+            raise
         return old, new
+
+    return await Patience(ATTEMPTS_MAX).until_in(once)

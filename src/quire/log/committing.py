@@ -43,10 +43,10 @@ from quire.log.electing import election_of
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.listing import Listing, delete_unlisted, read_listing
-from quire.log.patience import Patience
 from quire.log.refusing import mark_error
 from quire.log.trimming import LogTrimmer
 from quire.metadata.election import Election
+from quire.metadata.patience import Patience
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
@@ -154,8 +154,7 @@ class LogCommitter:
         except QuireError as error:
             if not self._in_doubt or isinstance(error, OutcomeUnknownError):
                 raise
-            msg = f"this batch may or may not be in log {', '.join(map(repr, self._names))} ({error.message})"
-            raise MetadataUnknownError(msg, **error.ids) from error
+            raise self._may_be_in(error) from error
         ended = self._machine.ended
         assert ended is not None
         self._judge(ended)
@@ -279,12 +278,15 @@ class LogCommitter:
         self._in_doubt = {}  # what was read since has shown that the batch is not in
         most = self._client.store.ops_max
         guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
-        await self._patience.swap(
-            self._heads.write_all(effect.changes, required[:guarded]),
-            swapped,
-            self._machine.conflicted,
-            unknown,
-        )
+        write = self._heads.write_all(effect.changes, required[:guarded])
+        try:
+            await self._patience.swap(write, swapped, self._machine.conflicted, unknown)
+        except MetadataUnknownError as error:
+            raise self._may_be_in(error) from error
+
+    def _may_be_in(self, error: QuireError) -> MetadataUnknownError:
+        msg = f"this batch may or may not be in log {', '.join(map(repr, self._names))} ({error.message})"
+        return MetadataUnknownError(msg, **error.ids)
 
     async def _delete(self, log_id: bytes, items: tuple[LogItem, ...]) -> None:
         """What a replay staged is garbage; if it cannot be deleted now, the collector finds it."""

@@ -26,6 +26,7 @@ from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
 from quire.metadata.keys import named_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.paging import every_key
+from quire.metadata.patience import ATTEMPTS_MAX, Patience
 from quire.metadata.store import (
     Create,
     Delete,
@@ -160,13 +161,15 @@ class LogHeads:
         A name goes only with the head that it names: alone it may be a later log's, under a version of the former one's.
         """
         name, key = name_key(head.name), HEADS + head.log_id.hex()
-        while (found := await self._store.get(name)) and decode_name(found.value, head.name) == head.log_id:
-            try:
+
+        async def once() -> None:
+            found = await self._store.get(name)
+            if found is None or decode_name(found.value, head.name) != head.log_id:
+                return
+            with contextlib.suppress(KeyMissingError):  # another client has deleted both
                 await self._store.multi((Delete(name, found.version), Delete(key)))
-            except KeyMissingError:
-                break  # another client has deleted both
-            except VersionConflictError:
-                continue
+
+        await Patience(ATTEMPTS_MAX).until_in(once, (VersionConflictError,))
         await self._remove(key)
 
     async def _remove(self, key: str) -> None:

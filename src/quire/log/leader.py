@@ -39,7 +39,7 @@ from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.log.patience import Patience
+from quire.metadata.patience import Patience
 from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from quire.core.errors import (
 )
 from quire.core.log_list import LogHead, LogItem, PageRef, Place
 from quire.log.heads import HEADS, LogHeads
-from quire.log.patience import LOST, Patience, at_once
 from quire.metadata.ledgers import LedgerStore
+from quire.metadata.patience import LOST, Patience
 from quire.metadata.store import MetadataStore, Require, StoreBusyError
 
 _TRIES: Final = 20
@@ -120,7 +120,7 @@ async def delete_unlisted(
 
     again = (*LOST, StoreBusyError)
     with contextlib.suppress(*again):
-        return await Patience(_TRIES, at_once).until_in(once, again)
+        return await Patience(_TRIES).until_in(once, again)
     return False
 
 
@@ -143,5 +143,5 @@ async def delete_unlisted_page(store: MetadataStore, heads: LogHeads, log_id: by
 
     again = (*LOST, StoreBusyError)
     with contextlib.suppress(*again):
-        return await Patience(_TRIES, at_once).until_in(once, again)
+        return await Patience(_TRIES).until_in(once, again)
     return False

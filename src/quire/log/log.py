@@ -33,12 +33,12 @@ from quire.log.electing import CandidateStanding, Elector, StoreElector
 from quire.log.heads import LogHeads, lost_page, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
-from quire.log.patience import Patience
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
+from quire.metadata.patience import Patience
 from quire.wire.entry import digest_type_of
 from quire.wire.log_cursors import Cursor
 from quire.wire.log_records import LOG_ID_BYTES

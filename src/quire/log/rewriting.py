@@ -29,8 +29,8 @@ from quire.core.log_rewriting import Replacement, RewriteMachine, RewriteStatus,
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
-from quire.log.patience import LOST, Patience
 from quire.log.staging import StagedBy, stage
+from quire.metadata.patience import LOST, Patience
 from quire.metadata.store import StoreAwayError, StoreBusyError
 from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name

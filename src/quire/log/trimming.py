@@ -14,7 +14,7 @@ from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.log.patience import Patience
+from quire.metadata.patience import Patience
 
 MakeTrimMachine: TypeAlias = Callable[..., TrimMachine]
 """Makes the machine of one truncation or deletion; called as `TrimMachine` is."""
@@ -43,6 +43,7 @@ class LogTrimmer:
         self._heads, self._ledgers, self._config = heads, ledgers, config
         self._name, self._log_id = head.name, head.log_id
         self._at_once = asyncio.Semaphore(config.deletes_at_once)
+        self._swaps = self._patience()
 
     async def make_room(self) -> bool:
         """Carry out what earlier truncations left, if the list holds no more of them; says whether it did.
@@ -88,10 +89,8 @@ class LogTrimmer:
                 found = await self._patience().ask(self._heads.read, self._log_id)
                 machine.head_read(*(found or (None, -1)))
             case t.TrimWriteHead(head, version):
-                conflicted = machine.head_conflicted
-                await self._patience().swap(
-                    self._heads.write(head, version), machine.head_written, conflicted, conflicted
-                )
+                reread = machine.head_conflicted  # after either: the head shows what is in
+                await self._swaps.swap(self._heads.write(head, version), machine.head_written, reread, reread)
             case t.TrimReadPage(page):
                 machine.page_read(await self._patience().ask(self._heads.read_page, self._log_id, page.name))
             case t.TrimDeletePage(page):
@@ -108,5 +107,8 @@ class LogTrimmer:
                 machine.log_deleted()
 
     def _patience(self) -> Patience:
-        """For one call: what goes on side by side counts its missing responses alone. Requests may repeat."""
+        """For one call: what goes on side by side counts its missing responses alone. Requests may repeat.
+
+        The writes of the head, which come one after the other, share one.
+        """
         return Patience(self._config.metadata_attempts_max)

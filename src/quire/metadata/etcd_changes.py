@@ -18,6 +18,7 @@ from typing import Any, Final
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method
 from quire.metadata.etcd_keys import KeyLayout, absent, put, read
+from quire.metadata.patience import ATTEMPTS_MAX, Patience
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     LeaseGrantRequest,
@@ -116,9 +117,10 @@ class Changes:
 
         Raises:
             StoreAwayError: the store did not respond.
+            MetadataUnknownError: it did, and the responses to the transaction were lost all the same.
         """
-        while True:
-            try:
-                return await self.commit(conditions, effects, otherwise, what)
-            except MetadataUnknownError:
-                continue
+
+        async def once() -> TxnResponse:
+            return await self.commit(conditions, effects, otherwise, what)
+
+        return await Patience(ATTEMPTS_MAX).until_in(once, (MetadataUnknownError,))

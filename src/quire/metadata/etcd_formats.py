@@ -30,6 +30,7 @@ from quire.metadata.checked import (
 )
 from quire.metadata.etcd_changes import Changes
 from quire.metadata.etcd_keys import KeyLayout, prefix_end, put, unchanged
+from quire.metadata.patience import Turns
 from quire.metadata.store import Create, Op, Put, Upgraded
 from quire.wire.proto.etcd_pb2 import KeyValue, RangeRequest
 
@@ -193,7 +194,9 @@ async def upgrade(changes: Changes, layout: KeyLayout, values: StoredValues, hos
 async def _switch(changes: Changes, layout: KeyLayout, hosts: str) -> int:
     """Write the newest format into the key that says it; the format that was there."""
     before = None
+    turns = Turns("the store's format was changed")
     while True:
+        await turns.another()
         found = (await changes.range(RangeRequest(key=layout.instance))).kvs
         instance = Instance.parse(found[0].value if found else b"", layout, hosts)
         before = before or instance.format

@@ -32,7 +32,8 @@ from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, rea
 from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.keys import sequential_key
-from quire.metadata.store import KeyMissingError, Registration
+from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns
+from quire.metadata.store import KeyMissingError, Registration, StoreBusyError
 from quire.wire.proto.etcd_pb2 import (
     Event,
     KeyValue,
@@ -120,7 +121,9 @@ class EtcdRegistrations:
         ours = name in self._held.unwanted  # one that could not be withdrawn yet
         unknown = False
         try:
+            turns = Turns(f"{name} was registered")
             while True:
+                await turns.another()
                 lease = await self._session()
                 condition = leased(key, lease) if ours else absent(key)
                 try:
@@ -156,7 +159,8 @@ class EtcdRegistrations:
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
         """A counter in the same transaction: the one that is visible first has the smaller number."""
         counter = self._layout.numbers
-        while True:
+        patience = Patience(ATTEMPTS_MAX)
+        for _ in range(CONFLICTS_MAX):
             number, version = self._numbers
             name = sequential_key(prefix, number + 1)
             key, lease = self._layout.key(name), await self._session()
@@ -169,9 +173,10 @@ class EtcdRegistrations:
                 answer = await self._changes.commit(
                     conditions, effects, [read(counter)], f"{name} was registered"
                 )
-            except MetadataUnknownError:
+            except MetadataUnknownError as error:
                 # The number is ours or unused: what was made is withdrawn, and another number drawn.
                 self._held.unwanted.add(name)
+                await patience.failed(error, again=True)
                 await self._remove(name)
                 continue
             except asyncio.CancelledError:
@@ -185,13 +190,18 @@ class EtcdRegistrations:
                 return name
             found = answer.responses[0].response_range.kvs
             self._numbers = (self._values.number(found[0].value), found[0].mod_revision) if found else (0, 0)
+        raise StoreBusyError(f"other clients took {CONFLICTS_MAX} numbers below {prefix} first; try again")
 
     # --- for the registration's owner -------------------------------------------------------------------------------
 
     async def _update(self, registration: Registration, value: bytes) -> None:
         name = registration.key
         key = self._layout.key(name)
-        while self._held.get(name) is registration:
+        turns = Turns(f"{name} was changed")
+        while True:
+            await turns.another()
+            if self._held.get(name) is not registration:
+                break
             lease = self.lease
             try:
                 stored = self._values.to_store(name, value)
@@ -238,7 +248,11 @@ class EtcdRegistrations:
     async def _restore(self, name: str) -> None:
         """Make a held registration if it is missing."""
         key = self._layout.key(name)
-        while registration := self._held.get(name):
+        turns = Turns(f"{name} was registered again")
+        while True:
+            await turns.another()
+            if (registration := self._held.get(name)) is None:
+                return
             lease = self.lease
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             if name not in self._held or (found and found[0].lease == lease):

@@ -8,10 +8,9 @@ Source: `docs/formats/metadata.md`, "Ledger ids".
 
 from __future__ import annotations
 
-from typing import Final
-
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
 from quire.metadata.keys import LEDGER_IDS_ABOVE
+from quire.metadata.patience import Turns
 from quire.metadata.store import (
     RAISED_MAX,
     Create,
@@ -21,8 +20,6 @@ from quire.metadata.store import (
     VersionConflictError,
     Versioned,
 )
-
-ATTEMPTS_MAX: Final = 20
 
 
 def check_raised(above: int) -> int:
@@ -79,7 +76,9 @@ async def raise_floor(store: MetadataStore, above: int) -> None:
         CorruptMetadataError: what is there is no such number.
         MetadataUnknownError: the outcome is unknown; call again.
     """
-    for _ in range(ATTEMPTS_MAX):
+    turns = Turns(f"the number under {LEDGER_IDS_ABOVE} was raised to {above}")
+    while True:
+        await turns.another()
         ops = raised(await store.get(LEDGER_IDS_ABOVE), above)
         if not ops:
             return
@@ -88,7 +87,3 @@ async def raise_floor(store: MetadataStore, above: int) -> None:
         except (VersionConflictError, AlreadyExistsError, MetadataUnknownError):
             continue  # the next read shows it
         return
-    raise MetadataUnknownError(
-        f"the number under {LEDGER_IDS_ABOVE} could not be raised to {above} in {ATTEMPTS_MAX} attempts; try again",
-        key=LEDGER_IDS_ABOVE,
-    )

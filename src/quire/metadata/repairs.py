@@ -52,6 +52,7 @@ from quire.metadata.keys import (
     worker_key,
 )
 from quire.metadata.paging import every_key
+from quire.metadata.patience import pause
 from quire.metadata.store import (
     LIST_LIMIT,
     KeyMissingError,
@@ -450,6 +451,7 @@ class RepairStore:
                 continue
             except MetadataUnknownError as error:
                 unknown = error
+                await pause(attempt + 1)
         raise unknown or StoreBusyError(
             f"the mark {key} was changed {ATTEMPTS_MAX} times while it was made; try again", key=key
         )

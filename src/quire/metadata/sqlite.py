@@ -2,7 +2,7 @@
 
 | need | how |
 | --- | --- |
-| durable compare-and-swap | `BEGIN IMMEDIATE`, synchronous=FULL; an error at COMMIT is "unknown" |
+| durable compare-and-swap | `BEGIN IMMEDIATE`, synchronous=FULL; an error at COMMIT is "unknown", unless it says that the disk is full |
 | watches over processes | one thread of a process polls `PRAGMA data_version`, then reads `version > last`: `sqlite_watching.py` |
 | registrations that end with their owner | session files: `sqlite_sessions.py` |
 | event loops that never wait for a disk | one thread for each open store: `sqlite_thread.py` |

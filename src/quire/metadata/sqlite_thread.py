@@ -252,6 +252,9 @@ class StoreThread(threading.Thread):
             self._commit()
         except sqlite3.Error as error:
             self._roll_back()
+            if primary_code(error) == sqlite3.SQLITE_FULL:
+                # The frame that makes a transaction count is written last: without room for it there is none.
+                return self._failed(error)
             return MetadataUnknownError(
                 f"the metadata file {self.path} failed during a commit ({error}): the outcome is "
                 "unknown; read again, then decide",

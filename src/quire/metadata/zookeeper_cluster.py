@@ -19,6 +19,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEm
 from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Transaction
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoClusterError
+from quire.metadata.patience import Turns
 from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
 from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout
 from quire.metadata.zookeeper_paths import OWN, layout_text, parse_layout
@@ -191,7 +192,9 @@ class ClusterRoot:
 
     async def _remove_tree(self, path: str) -> int:
         removed = 0
+        turns = Turns(f"{path} was deleted")
         while True:
+            await turns.another()
             for child in await self._children(path):
                 removed += await self._remove_tree(f"{path}/{child}")
             request: Any = Delete(path, ANY_VERSION)

@@ -24,6 +24,7 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Tr
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
+from quire.metadata.patience import Turns
 from quire.metadata.zookeeper_nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.metadata.zookeeper_paths import SHORT_ID_END
@@ -239,7 +240,11 @@ class ZookeeperLedgerIds:
 
     async def _skip_long(self, above: int) -> None:
         high, low = above >> 32, above & 0xFFFF_FFFF
-        while (current := await self._high_bits()) <= high:
+        turns = Turns(f"ledger ids go on above {above}")
+        while True:
+            await turns.another()
+            if (current := await self._high_bits()) > high:
+                return
             if current == high:
                 number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
                 if number is not None and number > low:
@@ -249,7 +254,9 @@ class ZookeeperLedgerIds:
     # --- long ids ------------------------------------------------------------------------------------------------
 
     async def _long_id(self) -> LedgerId:
+        turns = Turns("a ledger id was drawn")
         while True:
+            await turns.another()
             high = await self._high_bits()
             number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
             if number is not None:

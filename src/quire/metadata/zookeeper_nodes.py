@@ -12,6 +12,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Delete, Exists
 
 from quire.core.errors import MetadataUnknownError, QuireError
+from quire.metadata.patience import Turns
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper_paths import OWN
 from quire.metadata.zookeeper_session import LOST, ZookeeperSession
@@ -59,7 +60,11 @@ class Nodes:
     async def make_folders(self, path: str) -> None:
         """Make the folders above a path, as Java does: persistent, empty."""
         folder = path.rpartition("/")[0]
-        while folder:
+        if not folder:
+            return
+        turns = Turns(f"the folder {folder} was made")
+        while True:
+            await turns.another()
             value = self.own_value if folder == f"{self.root}/{OWN}" else b""
             try:
                 await self._session.change(

@@ -1,0 +1,176 @@
+"""What a client does while the metadata store does not respond, refuses, or has another client's change first.
+
+Each way has a pause and an end. A compare-and-swap of unknown outcome is none that was lost: what was read before it says
+nothing of it, so it is counted apart from the reads that go well in between.
+
+Source: docs/protocol/log.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, ParamSpec, TypeVar
+
+from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
+from quire.metadata.store import StoreBusyError, VersionConflictError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 20
+"""Of a change that nothing waits for with a patience of its own."""
+CONFLICTS_MAX: Final = 200
+"""Each is another client's success, so they end by themselves; a store that never lets this client in is busy."""
+AT_ONCE: Final = 3
+"""So many retries have no pause: mostly the next reading settles a duel, or a response that was lost."""
+_PAUSE_MS: Final = 20
+_PAUSES_MAX: Final = 50
+
+
+LOST: Final = (AlreadyExistsError, VersionConflictError, MetadataUnknownError)
+"""What a compare-and-swap raises whose outcome the next reading shows."""
+
+
+async def pause(attempt: int) -> None:
+    """Wait before another attempt, longer each time."""
+    await asyncio.sleep(_PAUSE_MS * min(attempt, _PAUSES_MAX) / 1000)
+
+
+async def pause_after(lost: int) -> None:
+    """Wait before a compare-and-swap is tried again, of which so many in a row were lost or of unknown outcome."""
+    if lost > AT_ONCE:
+        await pause(lost - AT_ONCE)
+
+
+class Turns:
+    """The turns of a loop that does the same until it succeeds.
+
+    Args:
+        what: was to be done, for the error.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._count = 0
+
+    async def another(self) -> None:
+        """Begin a turn: the first ones at once, the others after pauses.
+
+        Raises:
+            MetadataUnknownError: those were all; what was done in the last one may have happened.
+        """
+        if self._count >= ATTEMPTS_MAX:
+            msg = f"after {self._count} attempts it is unknown whether {self._what}; try again"
+            raise MetadataUnknownError(msg)
+        await pause_after(self._count)
+        self._count += 1
+
+
+class Patience:
+    """One handle's count of responses that were missing in a row, and of compare-and-swaps that did not happen.
+
+    Args:
+        attempts_max: how many may be missing before the handle gives up.
+        pause: waits before the next attempt; its argument counts them.
+    """
+
+    def __init__(self, attempts_max: int, pause: Callable[[int], Awaitable[None]] = pause) -> None:
+        self._attempts_max = attempts_max
+        self._pause = pause
+        self._missing = 0
+        self._unsettled = 0
+        self._conflicts = 0
+
+    async def failed(self, error: QuireError, *, again: bool = False) -> None:
+        """The store did not do it: return when it may be asked again.
+
+        Args:
+            error: what it raised.
+            again: whether to ask again although the error itself is not one that passes.
+
+        Raises:
+            QuireError: the error, if it does not pass or too many responses were missing.
+        """
+        self._missing += 1
+        if not (error.retriable or again) or self._missing >= self._attempts_max:
+            raise error
+        await self._pause(self._missing)
+
+    async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the store, and again when it did not respond: all that is asked here may be asked twice.
+
+        Raises:
+            QuireError: as `failed`.
+        """
+        while True:
+            try:
+                answer = await call(*args, **kwargs)
+            except QuireError as error:
+                await self.failed(error)
+            else:
+                self._missing = 0
+                return answer
+
+    async def until_in(
+        self, once: Callable[[], Awaitable[T]], again: tuple[type[QuireError], ...] = LOST
+    ) -> T:
+        """Read, change and replace by compare-and-swap; after a conflict and a lost response all of it again.
+
+        Args:
+            once: reads, judges whether the change is in, and makes it otherwise.
+            again: the errors after which it is called again.
+
+        Raises:
+            QuireError: as `failed`.
+        """
+        while True:
+            try:
+                return await once()
+            except again as error:
+                await self.failed(error, again=True)
+
+    async def swap(
+        self,
+        swap: Awaitable[T],
+        swapped: Callable[[T], object],
+        conflicted: Callable[[], None],
+        unknown: Callable[[], None],
+    ) -> None:
+        """One compare-and-swap. Its outcome goes to exactly one of three inputs of a machine, which may ask for the next.
+
+        Args:
+            swap: the call.
+            swapped: it happened; called with the store's result.
+            conflicted: it did not happen; the machine reads again and decides anew.
+            unknown: the store does not say.
+
+        Raises:
+            StoreBusyError: other clients have changed the record first again and again.
+            QuireError: the store did not take a change, or did not say so, too often in a row; or its error does not pass.
+        """
+        try:
+            answer = await swap
+        except VersionConflictError as error:
+            self._unsettled = 0
+            await self._beaten(error)
+            conflicted()
+        except QuireError as error:
+            self._unsettled += 1
+            if not error.retriable or self._unsettled >= self._attempts_max:
+                raise
+            if self._unsettled > AT_ONCE:
+                await self._pause(self._unsettled - AT_ONCE)
+            (unknown if isinstance(error, MetadataUnknownError) else conflicted)()
+        else:
+            self._missing = self._unsettled = self._conflicts = 0
+            swapped(answer)
+
+    async def _beaten(self, error: VersionConflictError) -> None:
+        """Another client was first: read again at once, and if that does not help, a millisecond later each time."""
+        self._conflicts += 1
+        if self._conflicts >= CONFLICTS_MAX:
+            msg = f"other clients changed it first {self._conflicts} times in a row: {error.message}"
+            raise StoreBusyError(msg, **error.ids) from error
+        if self._conflicts > AT_ONCE:
+            await asyncio.sleep(min(self._conflicts - AT_ONCE, _PAUSES_MAX) / 1000)
