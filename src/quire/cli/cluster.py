@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,10 +19,11 @@ from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, counted
 from quire.cli.repair import debt, repair_cluster
 from quire.cli.upgrade import upgrade
-from quire.core.errors import NoClusterError
+from quire.core.errors import AlreadyExistsError, NoClusterError, QuireError
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
+    from quire.metadata.store import MetadataStore
 
 app = typer.Typer(
     help="The cluster as a whole: status, health, bookies, debt, repair, repairs, autorecovery, lost-delay, orphans, "
@@ -152,8 +153,9 @@ def health(
 ) -> None:
     """Say in one line whether the cluster can be written to and all is well; for scripts and probes.
 
-    Exit code 0: healthy. 5: some bookie needs attention, but logs can be written. 1: the metadata store does not respond in
-    time, or fewer bookies take entries than the 3 that a log has by default.
+    Makes one small change in the metadata store, of a key of its own, to see whether it takes changes. Exit code 0: healthy.
+    5: some bookie needs attention, but logs can be written. 1: the metadata store does not respond in time or refuses the
+    change, or fewer bookies take entries than the 3 that a log has by default.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -180,6 +182,7 @@ async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
             async with asyncio.timeout(timeout_s):
                 tools = await opened.enter_async_context(open_toolbox(uri))
                 found = await listed(tools)
+                refusal = await refusal_of(tools.store)
         except TimeoutError as error:
             raise NoClusterError(
                 f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
@@ -188,7 +191,12 @@ async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
     writable = sum(row["standing"] == "up" and row["answers"] == "ok" for row in rows)
     needy = [row["id"] for row in rows if row["conditions"]]
     of = f"{writable} of {counted(len(rows), 'bookie')} can be written to"
-    if writable < QUORUM_DEFAULT:
+    if refusal:
+        state, text = (
+            "unhealthy",
+            f"unhealthy: the metadata store takes no change, so nothing is created or replaced: {refusal}",
+        )
+    elif writable < QUORUM_DEFAULT:
         state, text = "unhealthy", f"unhealthy: {of}, and a log needs {QUORUM_DEFAULT} by default"
     elif needy:
         need = "needs" if len(needy) == 1 else "need"
@@ -196,8 +204,26 @@ async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
     else:
         state, text = "healthy", f"healthy: {of}"
     facts: dict[str, Any] = {"health": state, "cluster": uri, "writable": writable, "bookies": len(rows)}
-    facts |= {"attention": needy, "seconds": round(time.monotonic() - began, 3)}
+    facts |= {"store": refusal or None, "attention": needy, "seconds": round(time.monotonic() - began, 3)}
     return facts, text
+
+
+async def refusal_of(store: MetadataStore) -> str:
+    """Make one small change, of a key that nothing depends on; what the store says against it, empty if it takes it."""
+    from quire.metadata.keys import HEALTH
+    from quire.metadata.store import VersionConflictError
+
+    try:
+        found = await store.get(HEALTH)
+        now = str(time.time_ns() // 1_000_000).encode()
+        with suppress(AlreadyExistsError, VersionConflictError):  # another probe's change was taken just now
+            if found is None:
+                await store.create(HEALTH, now)
+            else:
+                await store.put(HEALTH, now, found.version)
+    except QuireError as error:
+        return error.message
+    return ""
 
 
 def _needy(rows: list[dict[str, Any]]) -> bool:

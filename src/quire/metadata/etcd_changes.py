@@ -19,6 +19,7 @@ from quire.core.errors import MetadataUnknownError
 from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method
 from quire.metadata.etcd_keys import KeyLayout, absent, put, read
 from quire.metadata.patience import ATTEMPTS_MAX, Patience
+from quire.metadata.store import StoreFullError
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     LeaseGrantRequest,
@@ -100,6 +101,8 @@ class Changes:
             )
             try:
                 answer: TxnResponse = await self._connection.change(TXN, request, what)
+            except StoreFullError:
+                raise  # it was answered: a read shows what became of it, without a fence, for which there is no room
             except (MetadataUnknownError, asyncio.CancelledError):
                 self._doubts += 1
                 raise

@@ -28,7 +28,7 @@ from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError,
 from quire.env.home import check_home
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.slow import SlowNote
-from quire.metadata.store import StoreAwayError
+from quire.metadata.store import StoreAwayError, StoreFullError
 from quire.wire.proto import etcd_pb2 as pb
 
 RETRY_DELAY_S: Final = 0.05
@@ -212,6 +212,7 @@ class EtcdConnection:
         Raises:
             StoreAwayError: no response within the patience.
             RefusedError: the response is no.
+            StoreFullError: the response is that there is no room.
         """
         self.check()
         try:
@@ -236,6 +237,7 @@ class EtcdConnection:
             MetadataUnknownError: the response is lost.
             StoreAwayError: it was never sent.
             RefusedError: the response is no.
+            StoreFullError: the response is that there is no room.
             LeaseGoneError: it names a lease that has ended.
         """
         self.check()
@@ -315,6 +317,14 @@ class EtcdConnection:
                 f"etcd at {self.hosts} denies permission: this client's credentials lack the right "
                 f"({details}); name a file with other credentials in the cluster's URI "
                 "(?credentials=FILE)"
+            )
+        if "database space exceeded" in details:
+            # A server says so also of a change that it has just made, if that one went beyond the quota.
+            return StoreFullError(
+                f"etcd at {self.hosts} has raised its alarm NOSPACE: its database has reached its quota, and it makes no "
+                "changes until there is room. Compact it (etcdctl compaction REVISION), defragment each of its servers "
+                "(etcdctl defrag), or start them with a larger --quota-backend-bytes; then end the alarm (etcdctl alarm "
+                "disarm)"
             )
         if "too many operations" in details:
             return MisuseError(

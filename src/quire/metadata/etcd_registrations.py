@@ -33,7 +33,7 @@ from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.keys import sequential_key
 from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns
-from quire.metadata.store import KeyMissingError, Registration, StoreBusyError
+from quire.metadata.store import KeyMissingError, Registration, StoreBusyError, StoreFullError
 from quire.wire.proto.etcd_pb2 import (
     Event,
     KeyValue,
@@ -133,8 +133,10 @@ class EtcdRegistrations:
                         [read(key)],
                         f"{name} was registered",
                     )
-                except MetadataUnknownError:
+                except MetadataUnknownError as error:
                     unknown = True
+                    if isinstance(error, StoreFullError):
+                        raise
                     found = (await self._changes.range(RangeRequest(key=key))).kvs
                     ours = self._is_left_over(name, found, lease)
                     continue
@@ -269,6 +271,8 @@ class EtcdRegistrations:
                     [],
                     f"{name} was registered again",
                 )
+            except StoreFullError:
+                raise
             except MetadataUnknownError:
                 continue
             except LeaseGoneError:

@@ -23,6 +23,7 @@ BOOTS: Final = "boots/"
 PASSES: Final = "passes/"
 STREAMS: Final = "streams/"
 STREAM_NAMES: Final = "stream-names/"
+HEALTH: Final = "health/write"
 LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 REPAIRS: Final = "repairs/"
 AWAY: Final = "away/"
@@ -179,6 +180,10 @@ KEYS: Final = Names(
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
             FieldUse("the bookie's collector; operators", "the same", "2", IGNORES),
+        ),
+        HEALTH: (
+            "when the store last took a change that was made to see whether it does",
+            FieldUse("`quire cluster health`", "people", "2", IGNORES),
         ),
         LEDGER_IDS_ABOVE: (
             "later ledger ids are above this number",

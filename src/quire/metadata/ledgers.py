@@ -25,6 +25,7 @@ from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import ledger_notes_key, stream_key, tombstone_key
+from quire.metadata.patience import pause_after
 from quire.metadata.records import ATTEMPTS_MAX, add_holes_to
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import (
@@ -115,13 +116,14 @@ class LedgerStore:
         key, value = ledger_key(record.ledger_id), ledger_metadata.serialize(record)
         # Notes of an earlier ledger of this id, that Java deleted, are not this one's.
         clean = NO_NOTES if record.format_version == PLAIN_RECORD else None
-        unknown = False
-        for _ in range(ATTEMPTS_MAX):
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             beside = await self._change_of_notes(record.ledger_id, clean)
             try:
                 return (await self._store.multi([Create(key, value), Require(of_stream, None), *beside]))[0]
-            except MetadataUnknownError:
-                unknown = True
+            except MetadataUnknownError as error:
+                unknown = error
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") == of_stream:
                     msg = f"the id {record.ledger_id} is a stream already; use another id"
@@ -136,7 +138,7 @@ class LedgerStore:
                 raise AlreadyExistsError(
                     f"ledger {record.ledger_id} already exists; use another id", ledger_id=record.ledger_id
                 ) from error
-        raise self._unknown(record.ledger_id)
+        raise self._unknown(record.ledger_id, unknown)
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's record and the version to name when changing it.
@@ -182,13 +184,14 @@ class LedgerStore:
         # As in Java: the token belongs to the creation alone.
         value = ledger_metadata.serialize(replace(record, creation_token=0))
         key = ledger_key(record.ledger_id)
-        unknown = False
-        for _ in range(ATTEMPTS_MAX):
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             beside = await self._change_of_notes(record.ledger_id, notes)
             try:
                 return (await self._store.multi([Put(key, value, version), *beside]))[0]
-            except MetadataUnknownError:
-                unknown = True
+            except MetadataUnknownError as error:
+                unknown = error
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") != key:
                     continue  # the notes were changed meanwhile, and with them the record
@@ -202,7 +205,7 @@ class LedgerStore:
                 ):
                     return found.version
                 raise self._conflict(record.ledger_id, version) from error
-        raise self._unknown(record.ledger_id)
+        raise self._unknown(record.ledger_id, unknown)
 
     # --- notes ---------------------------------------------------------------------------------------------------
 
@@ -325,7 +328,9 @@ class LedgerStore:
         guarded = {guard.key for guard in guards}
         tombstone: Versioned | None = None
         lost: int | None = None
-        for _ in range(ATTEMPTS_MAX):
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             found = await look(self._store, ledger_key(ledger_id))
             if found is None or (version is not None and found.version != version):
                 if lost is not None and await self._was_deleted(ledger_id, lost):
@@ -334,8 +339,8 @@ class LedgerStore:
             ops = await self._deletion(ledger_id, found, tombstone)
             try:
                 await self._store.multi([*guards, *ops])
-            except MetadataUnknownError:
-                lost = found.version
+            except MetadataUnknownError as error:
+                lost, unknown = found.version, error
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") in guarded:
                     raise
@@ -343,7 +348,7 @@ class LedgerStore:
             else:
                 return
         if lost is not None:
-            raise self._unknown(ledger_id)
+            raise self._unknown(ledger_id, unknown)
         raise StoreBusyError(
             f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while it was to be deleted; try again",
             ledger_id=ledger_id,
@@ -480,9 +485,9 @@ class LedgerStore:
         )
 
     @staticmethod
-    def _unknown(ledger_id: int) -> MetadataUnknownError:
+    def _unknown(ledger_id: int, last: MetadataUnknownError | None) -> MetadataUnknownError:
         return MetadataUnknownError(
-            f"the outcome of writing the record of ledger {ledger_id} was unknown {ATTEMPTS_MAX} "
-            "times; read the record before doing anything else",
+            f"the outcome of writing the record of ledger {ledger_id} was unknown {ATTEMPTS_MAX} times ({last or 'its notes changed'}); read the "
+            "record before doing anything else",
             ledger_id=ledger_id,
         )

@@ -26,6 +26,7 @@ from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key
 from quire.metadata.ledgers import ledger_key
+from quire.metadata.patience import pause_after
 from quire.metadata.records import ATTEMPTS_MAX, add_holes_to
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import (
@@ -83,12 +84,13 @@ class StreamStore:
             Create(key, value),
             Create(named, encode_stream_name(stream_id)),
         ]
-        unknown = False
-        for _ in range(ATTEMPTS_MAX):
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             try:
                 return (await self._store.multi(ops))[1]
-            except MetadataUnknownError:
-                unknown = True
+            except MetadataUnknownError as error:
+                unknown = error
             except (AlreadyExistsError, VersionConflictError) as error:
                 found = await self._store.get(key) if unknown else None
                 if found is not None and found.value == value:
@@ -107,7 +109,7 @@ class StreamStore:
                 what = "a ledger" if error.ids.get("key") == of_ledger else "a stream"
                 msg = f"the id {stream_id} is {what} already; use another id"
                 raise AlreadyExistsError(msg, ledger_id=stream_id) from error
-        raise self._unknown(stream_id)
+        raise self._unknown(stream_id, unknown)
 
     async def find(self, name: str) -> LedgerId:
         """The id of the stream with a name.
@@ -150,12 +152,13 @@ class StreamStore:
             MisuseError: the record is larger than it may be.
         """
         key, value = stream_key(record.ledger_id), encode_stream(replace(record, creation_token=0))
-        unknown = False
-        for _ in range(ATTEMPTS_MAX):
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             try:
                 return await self._store.put(key, value, version)
-            except MetadataUnknownError:
-                unknown = True
+            except MetadataUnknownError as error:
+                unknown = error
             except KeyMissingError as error:
                 raise await self._missing(record.ledger_id) from error
             except VersionConflictError as error:
@@ -164,7 +167,7 @@ class StreamStore:
                     return found.version
                 msg = f"the record of stream {record.ledger_id} no longer has version {version}; read it and decide again"
                 raise VersionConflictError(msg, ledger_id=record.ledger_id) from error
-        raise self._unknown(record.ledger_id)
+        raise self._unknown(record.ledger_id, unknown)
 
     async def read_with_notes(self, stream_id: int) -> tuple[LedgerMetadata, LedgerNotes, int]:
         """A stream's record, its holes and accepted losses, and the version to name; errors as in `read`."""
@@ -199,8 +202,10 @@ class StreamStore:
             MetadataUnknownError: the outcome is unknown, even after reading again.
             VersionConflictError: the record was changed again and again.
         """
-        stream_id, unknown = await self.find(name), False
-        for _ in range(ATTEMPTS_MAX):
+        stream_id = await self.find(name)
+        unknown: MetadataUnknownError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            await pause_after(attempt)
             record, version = await self.read(stream_id)
             named = await self._store.get(stream_name_key(name))
             stands = await look(self._store, tombstone_key(stream_id))
@@ -217,15 +222,15 @@ class StreamStore:
                 ops.append(Delete(stream_name_key(name), named.version))
             try:
                 await self._store.multi(ops)
-            except MetadataUnknownError:
-                unknown = True
+            except MetadataUnknownError as error:
+                unknown = error
             except (VersionConflictError, AlreadyExistsError):
                 continue
             else:
                 await RepairStore(self._store, self._clock, "").end_marks_of_deleted(stream_id)
                 return
         if unknown:
-            raise self._unknown(stream_id)
+            raise self._unknown(stream_id, unknown)
         msg = f"the record of stream {stream_id} was changed {ATTEMPTS_MAX} times while it was to be deleted; try again"
         raise VersionConflictError(msg, ledger_id=stream_id)
 
@@ -267,10 +272,10 @@ class StreamStore:
         return NoSuchStreamError(msg, ledger_id=stream_id)
 
     @staticmethod
-    def _unknown(stream_id: int) -> MetadataUnknownError:
+    def _unknown(stream_id: int, last: MetadataUnknownError | None) -> MetadataUnknownError:
         return MetadataUnknownError(
-            f"the outcome of writing the record of stream {stream_id} was unknown {ATTEMPTS_MAX} times; read the"
-            " record before doing anything else",
+            f"the outcome of writing the record of stream {stream_id} was unknown {ATTEMPTS_MAX} times ({last or 'its notes changed'}); "
+            "read the record before doing anything else",
             ledger_id=stream_id,
         )
 
