@@ -322,7 +322,7 @@ class EtcdConnection:
             # A server says so also of a change that it has just made, if that one went beyond the quota.
             return StoreFullError(
                 f"etcd at {self.hosts} has raised its alarm NOSPACE: its database has reached its quota, and it makes no "
-                "changes until there is room. Compact it (etcdctl compaction REVISION), defragment each of its servers "
+                "changes until there is room. Compact it (etcdctl compact REVISION), defragment each of its servers "
                 "(etcdctl defrag), or start them with a larger --quota-backend-bytes; then end the alarm (etcdctl alarm "
                 "disarm)"
             )

@@ -15,6 +15,7 @@ import pytest
 from quire.bookie.server import BookieServer
 from quire.core.errors import (
     CorruptMetadataError,
+    DiskFullError,
     MetadataUnknownError,
     MisuseError,
     NotEnoughBookiesError,
@@ -24,6 +25,7 @@ from quire.core.errors import (
 )
 from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import ItemState, LogHead, LogItem
+from quire.log import altering
 from quire.log.altering import alter_log
 from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
@@ -31,7 +33,7 @@ from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import Delete, Op, Put, StoreAwayError, StoreBusyError, Versioned
-from support.log_cluster import BY, FAST, World, in_world, log_id_of, numbers, staged, values
+from support.log_cluster import BY, FAST, LIMIT_S, World, in_world, log_id_of, numbers, staged, values
 from support.waiting import until_async
 
 
@@ -403,3 +405,51 @@ def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
             await LogCommitter(at.client, ["orders"], CommitBatch((part,))).commit()
 
     in_world(tmp_path, work, Refusing())
+
+
+class RefusingStore(MemoryStore):
+    """A store that answers reads, and takes no change of a log; it counts what was tried."""
+
+    answer: QuireError | None = None
+    tried = 0
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if self.answer is None or not any(op.key.startswith("log") for op in ops):
+            return await super().multi(ops)
+        self.tried += 1
+        raise self.answer
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    "answer", [MetadataUnknownError("lost"), DiskFullError("full"), StoreAwayError("away")]
+)
+def test_a_truncation_that_the_store_never_takes_ends(tmp_path: Path, answer: QuireError) -> None:
+    """Reads that go well between the attempts say nothing of whether the store takes the change."""
+    store = RefusingStore()
+
+    async def work(at: World) -> None:
+        config = replace(FAST, metadata_attempts_max=6)
+        log = await at.made(config=config)
+        store.answer = answer
+        with pytest.raises(type(answer), match=answer.message):
+            await log.delete()
+        assert store.tried == config.metadata_attempts_max
+        store.answer = None
+        await log.delete()
+
+    in_world(tmp_path, work, store)
+
+
+def test_settings_that_the_store_never_takes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(altering, "ATTEMPTS_MAX", 5)
+    store = RefusingStore()
+
+    async def work(at: World) -> None:
+        await at.made()
+        store.answer = MetadataUnknownError("lost")
+        with pytest.raises(MetadataUnknownError, match="lost"):
+            await alter_log(at.client, "orders", ensemble_size=1, write_quorum=1, ack_quorum=1)
+        assert store.tried == 5
+
+    in_world(tmp_path, work, store)
