@@ -54,7 +54,7 @@ from quire.core.recovery import RecoveryMachine
 from quire.core.take_over import TakeOverMachine
 from quire.core.terms import by_origin, needs_of, told_in
 from quire.core.writer_state import Hole
-from quire.metadata.patience import pause, pause_after
+from quire.metadata.patience import AT_ONCE
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
 from quire.wire.native_bodies import ANY_TERM
@@ -71,6 +71,7 @@ R_co = TypeVar("R_co", bound=TakeOverResult, covariant=True)
 STRAGGLER_WAIT_MS = 200
 """After the close, how long to wait for bookies that have not acknowledged what was written back to them: they are
 not needed, but a program that ends at once would leave its entries on fewer bookies."""
+_RETRY_PAUSE_MS = 50
 AGAIN_PAUSE_S = 0.2
 """After an inconclusive end: a bookie that restarts is back in a moment, and its connection is not tried at once."""
 
@@ -385,7 +386,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                     f"{self._lost_swaps} attempts ({error}); recover the ledger again"
                 )
                 raise MetadataUnknownError(msg, ledger_id=effect.record.ledger_id) from error
-            await pause_after(self._lost_swaps)
+            if self._lost_swaps > AT_ONCE:
+                await asyncio.sleep(_RETRY_PAUSE_MS * self._lost_swaps / 1000)
             return self._machine.metadata_conflicted
         self._lost_swaps = 0
         self._record = effect.record
@@ -401,7 +403,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             self._lost_swaps += 1
             if self._lost_swaps >= self._config.recovery_attempts_max:
                 raise
-            await pause(self._lost_swaps)
+            await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
             return self._machine.metadata_conflicted
         self._record = record or self._record
         return lambda: self._machine.metadata_read(record, version)

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from quire.core.errors import MetadataUnknownError
-from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method
+from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method, StoreFullError
 from quire.metadata.etcd_keys import KeyLayout, absent, put, read
 from quire.metadata.patience import ATTEMPTS_MAX, Patience
-from quire.metadata.store import StoreFullError
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     LeaseGrantRequest,

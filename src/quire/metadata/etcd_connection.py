@@ -28,7 +28,7 @@ from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError,
 from quire.env.home import check_home
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.slow import SlowNote
-from quire.metadata.store import StoreAwayError, StoreFullError
+from quire.metadata.store import StoreAwayError
 from quire.wire.proto import etcd_pb2 as pb
 
 RETRY_DELAY_S: Final = 0.05
@@ -92,6 +92,10 @@ os.register_at_fork(after_in_child=_in_forked_child)
 
 class LeaseGoneError(Exception):
     """The lease that a transaction names has ended; nothing was changed."""
+
+
+class StoreFullError(MetadataUnknownError):
+    """The store answered that it has no room. The change that used up the last of it may be in; nothing is done later."""
 
 
 @dataclass(slots=True)

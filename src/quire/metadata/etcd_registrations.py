@@ -26,6 +26,7 @@ from quire.metadata.etcd_connection import (
     REVOKE,
     EtcdConnection,
     LeaseGoneError,
+    StoreFullError,
 )
 from quire.metadata.etcd_formats import StoredValues
 from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, read, unchanged
@@ -33,7 +34,7 @@ from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.keys import sequential_key
 from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns
-from quire.metadata.store import KeyMissingError, Registration, StoreBusyError, StoreFullError
+from quire.metadata.store import KeyMissingError, Registration, StoreBusyError
 from quire.wire.proto.etcd_pb2 import (
     Event,
     KeyValue,

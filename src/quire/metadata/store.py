@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, RefusedError
+from quire.core.errors import AlreadyExistsError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import NEWEST_FORMAT
 
@@ -55,10 +55,6 @@ class StoreBusyError(RefusedError):
     """Another process kept the store to itself for too long; nothing was changed."""
 
     retriable = True
-
-
-class StoreFullError(MetadataUnknownError):
-    """The store answered that it has no room. The change that used up the last of it may be in; nothing is done later."""
 
 
 class StoreAwayError(RefusedError):
