@@ -118,7 +118,8 @@ class LedgerStore:
         clean = NO_NOTES if record.format_version == PLAIN_RECORD else None
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             beside = await self._change_of_notes(record.ledger_id, clean)
             try:
                 return (await self._store.multi([Create(key, value), Require(of_stream, None), *beside]))[0]
@@ -186,7 +187,8 @@ class LedgerStore:
         key = ledger_key(record.ledger_id)
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             beside = await self._change_of_notes(record.ledger_id, notes)
             try:
                 return (await self._store.multi([Put(key, value, version), *beside]))[0]
@@ -330,7 +332,8 @@ class LedgerStore:
         lost: int | None = None
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             found = await look(self._store, ledger_key(ledger_id))
             if found is None or (version is not None and found.version != version):
                 if lost is not None and await self._was_deleted(ledger_id, lost):

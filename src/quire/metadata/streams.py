@@ -86,7 +86,8 @@ class StreamStore:
         ]
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             try:
                 return (await self._store.multi(ops))[1]
             except MetadataUnknownError as error:
@@ -154,7 +155,8 @@ class StreamStore:
         key, value = stream_key(record.ledger_id), encode_stream(replace(record, creation_token=0))
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             try:
                 return await self._store.put(key, value, version)
             except MetadataUnknownError as error:
@@ -205,7 +207,8 @@ class StreamStore:
         stream_id = await self.find(name)
         unknown: MetadataUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
-            await pause_after(attempt)
+            if attempt:
+                await pause_after(attempt)
             record, version = await self.read(stream_id)
             named = await self._store.get(stream_name_key(name))
             stands = await look(self._store, tombstone_key(stream_id))
