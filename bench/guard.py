@@ -295,6 +295,9 @@ class Listening:
         """The address that was given to it."""
         return self._name
 
+    async def start_serving(self) -> None:
+        """It serves from its beginning."""
+
     def close(self) -> None:
         """Nothing to close."""
 
