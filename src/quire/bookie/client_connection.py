@@ -158,7 +158,8 @@ class ClientConnection(FrameProtocol, Asker):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        if peer := transport.get_extra_info("peername"):  # a peer that has gone already has no address any more
+        # A peer that has gone already has no address any more.
+        if peer := transport.get_extra_info("peername"):
             self._peer = address_of(*peer[:2])
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if not self._server.connected(self):
