@@ -13,6 +13,8 @@ from typing import Any
 from typer import Abort, Exit
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_click_type
+from typer.models import ParameterInfo
 
 from quire.cli.examples import EXAMPLES
 from quire.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
@@ -178,7 +180,10 @@ def _complete(group: Any, path: str) -> None:
 
 def _read_numbers(param: Any) -> None:
     """Let an option or argument that is a number be written as Quire prints it."""
-    kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
-    if kind in {int, float} and info.parser is None:
-        # Of the library's own reading only the bounds are kept; several commands share one such description.
-        info.parser = reader_of_numbers(kind, info.min, info.max)
+    shown = param.type.name  # "int", "int range", "float", ...: the help shows it
+    number = {"int": int, "float": float}.get(shown.partition(" ")[0])
+    if number is not None:
+        # Of the library's own reading only the bounds are kept.
+        read = reader_of_numbers(number, getattr(param.type, "min", None), getattr(param.type, "max", None))
+        read.__name__ = shown
+        param.type = get_click_type(annotation=number, parameter_info=ParameterInfo(parser=read))
