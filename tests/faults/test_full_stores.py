@@ -104,7 +104,7 @@ async def filled(store: MetadataStore, filler: Path) -> None:
         await until_async(is_full, "the file system is full")
 
 
-@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+@pytest.mark.parametrize("kind", [pytest.param("ext4", marks=pytest.mark.slow), "tmpfs"])
 def test_a_full_file_system_under_sqlite(tmp_path: Path, kind: str) -> None:
     with small_disk(kind, tmp_path / "disk", 16) as place:
         filler = place.parent / "filler"

@@ -52,7 +52,7 @@ def etcd(_: Path) -> str:
 
 CASES = [
     (sqlite, signal.SIGKILL),
-    (sqlite, signal.SIGTERM),
+    pytest.param(sqlite, signal.SIGTERM, marks=pytest.mark.slow),
     pytest.param(zookeeper, signal.SIGKILL, marks=pytest.mark.interop),
     pytest.param(etcd, signal.SIGTERM, marks=pytest.mark.interop),
 ]

@@ -1,6 +1,7 @@
 """Words as people type them: numbers with separators, options anywhere, and what a wrong word means."""
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from quire.cli.log_ranges import parse_until
@@ -47,10 +48,12 @@ def test_every_whole_number_of_a_command_is_read_so() -> None:
     for command in every_command().values():
         context = command.make_context("it", [], resilient_parsing=True)
         for param in command.params:
-            kind = param.type_descriptor
-            if kind.annotation is int and (kind.parameter_info.max or 2000) >= 1180:
+            if param.type.name.partition(" ")[0] == "int" and param.nargs == 1 and not param.multiple:
                 found += 1
-                assert param.process_value(context, "1,180") == 1180, (command.name, param.opts)
+                try:
+                    assert param.process_value(context, "1,180") == 1180, (command.name, param.opts)
+                except typer.BadParameter as refused:
+                    assert "or less, not 1,180" in str(refused.message), (command.name, param.opts)
     assert found > 50
     assert parse_until("1,180").offset == 1180
     assert ids_of(["1,180", "2,000-2,001"]) == [range(1180, 1181), range(2000, 2002)]
