@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 20
 """Of a change that nothing waits for with a patience of its own."""
 CONFLICTS_MAX: Final = 200
 """Each is another client's success, so they end by themselves; a store that never lets this client in is busy."""
-AT_ONCE: Final = 3
+AT_ONCE: Final = 4
 """So many retries have no pause: mostly the next reading settles a duel, or a response that was lost."""
 _PAUSE_MS: Final = 20
 _PAUSES_MAX: Final = 50
