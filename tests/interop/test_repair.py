@@ -84,7 +84,7 @@ async def _cell(peers: JavaPeers, folder: Path) -> None:
             record, version = await client.ledger_store.read(made[0])
             plain = replace(record, format_version=1, has_password=False, password=b"", custom=())
             await client.ledger_store.write(plain, version)
-            with pytest.raises(WrongPasswordError, match="stores no password: give the ledger.s password"):
+            with pytest.raises(WrongPasswordError, match="stores no password: give the ledger"):
                 await LedgerRepair(made[0], client.context).run()
 
 

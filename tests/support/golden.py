@@ -74,7 +74,8 @@ def pack(folder: Path, archive: Path) -> None:
 
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for path in sorted(folder.rglob("*")):
-            packed.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
+            if path.name != "LOCK":  # the old code locked a file
+                packed.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
 
 
 def unpack(archive: Path, folder: Path) -> Path:

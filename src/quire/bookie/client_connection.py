@@ -158,9 +158,9 @@ class ClientConnection(FrameProtocol, Asker):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        # A peer that has gone already has no address any more.
+        # A peer that has gone already has no address any more, and only a socket's has a port.
         if peer := transport.get_extra_info("peername"):
-            self._peer = address_of(*peer[:2])
+            self._peer = address_of(*peer[:2]) if len(peer) > 1 else str(peer)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if not self._server.connected(self):
             self.transport.abort()

@@ -129,11 +129,7 @@ class BookieClient(Inquiries):
         return found
 
     def check_home(self) -> None:
-        """Refuse a call from another event loop than the client's.
-
-        Raises:
-            MisuseError: so it is.
-        """
+        """Refuse a call from another event loop than the client's: MisuseError."""
         if self._loop is not None:
             check_home("this client", self._loop)
 

@@ -6,9 +6,11 @@ import re
 from typing import Final
 
 _WHOLE: Final = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
+_LONGEST: Final = 40
+"""What is longer is no number that anybody means, and would take long to read."""
 
 
 def number_of(text: str) -> int | None:
     """The whole number that a text is; None if it is none, or if its separators do not stand before each three digits."""
     given = text.strip()
-    return int(given.replace(",", "")) if len(given) <= 30 and _WHOLE.fullmatch(given) else None
+    return int(given.replace(",", "")) if len(given) <= _LONGEST and _WHOLE.fullmatch(given) else None

@@ -151,7 +151,7 @@ async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_m
     async with below_its_guarantee(tmp_path) as (_, client, writer, _):
         await closed_as_java_does(client, writer)
         closed = await client.ledger_metadata(writer.ledger_id)
-    path = tmp_path / "metadata.db"
+    path = tmp_path / "elsewhere" / "metadata.db"
     async with await SqliteStore.open(path, create=True) as store:
         bookies = BookieClient(BookieRegistry(store), store.instance_id)
         audited = Client(store, bookies, RealClock(), random.Random(1))

@@ -261,7 +261,7 @@ async def _no_password(tmp_path: Path) -> None:
         assert sorted(debt.blocked) == [spoilt, plain]
         assert f"ledger {spoilt}" in debt.blocked[spoilt].message
         assert isinstance(debt.blocked[plain], WrongPasswordError)
-        assert "--password-file" in debt.blocked[plain].message
+        assert "give the ledger's password" in debt.blocked[plain].message
         assert set(debt.debts) <= {other}
         await repair.run(debt.to_repair)
         assert gone not in named(await client.ledger_metadata(other))

@@ -55,5 +55,5 @@ def test_the_announced_address_counts_and_its_port_stays(tmp_path: Path) -> None
     assert name(advertise=("10.0.0.7", 4000)) == "10.0.0.7:4000"
     with pytest.raises(MisuseError, match="a port that stays"):
         name()
-    with pytest.raises(MisuseError, match="--advertise"):
+    with pytest.raises(MisuseError, match=r"BookieConfig\.advertise"):
         name(host="0.0.0.0", port=3181)

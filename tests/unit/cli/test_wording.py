@@ -27,7 +27,7 @@ OPERATORS = (
     "wire/store_records.py",
 )
 """Where texts are for a shell, for Spark, or for the operator of a bookie."""
-ALLOWED = {"--max-txn-ops", "--ignore-lac"}
+ALLOWED = {"--max-txn-ops", "--ignore-lac", "--quota-backend-bytes"}
 """An option of etcd; and one of a whole command that is put together from parts."""
 BY_ITSELF = {"drain()"}
 """What commands do without being advised to."""

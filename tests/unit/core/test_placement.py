@@ -108,7 +108,7 @@ def test_absent_slots_are_spread_as_well_as_any_other_choice():
 @pytest.mark.parametrize("least", [0, 1, 4])
 def test_a_minimum_below_the_ack_quorum_or_above_the_ensemble_is_refused(least):
     with pytest.raises(
-        InvalidQuorumError, match=rf"min_present \({least}\), the bookies that must be writable"
+        InvalidQuorumError, match=rf"`min_present` \({least}\), the bookies that must be writable"
     ):
         check_min_present(least, 3, 2)
 

@@ -52,7 +52,7 @@ def refused(path, kind, *words, create=False):
 
 
 def test_a_missing_file_names_the_command_that_makes_a_cluster(path):
-    refused(path, NoClusterError, "no such file", f"quire up --dir {path.parent}", "--cluster")
+    refused(path, NoClusterError, "no such file", f"quire up --dir {path.parent}", "name another cluster")
     assert not path.exists()
     missing = path.parent / "not" / "there" / "metadata.db"
     refused(missing, NoClusterError, "does not exist either")
