@@ -66,10 +66,10 @@ class Prefetch(Generic[T]):
         self._pump = _Pump(source)
         self._chunk: deque[Any] = deque()
         self._task: concurrent.futures.Future[None] | None = None
-        self._waiting = threading.Lock()  # held by the one thread that waits for the next chunk
-        self._over: Exception | type[StopIteration] | None = (
-            None  # why no item comes after those of the chunk
-        )
+        # Held by the one thread that waits for the next chunk.
+        self._waiting = threading.Lock()
+        # Why no item comes after those of the chunk.
+        self._over: Exception | type[StopIteration] | None = None
 
     def __iter__(self) -> Self:
         return self
@@ -178,9 +178,8 @@ class _Pump:
                         await self._room.wait()
             self._filling.append(_End())
         except asyncio.CancelledError:
-            self._filling.append(
-                _End(MisuseError(CLOSED))
-            )  # an iterator that was closed itself does not look at it
+            # An iterator that was closed itself does not look at it.
+            self._filling.append(_End(MisuseError(CLOSED)))
             raise
         except Exception as error:  # noqa: BLE001 - it is raised again where the items are used
             self._filling.append(_End(error))

@@ -188,32 +188,10 @@ class LedgerStorage:
 
     @classmethod
     def open(
-        cls,
-        directory: Path | str,
-        config: StorageConfig,
-        identity: Identity,
-        *,
-        files: Files,
-        worker: Worker,
-        clock: Clock,
-        chance: Chance | None = None,
-        served: bool = False,
-        stored: BootState | None = None,
-        rules: Rules = RULES,
+        cls, directory: Path | str, config: StorageConfig, identity: Identity, **parts: Any
     ) -> LedgerStorage:
-        """Bring a bookie's disk up: `look`, then `begin`."""
-        storage = cls.look(
-            directory,
-            config,
-            identity,
-            files=files,
-            worker=worker,
-            clock=clock,
-            chance=chance,
-            served=served,
-            stored=stored,
-            rules=rules,
-        )
+        """Bring a bookie's disk up: `look`, whose other arguments `parts` are, then `begin`."""
+        storage = cls.look(directory, config, identity, **parts)
         storage.begin()
         return storage
 
