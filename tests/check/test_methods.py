@@ -7,6 +7,7 @@ method replaced comes to this state as well: nothing before it calls the method.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from types import FunctionType
 
 import pytest
@@ -40,7 +41,6 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.explorer import explore, way_to
 from quire_testing.explorer.log_parts import LogConfiguration
-from quire_testing.explorer.story import NOTHING, replayed
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
@@ -282,7 +282,7 @@ class Noting:
         return found
 
     def ways(self):
-        """The commands that lead to where each method is called first."""
+        """The steps that lead to where each method is called first: which of those that are possible."""
         world, form = self.setting.world, form_of(self.setting.world)
         try:
             result = explore(self, self.violation_in, canonical=form)
@@ -295,9 +295,21 @@ class Noting:
         for key, state in self.found.items():
             path = begin if state is None else way_to(world, self.came_from, state, form, begin)
             paths[key] = [
-                (f"{label.actor}: {label.command}", label.said or (NOTHING,)) for label, _ in path[1:]
+                list(world.successors(before)).index((label, after))
+                for (_, before), (label, after) in pairwise(path)
             ]
         return paths
+
+
+def led(world, way):
+    """The labels and states of a way through a world of its own: which of the next steps is taken each time.
+
+    Their names would not do: two steps of one name may lead to different states.
+    """
+    path = [(None, world.initial())]
+    for index in way:
+        path.append(list(world.successors(path[-1][1]))[index])
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +328,7 @@ def ways():
 def test_a_method_that_raises_turns_an_exploration_red(monkeypatch, ways, key):
     configuration, way = ways[key]
     setting = setting_of(configuration, SHIPPED, None)
-    begin = replayed(setting.world, way)
+    begin = led(setting.world, way)
     place, name, what = CASES[key]
     instead = property(raises) if isinstance(what, property) else raises
     put(place, name, what, instead)
