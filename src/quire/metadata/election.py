@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Final
 
+from quire.core.errors import MisuseError
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, check_key
 
 PREFIX: Final = "elections/"
@@ -35,25 +36,32 @@ class Election:
         self._candidate_id = candidate_id
         self._place: Registration | None = None
         self._registering: asyncio.Task[None] | None = None
+        self._resigned = asyncio.Event()  # another one after each time
         self._led = False
 
     async def campaign(self) -> None:
         """Stand, and return when this candidate leads. Cancel it to stop waiting; `resign` gives the place up.
 
         A candidate whose session was lost while it waited stands again, behind the others.
+
+        Raises:
+            MisuseError: it resigned while it waited, as when its client is closed.
         """
         while True:
             if self._place is None or self._place.lost.is_set():
                 await self._take_place()
-            assert self._place is not None
-            mine = self._place.key
-            earlier = [key for key, _ in await self._candidates() if key < mine]
-            if not earlier:
+            place = self._place
+            earlier = [] if place is None else [key for key, _ in await self._candidates() if key < place.key]
+            # It may have resigned during each of the waits.
+            if earlier and self._place is place:
+                await self._unless_lost(self._gone(earlier[-1]))
+            if self._place is None:
+                msg = f"{self._candidate_id} gave its place in the election up while it waited for its turn"
+                raise MisuseError(msg)
+            if not earlier and self._place is place:
                 self._led = not self._place.lost.is_set()
                 if self._led:
                     return
-                continue
-            await self._unless_lost(self._gone(earlier[-1]))
 
     async def _take_place(self) -> None:
         """Register. Cancelled on the way, the store may have the place already: it stays this candidate's."""
@@ -69,18 +77,20 @@ class Election:
             self._registering = None
 
     async def _unless_lost(self, other: Coroutine[Any, Any, None]) -> bool:
-        """Wait for something else, or until the own place is lost; whether it is."""
+        """Wait for something else, or until the own place is lost or given up; whether it is lost."""
         assert self._place is not None
-        lost, came = asyncio.ensure_future(self._place.lost.wait()), asyncio.ensure_future(other)
+        lost, came, _ = waits = [
+            asyncio.ensure_future(wait) for wait in (self._place.lost.wait(), other, self._resigned.wait())
+        ]
         try:
-            done, _ = await asyncio.wait({lost, came}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if came in done:
                 came.result()
             return lost in done
         finally:
-            for task in (lost, came):
+            for task in waits:
                 task.cancel()
-            await asyncio.gather(lost, came, return_exceptions=True)
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _gone(self, key: str) -> None:
         async with self._store.watch(key) as changes:
@@ -125,6 +135,8 @@ class Election:
         while self._registering is not None:
             await asyncio.wait({self._registering})
         place, self._place = self._place, None
+        self._resigned.set()
+        self._resigned = asyncio.Event()
         if place is not None:
             await place.close()
 

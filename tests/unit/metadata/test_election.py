@@ -116,6 +116,28 @@ def test_a_cancelled_campaign_keeps_its_place_until_it_resigns():
     run(scenario())
 
 
+@pytest.mark.parametrize("turns", range(12))
+def test_who_resigns_while_it_waits_is_told_so_whenever_that_is(turns):
+    """A client is closed while one of its threads waits for the lead."""
+
+    async def scenario():
+        stores, (a, b) = candidates(2)
+        await a.campaign()
+        waiting = asyncio.create_task(b.campaign())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stood = b._place is not None
+        await b.resign()
+        if stood:
+            with pytest.raises(MisuseError, match="gave its place in the election up"):
+                await waiting
+            assert [key for key, _ in await stores[0].list("elections/")] == [a._place.key]
+        else:
+            waiting.cancel()
+
+    run(scenario())
+
+
 def test_onlookers_see_every_leader_once():
     async def scenario():
         _, (a, b, c) = candidates(3)
