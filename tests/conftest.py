@@ -7,9 +7,13 @@ long to start.
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import shutil
 import signal
 import tempfile
+import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +60,33 @@ def pytest_xdist_make_scheduler(config, log):
             return next((folder for folder in SHARED if file.startswith(folder)), file)
 
     return ByFileOrFolder(config, log)
+
+
+MEMORY_BYTES_MAX = 6 << 30
+"""More than any test has use for, and little enough that three workers do not exhaust a machine of 24 GiB."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_worker_takes_all_memory():
+    """A test that allocates without end names itself: else the kernel ends some worker, and the run hangs."""
+    stderr = os.dup(2)  # pytest captures the other one
+    ended = threading.Event()
+
+    def watch():
+        while not ended.wait(1.0):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            if pages * os.sysconf("SC_PAGE_SIZE") > MEMORY_BYTES_MAX:
+                os.write(
+                    stderr, f"\n{os.environ.get('PYTEST_CURRENT_TEST')} takes too much memory\n".encode()
+                )
+                faulthandler.dump_traceback(stderr, all_threads=True)
+                os._exit(70)
+
+    watching = threading.Thread(target=watch, name="memory of the tests", daemon=True)
+    watching.start()
+    yield
+    ended.set()
+    watching.join()
 
 
 DISK_BYTES = 6 << 30
