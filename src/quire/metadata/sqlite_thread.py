@@ -141,7 +141,7 @@ class StoreThread(threading.Thread):
         # Without watches and registrations there is nothing to look for: an idle client takes no time at all.
         looks = self._watches.looks(self) or self.registrations.any_held
         due = [self._next_tick_ms] if looks else []
-        if self.settling.due_ms is not None:
+        if self.settling.due_ms is not None and self.failure is None:
             due.append(self.settling.due_ms)
         pause_ms = max(0, min(due) - self._options.now_ms()) if due else None
         if not looks:
