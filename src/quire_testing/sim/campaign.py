@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -119,7 +119,7 @@ class Notes:
     def __contains__(self, seeds: range) -> bool:
         return seeds in self._parts
 
-    def finished(self, chunks: Sequence[range]) -> Tally:
+    def finished(self, chunks: Iterable[range]) -> Tally:
         """The result of the finished ones among these ranges."""
         tally = Tally()
         for chunk in chunks:
@@ -183,13 +183,14 @@ def campaign(
     """
     began = time.monotonic()
     size = CHUNK if keep is None else KEPT_CHUNK
-    chunks = [
-        range(first, min(first + size, first_seed + schedules))
-        for first in range(first_seed, first_seed + schedules, size)
-    ]
+    starts = range(first_seed, first_seed + schedules, size)
+
+    def chunks() -> Iterator[range]:  # of a campaign that only time ends there are millions
+        return (range(first, min(first + size, starts.stop)) for first in starts)
+
     notes = Notes(keep, {"mixes": [*mixes], "mutant": mutant, "runs": runs.__name__}) if keep else None
-    tally = notes.finished(chunks) if notes else Tally()
-    left = iter([chunk for chunk in chunks if notes is None or chunk not in notes])
+    tally = notes.finished(chunks()) if notes else Tally()
+    left = (chunk for chunk in chunks() if notes is None or chunk not in notes)
 
     def goes_on() -> bool:
         tally.seconds = time.monotonic() - began
