@@ -11,9 +11,10 @@ from itertools import compress, cycle
 from typing import TypeAlias
 
 from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import DigestType
 from quire.core.quorum import residues_of_slot
 from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, EntryDigest
-from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run, seal_plain_run
 
 Share: TypeAlias = tuple[bytes, int]
 """A run body and its checksum."""
@@ -41,6 +42,7 @@ class RunSealer:
         "_digest_type",
         "_ensemble_size",
         "_overhead",
+        "_plain",
         "_residues",
         "_seal",
         "_term",
@@ -56,6 +58,7 @@ class RunSealer:
         self._ensemble_size = size
         self._residues = tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
         self.striped = size > write_quorum
+        self._plain = not (self.striped or term) and digest.digest_type is DigestType.CRC32C
         self.entry_overhead = self._overhead + TABLE_BYTES
         self.copies = write_quorum if self.striped else 1
 
@@ -74,6 +77,9 @@ class RunSealer:
         Returns:
             A share for each slot, None where the slot stores nothing of the run; one for all when not striped.
         """
+        if self._plain:
+            body = seal_plain_run(ledger_id, first, lac, length_before, payloads)
+            return [(body, checksum(body))]
         headers = self._seal(ledger_id, first, lac, length_before, payloads)
         if not self.striped:
             return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import itemgetter, lt
+from operator import eq, itemgetter, lt
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -67,6 +67,8 @@ OFFSET_UNIT = 8
 SECTOR_BYTES = 512
 DENSE = 1
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
+_LAST_AT = 24
+"""Where in a row its last id begins: behind all but one of what rows are ordered by."""
 _ROW_LSN = struct.Struct(">32xQ24x")
 _ROW_SPAN = struct.Struct(">qQqqQ4xI4xB11x")
 _BEFORE_ZERO = 13
@@ -166,11 +168,17 @@ def footer_bytes(states_bytes: int, rows: int, ledgers: int) -> int:
 
 
 def sort_rows(rows: Buffer) -> bytes:
-    """Packed rows in the order of the footer: by ledger, term, first id, LSN."""
-    keys = list(_ROW_ORDER.iter_unpack(rows))
+    """Packed rows in the order of the footer: by ledger, term, first id, LSN.
+
+    A row begins with the first three, big-endian and not negative, so that rows in the order of their bytes are right but
+    where two begin alike: behind the first id comes the last one, then the LSN.
+    """
     packed = bytes(rows)
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    return b"".join([packed[at * ROW_BYTES : (at + 1) * ROW_BYTES] for at in order])
+    ordered = sorted([packed[at : at + ROW_BYTES] for at in range(0, len(packed), ROW_BYTES)])
+    starts = [row[:_LAST_AT] for row in ordered]
+    if any(map(eq, starts, starts[1:])):
+        ordered.sort(key=_ROW_ORDER.unpack)
+    return b"".join(ordered)
 
 
 def build_directory(rows: bytes, lacs: Mapping[int, int], seed: int) -> bytes:

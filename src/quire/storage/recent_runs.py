@@ -9,6 +9,8 @@ from quire.wire.entry import Buffer
 COPIED_BYTES_MAX = 1024
 ITEM_BYTES = 256
 """What one small body costs besides its bytes."""
+OFFSET_BITS = 40
+"""A body's key is one number, its segment's above its offset: a tuple for each would be three objects to allocate."""
 
 
 class RecentRuns:
@@ -23,8 +25,8 @@ class RecentRuns:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._bodies: dict[tuple[int, int], Buffer] = {}
-        self._order: deque[tuple[int, tuple[int, int], int]] = deque()
+        self._bodies: dict[int, Buffer] = {}
+        self._order: deque[tuple[int, int, int]] = deque()
         self.bytes = 0
 
     def add(self, sequence: int, offset: int, body: Buffer, lsn: int) -> None:
@@ -33,7 +35,7 @@ class RecentRuns:
             len(body) <= COPIED_BYTES_MAX or memoryview(body.obj).nbytes > 2 * len(body) + 4096
         ):
             body = bytes(body)  # a view would be larger itself, or would pin a buffer many times its size
-        key = (sequence, offset)
+        key = sequence << OFFSET_BITS | offset
         size = len(body) + ITEM_BYTES
         self._bodies[key] = body
         self._order.append((lsn, key, size))
@@ -41,7 +43,7 @@ class RecentRuns:
 
     def get(self, sequence: int, offset: int) -> Buffer | None:
         """The body, if it is still here."""
-        return self._bodies.get((sequence, offset))
+        return self._bodies.get(sequence << OFFSET_BITS | offset)
 
     def trim(self, durable_lsn: int) -> None:
         """Let go of the oldest down to the limit, but of nothing above the durable LSN."""

@@ -51,6 +51,8 @@ TERM_HEADER_FIELDS = Layout(
 )
 HEADER = HEADER_FIELDS.struct
 HEADER_BYTES = HEADER.size
+IDENTITY: Final = struct.Struct(">qq")
+"""Ledger id and entry id, with which an entry of either scheme begins."""
 TERM_HEADER = TERM_HEADER_FIELDS.struct
 TERM_HEADER_BYTES = TERM_HEADER.size
 TERM_IDENTITY: Final = struct.Struct(">qq16xQ4x")

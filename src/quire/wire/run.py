@@ -16,8 +16,9 @@ from crc32c import crc32c
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
+from quire.core.ledger_metadata import DigestType
 from quire.core.terms import ANY_ORIGIN
-from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
+from quire.wire.entry import HEADER, HEADER_BYTES, MAC_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 
 RUN_VERSION = 1
@@ -58,6 +59,8 @@ RUN_HEADER_BYTES = RUN_HEADER.size
 _HEAD = struct.Struct(">BBBBIqqqQQI")
 _U32 = struct.Struct(">I")
 _SWAP = sys.byteorder == "little"
+_CRC32C = int(DigestType.CRC32C)
+_CRC32C_OVERHEAD = HEADER_BYTES + MAC_BYTES[DigestType.CRC32C]
 
 
 class RunPlace(NamedTuple):
@@ -158,6 +161,33 @@ def encode_run(
         crc32c(table),
     )
     return b"".join([head, _U32.pack(crc32c(head)), table, *entries])
+
+
+def seal_plain_run(
+    ledger_id: int, first: int, lac: int, length_before: int, payloads: Sequence[bytes]
+) -> bytes:
+    """The body of a run with consecutive ids, its entries sealed with CRC32C: `EntryDigest.seal` and `encode_run` in one.
+
+    Nearly all that writers send is sealed here. A run of one entry takes two thirds of the time of the two.
+
+    Args:
+        first: first entry id.
+        lac: the LAC of all headers.
+        length_before: payload bytes of the ledger before the first entry.
+        payloads: the entries' payloads, in order.
+    """
+    count = len(payloads)
+    table = _table([_CRC32C_OVERHEAD + size for size in map(len, payloads)])
+    head = _HEAD.pack(
+        RUN_VERSION, SCHEME_PLAIN, _CRC32C, 1, count, ledger_id, first, first + count - 1, 1, 0, crc32c(table)
+    )
+    pack, pack_crc, length = HEADER.pack, _U32.pack, length_before
+    parts = [head, pack_crc(crc32c(head)), table]
+    for entry_id, payload in enumerate(payloads, first):
+        length += len(payload)
+        header = pack(ledger_id, entry_id, lac, length)
+        parts += (header, pack_crc(crc32c(payload, crc32c(header))), payload)
+    return b"".join(parts)
 
 
 class RunView:

@@ -91,6 +91,14 @@ def test_states_lists_and_suspicions_come_back() -> None:
     assert bodies.decode_suspicion(bodies.encode_suspicion(suspicion)) == suspicion
 
 
+def test_rows_that_begin_alike_are_in_the_order_of_their_lsns() -> None:
+    """The second of them ends before the first, which the order of their bytes would put behind."""
+    lasts = {5: 30, 6: 20, 7: 40}
+    rows = [footer.Row(2, 0, 10, last, lsn, 640, 100, 10, 1, 0, 3, 0x81, 1) for lsn, last in lasts.items()]
+    packed = footer.sort_rows(b"".join(footer.ROW.pack(*row) for row in reversed(rows)))
+    assert [footer.row_at(packed, at).lsn for at in range(3)] == list(lasts)
+
+
 def test_trailer_and_directory_come_back() -> None:
     trailer = footer.Trailer(3, 8192, 1, 9, 100, 200, 300, 400, 1, 2, 3, 4, 5)
     block = footer.encode_trailer(trailer, 77, 1 << 16)

@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
+from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.core.quorum import residues_of_slot, write_set
 from quire.wire.entry import EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run, ids_in
+from quire.wire.native import Kind, encode_request
+from quire.wire.native_requests import plain_add
+from quire.wire.run import RUN_HEADER_BYTES, RunView, checksum, count_ids, encode_run, ids_in, seal_plain_run
 
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
@@ -53,6 +56,56 @@ def test_a_share_is_opened_as_it_was_made(share: tuple[list[int], int, int]) -> 
     ] == [(entry_id, b"entry %d" % entry_id) for entry_id in ids]
     assert [run.position(entry_id) for entry_id in ids] == list(range(len(ids)))
     assert [entry_id for entry_id in range(ids[0], ids[-1] + 1) if run.holds(entry_id)] == ids
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=70),
+    st.integers(0, ID_MAX - 70),
+    st.integers(-1, ID_MAX),
+)
+def test_a_plain_run_is_sealed_as_its_entries_and_its_body_are(
+    payloads: list[bytes], first: int, lac: int
+) -> None:
+    headers = DIGEST.seal(9, first, lac, 1000, payloads)
+    entries = [header + payload for header, payload in zip(headers, payloads, strict=True)]
+    last, sizes = first + len(entries) - 1, [len(entry) for entry in entries]
+    assert seal_plain_run(9, first, lac, 1000, payloads) == encode_run(
+        9, first, last, entries, sizes, digest_type=DigestType.CRC32C
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 63, 64])
+def test_a_plain_add_is_opened_exactly_where_its_run_would_be(count: int) -> None:
+    """Each byte of header and table spoilt, their own checksums right or wrong; the run in another ledger or cut."""
+    good = seal_plain_run(9, 7, 3, 0, [b"%d" % at for at in range(count)])
+    table_end = RUN_HEADER_BYTES + 4 * count
+    spoilt = [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(table_end + 16)]
+    other = seal_plain_run(9, 8, 3, 0, [b""] * count)[table_end:]
+    for body in [good, *spoilt, *map(resealed, spoilt), good[:table_end] + other, good[:-1], good + b"x"]:
+        opened = plain_add(frame_of(body))
+        try:
+            run = RunView.parse_sent(body)
+        except MalformedFrameError:
+            assert opened is None
+            continue
+        fits = (run.ledger_id, run.digest_type, run.period, run.scheme, run.origin_term) == (9, 3, 1, 0, 0)
+        assert (opened is not None) == (fits and run.last > 3), body
+    assert plain_add(frame_of(good)) is not None
+
+
+def resealed(body: bytes) -> bytes:
+    """A spoilt body whose checksums of table and header are right."""
+    table = body[RUN_HEADER_BYTES : RUN_HEADER_BYTES + 4 * int.from_bytes(body[4:8], "big")]
+    head = body[: RUN_HEADER_BYTES - 8] + checksum(table).to_bytes(4, "big")
+    return head + checksum(head).to_bytes(4, "big") + body[RUN_HEADER_BYTES:]
+
+
+def frame_of(body: bytes) -> bytes:
+    """An ADD to ledger 9 with this body."""
+    head = encode_request(
+        Kind.ADD, 1, len(body), checksum(body), ledger_id=9, digest_type=3, key=b"k" * 20, lac=3
+    )
+    return head + body
 
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 9), st.integers(1, 511))
