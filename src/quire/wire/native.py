@@ -115,6 +115,8 @@ class Kind(IntEnum):
     """The LACs of many ledgers, to a bookie that announces `LACS`."""
     TRUNCATE = 11
     """Entries from an id on go, to a bookie that announces `TRUNCATE`; every other refuses it."""
+    ADD_BUNDLE = 12
+    """Runs of many ledgers, to a bookie that announces `BUNDLES`; see `bundles.py`."""
 
 
 _HANGS_UP = "ends the connection"

@@ -42,6 +42,8 @@ TRUNCATE = 32
 """Feature: TRUNCATE requests are acted on, and entries are read by id alone."""
 LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
+BUNDLES = 128
+"""Feature: one ADD_BUNDLE carries runs of many ledgers."""
 OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
@@ -50,6 +52,7 @@ _FEATURE_NAMES: Final = {
     TERMS: TERMS_FEATURE,
     TRUNCATE: FENCING_FEATURE,
     LACS: "lacs",
+    BUNDLES: "bundles",
 }
 
 _EITHER = ("client, bookie", "client, bookie")
@@ -63,6 +66,7 @@ FEATURES = Names(
         str(TERMS): ("TERMS", FieldUse(*_EITHER, "2", IGNORES)),
         str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER, "2", IGNORES)),
         str(LACS): ("LACS", FieldUse(*_EITHER, "2", IGNORES)),
+        str(BUNDLES): ("BUNDLES", FieldUse(*_EITHER, "2", IGNORES)),
     },
 )
 _SAID = FieldUse("client", "bookie")
