@@ -28,9 +28,8 @@ from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.native_requests import fits_term
+from quire.wire.native_requests import run_of
 from quire.wire.plain_adds import AddRequest
-from quire.wire.run import RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
@@ -281,19 +280,7 @@ class Connection(ClientConnection):
 
     def serve_add(self, request: Request) -> bool:
         """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
-        run = RunView.parse_sent(request.body) if request.ledger_id >= 0 and request.key else None
-        if run is None or not fits_term(run.scheme, run.origin_term, request.term, request.flags):
-            self.answer(request, Answer.BAD_REQUEST)
-            return False
-        if run.ledger_id != request.ledger_id:
-            msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
-            raise MalformedFrameError(msg)
-        if request.lac >= run.last and not request.flags & Flag.RECOVERY:
-            msg = (
-                f"an add request for entry {run.last} of ledger {run.ledger_id} claims the last add "
-                f"confirmed {request.lac}"
-            )
-            raise MalformedFrameError(msg)
+        run = run_of(request)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
             self.added = True

@@ -212,6 +212,30 @@ class BookieLedgerMachine:
         ready = _STORE[rules.acknowledges_once_persisted()]
         return ready._replace(facts=self._to_save()) if self._unsaved else ready
 
+    def add_ordinary(self, key: bytes, token: int, digest_type: int, lac: int) -> bool:
+        """Take a writer's add if nothing about it is out of the ordinary, without a term, as nearly all of a bundle's are.
+
+        Returns:
+            True: what `add` does has been done: its response is OK once the run is durable, and nothing is to be saved.
+            False when `add` must judge: the ledger has something to learn, to refuse, to save or to ask. Nothing changed.
+        """
+        facts = self.facts
+        if (
+            facts.key != key
+            or facts.token != token
+            or facts.digest_type != digest_type
+            or facts.fenced
+            or facts.term
+            or facts.deleted_until_ms
+            or not self.fence_known
+            or self._unsaved
+            or self._rules is not RULES
+        ):
+            return False
+        if lac > facts.lac:
+            facts.lac = lac
+        return True
+
     def set_fence(self, *, key: bytes, token: int, digest_type: int) -> BookieReady:
         """Fence the ledger: adds are refused from here on, and the response waits until the fence is durable.
 

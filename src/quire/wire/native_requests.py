@@ -19,8 +19,8 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
-from quire.wire.entry import HEADER, HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
-from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind
+from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
+from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
 from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
 from quire.wire.native_hello import BACKGROUND, LACS, TERMS, TRUNCATE
 from quire.wire.plain_adds import PlainAdd
@@ -64,9 +64,11 @@ _DIGEST_TYPE_MAX: Final = max(DigestType)
 _HEADER_END: Final = REQUEST_BYTES - 4
 _RUN_HEADER_END: Final = RUN_HEADER_BYTES - 4
 _ENTRY_AT: Final = RUN_HEADER_BYTES + 4
-_BYTES_MIN: Final = REQUEST_BYTES + _ENTRY_AT + HEADER_BYTES
+_BODY_BYTES_MIN: Final = _ENTRY_AT + HEADER_BYTES
+_RUN_OF_ONE: Final = struct.Struct(RUN_HEADER.format + "Iqq")
 _RESERVED: Final = bytes(12)
-_NO_KEY: Final = bytes(20)
+NO_KEY: Final = bytes(20)
+"""Where a request has none."""
 _SHORT_RUN: Final = 64
 """Runs below this many entries are checked with one unpack of their table; `RunView`'s array pays for longer ones."""
 _TABLES: Final = [struct.Struct(f">{count}I") for count in range(_SHORT_RUN)]
@@ -258,46 +260,71 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
 def plain_add(frame: bytes, *, terms: bool = False) -> PlainAdd | None:
     """The ADD in a whole frame, length field included; `terms`: the client announced that its requests may have some.
 
-    None: it is another request, or something is wrong with it; `native.receive_request` and `RunView.parse_sent` say what.
+    None: it is another request, or something is wrong with it; `native.receive_request` and `run_of` say what.
     """
-    if len(frame) < _BYTES_MIN:
+    if len(frame) < REQUEST_BYTES:
         return None
     (
         _, kind, digest_type, flags, number, _, ledger_id, token, key, term, lac, lafr, body_crc, reserved, head_crc,
     ) = REQUEST.unpack_from(frame)  # fmt: skip
     body = frame[REQUEST_BYTES:]
-    (
-        version, scheme, run_digest, period, count, run_ledger, first, last, residues, origin_term, table_crc, run_crc,
-    ) = RUN_HEADER.unpack_from(body)  # fmt: skip
     if (
         kind != _ADD
         or (flags and flags != _RECOVERY)
+        or not lac >= NO_ENTRY
+        or lafr < NO_ENTRY
+        or key == NO_KEY
+        or reserved != _RESERVED
+        or head_crc != crc32c(frame[:_HEADER_END])
+        or body_crc != crc32c(body)
+        or (run := plain_run(body, ledger_id)) is None
+    ):
+        return None
+    scheme, run_digest, first, last, count, origin_term = run
+    if (
+        run_digest != digest_type
+        or (lac >= last and not flags)
         or ((term or origin_term or scheme) and not (terms and fits_term(scheme, origin_term, term, flags)))
-        or period != 1
+    ):
+        return None
+    # Half the time of a call of `PlainAdd`, which every add would pay.
+    return tuple.__new__(PlainAdd, (
+        number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count, term, origin_term,
+        lafr,
+    ))  # fmt: skip
+
+
+def plain_run(body: bytes, ledger_id: int) -> tuple[int, int, int, int, int, int] | None:
+    """What `RunView.parse_sent` checks of a run of a ledger with consecutive ids that is sent, with nothing made for it.
+
+    Returns:
+        (scheme, digest type, first, last, count, origin term). None: something is wrong, or is not like that.
+    """
+    if len(body) < _BODY_BYTES_MIN:
+        return None
+    # Of a run of one, its table and what its entry says it is follow.
+    (
+        version, scheme, digest_type, period, count, run_ledger, first, last, residues, origin_term, table_crc, run_crc,
+        size, entry_ledger, entry_id,
+    ) = _RUN_OF_ONE.unpack_from(body)  # fmt: skip
+    if (
+        period != 1
         or residues != 1
         or version != RUN_VERSION
         or run_ledger != ledger_id
-        or run_digest != digest_type
         or digest_type > _DIGEST_TYPE_MAX
         or ledger_id < 0
         or not 0 <= first <= last <= ID_MAX
         or count != last - first + 1
-        or not lac >= NO_ENTRY
-        or (lac >= last and not flags)
-        or lafr < NO_ENTRY
-        or key == _NO_KEY
-        or reserved != _RESERVED
-        or head_crc != crc32c(frame[:_HEADER_END])
-        or body_crc != crc32c(body)
     ):
         return None
-    if count == 1:
-        table = body[RUN_HEADER_BYTES:_ENTRY_AT]
+    if count == 1 and scheme <= SCHEME_TERMS:
         if (
-            int.from_bytes(table, "big") != len(body) - _ENTRY_AT
-            or table_crc != crc32c(table)
+            size != len(body) - _ENTRY_AT
+            or table_crc != crc32c(body[RUN_HEADER_BYTES:_ENTRY_AT])
             or run_crc != crc32c(body[:_RUN_HEADER_END])
-            or HEADER.unpack_from(body, _ENTRY_AT)[:2] != (ledger_id, first)
+            or entry_ledger != ledger_id
+            or entry_id != first
             or (scheme and _origin_in(body) != origin_term)
         ):
             return None
@@ -309,11 +336,32 @@ def plain_add(frame: bytes, *, terms: bool = False) -> PlainAdd | None:
             RunView.parse_sent(body)
         except MalformedFrameError:
             return None
-    # Half the time of a call of `PlainAdd`, which every add would pay.
-    return tuple.__new__(PlainAdd, (
-        number, flags, ledger_id, token, key, lac, digest_type, body_crc, body, first, last, count, term, origin_term,
-        lafr,
-    ))  # fmt: skip
+    return scheme, digest_type, first, last, count, origin_term
+
+
+def run_of(request: Request) -> RunView:
+    """The run that an intact ADD with possible ids brings, whatever its kind.
+
+    Raises:
+        MalformedFrameError: there is none, or the request says something else of it.
+    """
+    if request.ledger_id < 0 or not request.key:
+        msg = f"an add request for ledger {request.ledger_id} has no ledger or no key"
+        raise MalformedFrameError(msg)
+    run = RunView.parse_sent(request.body)
+    if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
+        msg = f"an add request of term {request.term} contains a run of term {run.origin_term}, scheme {run.scheme}"
+        raise MalformedFrameError(msg)
+    if run.ledger_id != request.ledger_id:
+        msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
+        raise MalformedFrameError(msg)
+    if request.lac >= run.last and not request.flags & _RECOVERY:
+        msg = (
+            f"an add request for entry {run.last} of ledger {run.ledger_id} claims the last add "
+            f"confirmed {request.lac}"
+        )
+        raise MalformedFrameError(msg)
+    return run
 
 
 def _fits_short(
