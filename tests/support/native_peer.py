@@ -7,6 +7,7 @@ from typing import Any
 from quire.bookie.connection import Connection
 from quire.core.answers import Answer
 from quire.wire import native
+from quire.wire.bundles import ROW, decode_parts, encode_bundle
 from quire.wire.entry import EntryDigest
 from quire.wire.native import AnswerFrame, Kind
 from quire.wire.run import checksum, encode_run
@@ -88,3 +89,28 @@ class Peer:
         storage = self.bookie.server.storage
         held = storage.held(ledger.ledger_id)
         return [entry_id for one in held for entry_id in range(one[0], one[1] + 1)]
+
+
+def bundle_of(adds: list[bytes], *, number: int = 1) -> bytes:
+    """The runs of these ADDs in one bundle."""
+    rows, bodies = [], []
+    for one in adds:
+        _, _, _, _, _, _, ledger_id, token, key, _, lac, _, body_crc, *_ = native.REQUEST.unpack_from(one)
+        bodies.append(one[native.REQUEST_BYTES :])
+        rows.append(ROW.pack(ledger_id, token, key, lac, len(bodies[-1]), body_crc))
+    return encode_bundle(number, rows, bodies)
+
+
+def parts_of(
+    answers: list[AnswerFrame], *, number: int = 1, count: int
+) -> list[tuple[int, int, Answer, int]]:
+    """What was answered to the rows of a bundle, each of which has one answer."""
+    parts = [
+        tuple(part)
+        for one in answers
+        if one.number == number and one.kind == Kind.ADD_BUNDLE
+        for part in decode_parts(one.body, count)
+    ]
+    rows = sorted(row for first, rows, *_ in parts for row in range(first, first + rows))
+    assert rows == list(range(count)), "each row has one answer"
+    return parts

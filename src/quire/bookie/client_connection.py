@@ -347,6 +347,12 @@ class ClientConnection(FrameProtocol, Asker):
 
     # --- responses -----------------------------------------------------------------------------------------------
 
+    def has_ready(self, size: int) -> None:
+        """Responses of about so many bytes are ready, which `encode_stored` encodes."""
+        if not self._out_bytes:
+            self._server.answering(self)
+        self._out_bytes += size
+
     def send_answers(self) -> None:
         """Write all responses that are ready, in one go."""
         self.encode_stored()

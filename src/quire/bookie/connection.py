@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
+from quire.bookie.bundle_requests import BundledRows, BundleRequests
 from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
 from quire.bookie.opening import NativeDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
@@ -41,6 +42,7 @@ REQUESTS_A_LOOK = 64
 """So many requests are served between two looks at the clock."""
 TURN_NS = 10_000_000
 """With requests left after this long, the other connections have their turn."""
+_BUNDLE = bytes([Kind.ADD_BUNDLE])
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
 _DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
@@ -58,6 +60,7 @@ class Connection(ClientConnection):
         self._beside = False
         self._version = 0
         self._door: NativeDoor | None = None
+        self._bundles = BundleRequests(self)
 
     # --- the connection ------------------------------------------------------------------------------------------
 
@@ -215,7 +218,11 @@ class Connection(ClientConnection):
                 elif isinstance(requests[0], bytes):
                     left -= self.serve_adds(left)
                 else:
-                    self.serve_frame(memoryview(requests.popleft()))
+                    frame = requests.popleft()
+                    if frame[4:5] == _BUNDLE:
+                        left = 1  # it is many requests
+                        turn = turn or Slice(self._server.clock, TURN_NS)
+                    self.serve_frame(memoryview(frame))
                     left -= 1
                 if self._out_bytes >= limit:
                     self.send_answers()
@@ -247,6 +254,9 @@ class Connection(ClientConnection):
             if self._server.vigil.holding and _must_wait(request):
                 self._held.append(frame)
                 self.waiting_bytes += len(frame)
+                return
+            if request.kind is Kind.ADD_BUNDLE:
+                self._bundles.serve(request, frame)
                 return
             try:
                 self._serve_intact(request, frame)
@@ -290,12 +300,20 @@ class Connection(ClientConnection):
         return False
 
     def stored_alone(self, tag: Any, error: StorageError | None) -> None:
+        if type(tag) is BundledRows:
+            self._bundles.stored(tag, error)
+            return
         request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
         self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
         if self._server.vigil.holding:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:
             self._answer_add(request, error)
+
+    def encode_stored(self) -> None:
+        super().encode_stored()
+        if self._bundles.answered:
+            self._out += self._bundles.encode()
 
     def answer_to(self, request: AddRequest, answer: Answer) -> None:
         self.answer(request, answer)
@@ -455,7 +473,7 @@ class Connection(ClientConnection):
         runs: Sequence[Buffer] = (),
     ) -> None:
         """Answer a request; `term`: the bookie's for the ledger, where the caller knows it already."""
-        if self._stored:
+        if self._stored or self._bundles.answered:
             self.encode_stored()
         if self.transport is None:
             return

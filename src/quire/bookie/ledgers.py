@@ -9,10 +9,12 @@ Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, TypeAlias
+
+from crc32c import crc32c
 
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.found import Found, found_of, ledger_info, page_of
@@ -30,9 +32,11 @@ from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment import Sink
+from quire.wire.bundles import Row
 from quire.wire.entry import Buffer, explicit_lac_of
-from quire.wire.native import Flag, Request
-from quire.wire.plain_adds import AddedRun, AddRequest
+from quire.wire.native import NO_KEY, Flag, Request
+from quire.wire.native_requests import plain_run
+from quire.wire.plain_adds import AddedRun, AddRequest, OrdinaryRun
 from quire.wire.run import RunView
 
 EVERY_LAC = 1 << 63
@@ -41,6 +45,10 @@ MACHINES_KEPT = 16_384
 """So many machines are kept, and those that storage knows less than; each takes some 410 bytes."""
 MACHINES_AT_ONCE = 64
 """Above that, for so many that came twice as many are looked at: no add waits for a look at all of them."""
+RowsTag: TypeAlias = Callable[[Sequence[int], Sequence[OrdinaryRun]], object]
+OtherRow: TypeAlias = tuple[int, Row, bytes]
+"""A row of a bundle with its index and the body of its run."""
+_NO_MACHINES: Final[dict[int, BookieLedgerMachine]] = {}
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 
@@ -161,6 +169,76 @@ class Ledgers:
             self._unsaved_lacs.pop(request.ledger_id, None)
             self.told_lacs.pop(request.ledger_id, None)
         return Answer.OK
+
+    def add_bundle(
+        self, frame: Buffer, rows: Iterable[Row], at: int, waiter: Waiter, tag: RowsTag
+    ) -> list[OtherRow]:
+        """Admit the ordinary runs of a bundle in one step, so that a fence sees all of them or comes before all.
+
+        Args:
+            frame: the bundle.
+            rows: of it, no ledger twice.
+            at: where its first body begins.
+            waiter: is called with the tags.
+            tag: makes the tag of some runs that become durable together, of their rows' indices and themselves.
+
+        Returns:
+            The other rows: `add` is to decide on each of them.
+        """
+        usable = not self.read_only and self._storage.writable
+        machine_of = self._machines.get if usable else _NO_MACHINES.get
+        runs: list[OrdinaryRun] = []
+        indices: list[int] = []
+        others: list[OtherRow] = []
+        for index, row in enumerate(rows):
+            ledger_id, token, key, lac, size, body_crc = row
+            body = bytes(frame[at : at + size])
+            at += size
+            if (
+                (machine := machine_of(ledger_id)) is not None
+                and crc32c(body) == body_crc
+                and (run := plain_run(body, ledger_id)) is not None
+                and not run[0]
+                and not run[5]
+                and NO_ENTRY <= lac < run[3]
+                and key != NO_KEY
+                and machine.add_ordinary(key, token, run[1], lac)
+            ):
+                _, digest_type, first, last, count, _ = run
+                runs.append((ledger_id, token, lac, body, body_crc, digest_type, first, last, count))
+                indices.append(index)
+            else:
+                others.append((index, row, body))
+        if runs:
+            self._put_runs(runs, indices, waiter, tag)
+        return others
+
+    def _put_runs(
+        self, runs: list[OrdinaryRun], indices: Sequence[int], waiter: Waiter, tag: RowsTag
+    ) -> None:
+        """Hand admitted runs to storage, and note of them what `admit` notes of one."""
+
+        def tag_of(at: int, count: int) -> object:
+            return tag(indices[at : at + count], runs[at : at + count])
+
+        for at in reversed(self._storage.put_runs(runs, waiter, tag_of)):
+            del runs[at]
+        unsaved, told, polls, evidence = (
+            self._unsaved_lacs,
+            self.told_lacs,
+            self.followers.polls,
+            self._evidence,
+        )
+        for ledger_id, _, lac, _, _, _, _, last, _ in runs:
+            evidence[ledger_id] = last
+            if ledger_id in polls:
+                self._risen[ledger_id] = None
+            if (unsaved or told) and lac == self._machines[ledger_id].facts.lac:
+                unsaved.pop(ledger_id, None)  # the run's headers say as much
+                told.pop(ledger_id, None)
+        self.adds += len(runs)
+        self.entries_added += sum([run[8] for run in runs])
+        self.bytes_added += sum([len(run[3]) for run in runs])
 
     def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
         """A record was read: it may show that no fence was lost, or which term, unless the store is held as one that went back."""

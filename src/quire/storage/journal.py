@@ -10,7 +10,7 @@ header".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -33,6 +33,7 @@ from quire.storage.segment_format import (
     SegmentRecordKind,
     aligned,
 )
+from quire.wire.plain_adds import OrdinaryRun
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
 
 BUFFERS_KEPT = 5
@@ -171,6 +172,41 @@ class Journal:
             group.items.append(item)
         return segment, offset, lsn
 
+    def put_runs(
+        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int], object]
+    ) -> tuple[Segment, list[int], int]:
+        """As `put`, of the first of these runs that have room in one group, at least one; they are one item of it.
+
+        Args:
+            runs: at least one.
+            sink: is called with `tag(count)`, for as many as were taken.
+            tag: makes that of their number.
+
+        Returns:
+            (segment, the offsets of the records, LSN of the first); each has an LSN one higher than the one before it.
+        """
+        if self.failure is not None:
+            raise self.failure
+        lengths = [RECORD_HEADER_BYTES + len(run[3]) + 7 & ~7 for run in runs]
+        group, (ledger_id, _, _, body, *_) = self._group, runs[0]
+        length, size = lengths[0], len(body)
+        if (
+            group is None
+            or self.full
+            or group.used + length > len(group.view) - BLOCK_BYTES
+            or not group.segment.fits(
+                group.offset + group.used + length, ledger_id, SegmentRecordKind.RUN, size, 0
+            )
+        ):
+            kind = SegmentRecordKind.RUN
+            group = self._room(kind, ledger_id, length, size, Space.ADDS, 0, of_stream=False)
+        # A new segment may be the last that adds may begin.
+        count, lsn = 1 if self.full else group.fit(lengths), self.last_lsn + 1
+        offsets = group.put_runs(runs[:count], lengths[:count], lsn)
+        self.last_lsn += count
+        group.items.append((sink, tag(count), None))
+        return group.segment, offsets, lsn
+
     def wait(self, sink: Sink, tag: object) -> None:
         """Call the sink when what was put last is durable."""
         assert self._group is not None
@@ -303,9 +339,8 @@ class Journal:
             group.items[:0] = self._refused
             self._refused = []
         alone = idle and not self._closed and self._group is None
-        small = (
-            group.used <= self._config.inline_bytes_max and len(group.items) <= self._config.inline_items_max
-        )
+        puts = max(group.records, len(group.items))  # the runs of a bundle are one item
+        small = group.used <= self._config.inline_bytes_max and puts <= self._config.inline_items_max
         self._in_flight = group
         if alone and small and not group.opens:
             self._write_inline(group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ from quire.storage.start import Start, StartReport
 from quire.storage.states import States
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
-from quire.wire.plain_adds import AddedRun
+from quire.wire.plain_adds import AddedRun, OrdinaryRun, add_of
 
 
 class LedgerStorage:
@@ -428,6 +428,72 @@ class LedgerStorage:
         if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
             ledger.facts.lac, ledger.facts.lac_term = lac, origin_term
         return True
+
+    def put_runs(
+        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int, int], object]
+    ) -> list[int]:
+        """Store runs as `put_run` does each, with one call of the sink for those that come into one group in a row.
+
+        Args:
+            runs: of one ledger each.
+            sink: is called with what `tag` has made of (the index of the first, how many), as often as need be.
+            tag: whatever the caller knows some runs in a row by.
+
+        Returns:
+            The indices of those that were not taken: the sink is called with the error, in its turn.
+        """
+        if any(run[0] not in self._ledgers for run in runs):
+            return self._put_one_by_one(runs, sink, tag)  # a state may have to be put before some
+        at, refused = 0, []
+        while at < len(runs):
+            left = runs[at:] if at else runs
+            try:
+                segment, offsets, lsn = self._journal.put_runs(left, sink, partial(tag, at))
+            except StorageError as error:
+                self._journal.refuse(sink, tag(at, 1), error)
+                refused.append(at)
+                at += 1
+            else:
+                self._note_runs(left[: len(offsets)], segment, offsets, lsn)
+                at += len(offsets)
+        return refused
+
+    def _put_one_by_one(
+        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int, int], object]
+    ) -> list[int]:
+        refused = []
+        for at, run in enumerate(runs):
+            _, token, lac, _, body_crc, *_ = run
+            one = add_of(run)
+            if not self.put_run(
+                one, body_crc, lac=lac, token=token, recovery=False, sink=sink, tag=tag(at, 1)
+            ):
+                refused.append(at)
+        return refused
+
+    def _note_runs(
+        self, runs: Iterable[OrdinaryRun], segment: Segment, offsets: Iterable[int], lsn: int
+    ) -> None:
+        """Note of runs where they are: in the segment, at these offsets, the first with this LSN."""
+        table, sequence, recent = segment.table, segment.sequence, self._recent.add
+        assert table is not None
+        add, ledgers, made, kind = table.add, self._ledgers, tuple.__new__, int(SegmentRecordKind.RUN)
+        for offset, run in zip(offsets, runs, strict=True):
+            ledger_id, _, lac, body, _, digest_type, first, last, count = run
+            row = made(Row, (
+                ledger_id, 0, first, last, lsn, offset // OFFSET_UNIT, len(body), count, 1, 0, digest_type, kind, 1,
+            ))  # fmt: skip
+            add(row, lac)
+            recent(sequence, offset, body, lsn)
+            ledger = ledgers[ledger_id]
+            ledger.last = max(ledger.last, last)
+            facts = ledger.facts
+            if facts is not None and lac > facts.lac:
+                facts.lac, facts.lac_term = lac, 0
+            lsn += 1
+        if self._reader.condemned:
+            for ledger_id, *_ in runs:
+                self._dropper.acquit(ledger_id)
 
     def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""

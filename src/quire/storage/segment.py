@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Final, Protocol, TypeAlias
 
 from crc32c import crc32c
@@ -39,6 +41,7 @@ from quire.storage.segment_format import (
     GROUP_HEADER_BYTES,
     RANGES_MAX,
     STATE_KINDS,
+    U32,
     GroupFlag,
     SegmentHeader,
     SegmentRecordKind,
@@ -47,9 +50,12 @@ from quire.storage.segment_format import (
     write_group_header,
 )
 from quire.storage.state_format import SHRUNK_STATE, StoredLedgerState, brings_life, encode_state
-from quire.wire.stored_record import place_seed
+from quire.wire.plain_adds import OrdinaryRun
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, place_seed
 
 NO_TABLE: Final = None
+_RUN: Final = int(SegmentRecordKind.RUN)
+_PADDING: Final = bytes(8)
 
 
 class Segment:
@@ -178,6 +184,15 @@ class Segment:
         footer = -(-(rest + rows + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES)
         blank = 1 if self.recycled else 0
         return (-(-end // BLOCK_BYTES) + blank + footer + 1) * BLOCK_BYTES <= self.header.segment_bytes
+
+    def fits_runs(self, end: int, count: int) -> bool:
+        """As `fits`, for so many runs of ledgers that may all be new here, with nothing left free for others."""
+        table = self.table
+        assert table is not None
+        ledgers = len(table.lacs) + count
+        footer = self._states_bytes + len(self.kept) * KEPT_RECORD.size + len(table.rows) + count * ROW_BYTES
+        blocks = -(-end // BLOCK_BYTES) + -(-(footer + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES) + 1
+        return (blocks + (1 if self.recycled else 0)) * BLOCK_BYTES <= self.header.segment_bytes
 
     def seal(self) -> tuple[Trailer, bytes]:
         """Write footer and trailer, each synced. May run on the worker; nothing may be put here any more.
@@ -331,6 +346,50 @@ class Group:
             self.ranges[ledger_id] = (first, last)
         else:
             self.flags |= GroupFlag.UNNAMED
+
+    def fit(self, lengths: Sequence[int]) -> int:
+        """How many of the first of these runs' records, `lengths` in bytes, go in here together: 1 of more than do at least."""
+        room = len(self.view) - BLOCK_BYTES - self.used
+        count, total = len(lengths), sum(lengths)
+        if total > room:
+            count = bisect_right(list(accumulate(lengths)), room)
+            total = room
+        return count if self.segment.fits_runs(self.offset + self.used + total, count) else 1
+
+    def put_runs(self, runs: Sequence[OrdinaryRun], lengths: Sequence[int], lsn: int) -> list[int]:
+        """Lay out the records of runs, for which there is room, one after another; the first gets this LSN.
+
+        Returns:
+            Where in the segment each begins.
+        """
+        segment, ranges, at = self.segment, self.ranges, self.used
+        seed, offset, pack, word = segment.seed, self.offset + at, RECORD_HEAD.pack, U32.pack
+        named = not self.flags & GroupFlag.UNNAMED
+        self.first_lsn = self.first_lsn or lsn
+        segment.first_lsn = min(segment.first_lsn or lsn, lsn)
+        parts: list[bytes] = []
+        offsets: list[int] = []
+        for run, length in zip(runs, lengths, strict=True):
+            ledger_id, token, lac, body, body_crc, digest_type, first, last, count = run
+            size = len(body)
+            head = pack(
+                length, _RUN, 0, digest_type, 1, lsn, ledger_id, first, last, 0, token, lac, 1, count, 0, 0, 0, size,
+                body_crc, 0,
+            )  # fmt: skip
+            parts += (head, word(crc32c(head, seed ^ (offset & 0xFFFFFFFF))), body)
+            if length != RECORD_HEADER_BYTES + size:
+                parts.append(_PADDING[: length - RECORD_HEADER_BYTES - size])
+            if named or ledger_id in ranges:
+                self.name(ledger_id, first, last)
+                named = not self.flags & GroupFlag.UNNAMED
+            offsets.append(offset)
+            offset += length
+            lsn += 1
+        self.used = offset - self.offset
+        self.view[at : self.used] = b"".join(parts)
+        self.records += len(offsets)
+        self.last_lsn = segment.last_lsn = lsn - 1
+        return offsets
 
     def close(self) -> None:
         """Write the header: nothing more comes in."""

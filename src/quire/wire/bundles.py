@@ -11,7 +11,7 @@ Layout: `docs/formats/native-protocol.md`, "Bundles". Functions only; limits are
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -39,6 +39,7 @@ ROW_FIELDS: Final = Layout(
 )
 ROW: Final = ROW_FIELDS.struct
 ROW_BYTES: Final = ROW.size
+_SIZE: Final = [field.name for field in ROW_FIELDS.fields].index("bytes of the run's body")
 PART_FIELDS: Final = Layout(
     "Part of a response to a bundle",
     [
@@ -83,7 +84,7 @@ def encode_bundle(number: int, rows: Sequence[bytes], bodies: Iterable[Buffer]) 
     return b"".join((head, table, rest))
 
 
-def open_bundle(frame: Buffer) -> tuple[int, Iterator[Row], int]:
+def open_bundle(frame: Buffer) -> tuple[int, list[Row], int]:
     """How many rows a bundle's frame (header checked) has, the rows, and where the first body begins.
 
     Raises:
@@ -99,11 +100,11 @@ def open_bundle(frame: Buffer) -> tuple[int, Iterator[Row], int]:
     if crc32c(table) != body_crc:
         msg = f"the checksum of the rows of a bundle of {count} runs differs"
         raise MalformedFrameError(msg)
-    rows = table[_COUNT.size :]
-    if end + sum(size for *_, size, _ in ROW.iter_unpack(rows)) != len(frame):
+    rows = list(ROW.iter_unpack(table[_COUNT.size :]))
+    if end + sum([row[_SIZE] for row in rows]) != len(frame):
         msg = f"the {count} rows of a bundle say other sizes of their runs than its {len(frame)} bytes hold"
         raise MalformedFrameError(msg)
-    return count, ROW.iter_unpack(rows), end
+    return count, rows, end
 
 
 def encode_parts(number: int, parts: Iterable[Part], durable_lsn: int) -> bytes:

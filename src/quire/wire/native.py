@@ -81,7 +81,8 @@ ANSWER = ANSWER_FIELDS.struct
 ANSWER_BYTES = ANSWER.size
 _ANSWER_HEAD = _without_last(ANSWER_FIELDS)
 _U32 = struct.Struct(">I")
-_NO_KEY = b"\0" * 20
+NO_KEY = b"\0" * 20
+"""Where a request has none."""
 _RESERVED = b"\0" * 12
 _ANSWER_BIT = 128
 _DIGEST_TYPE_MAX = max(DigestType)
@@ -207,8 +208,8 @@ class Request:
         )
 
     def is_intact(self) -> bool:
-        """Whether the body is what was sent."""
-        return bool(crc32c(self.body) == self.body_crc)
+        """Whether the body is what was sent; of a bundle says so `open_bundle`, and of each of its runs its row."""
+        return self.kind is Kind.ADD_BUNDLE or bool(crc32c(self.body) == self.body_crc)
 
 
 def encode_request(
@@ -222,7 +223,7 @@ def encode_request(
     flags: int = 0,
     deadline_ms: int = 0,
     token: int = 0,
-    key: bytes = _NO_KEY,
+    key: bytes = NO_KEY,
     term: int = 0,
     lac: int = NO_ENTRY,
     lafr: int = NO_ENTRY,
@@ -291,7 +292,7 @@ def decode_request(frame: memoryview) -> Request:
         deadline,
         ledger_id,
         token,
-        b"" if key == _NO_KEY else key,
+        b"" if key == NO_KEY else key,
         term,
         lac,
         lafr,

@@ -44,7 +44,7 @@ LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
 BUNDLES = 128
 """Feature: one ADD_BUNDLE carries runs of many ledgers."""
-OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS
+OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS | BUNDLES
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
 _FEATURE_NAMES: Final = {

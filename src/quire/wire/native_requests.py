@@ -20,7 +20,7 @@ from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
-from quire.wire.native import REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
+from quire.wire.native import NO_KEY, REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
 from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
 from quire.wire.native_hello import BACKGROUND, LACS, TERMS, TRUNCATE
 from quire.wire.plain_adds import PlainAdd
@@ -67,8 +67,6 @@ _ENTRY_AT: Final = RUN_HEADER_BYTES + 4
 _BODY_BYTES_MIN: Final = _ENTRY_AT + HEADER_BYTES
 _RUN_OF_ONE: Final = struct.Struct(RUN_HEADER.format + "Iqq")
 _RESERVED: Final = bytes(12)
-NO_KEY: Final = bytes(20)
-"""Where a request has none."""
 _SHORT_RUN: Final = 64
 """Runs below this many entries are checked with one unpack of their table; `RunView`'s array pays for longer ones."""
 _TABLES: Final = [struct.Struct(f">{count}I") for count in range(_SHORT_RUN)]

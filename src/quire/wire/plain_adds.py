@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from quire.wire.native import Kind, Request
+from quire.core.ids import NO_ENTRY
+from quire.wire.native import NO_KEY, Kind, Request
 from quire.wire.run import RunView
 
 SHORT_BYTES_MAX: Final = 8192
@@ -51,3 +52,14 @@ AddRequest: TypeAlias = Request | PlainAdd
 """An ADD as a bookie decides on it."""
 AddedRun: TypeAlias = RunView | PlainAdd
 """A run as a bookie stores it."""
+OrdinaryRun: TypeAlias = tuple[int, int, int, bytes, int, int, int, int, int]
+"""A run of consecutive ids that a writer without a term sent, and whose ledger has nothing to learn: ledger id, token, LAC,
+body, checksum of the body, digest type, first and last id, count. Python's collector does not look at such tuples."""
+
+
+def add_of(run: OrdinaryRun) -> PlainAdd:
+    """The same run, as what is stored alone."""
+    ledger_id, token, lac, body, body_crc, digest_type, first, last, count = run
+    return PlainAdd(
+        0, 0, ledger_id, token, NO_KEY, lac, digest_type, body_crc, body, first, last, count, 0, 0, NO_ENTRY
+    )
