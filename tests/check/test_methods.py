@@ -155,6 +155,7 @@ NOT_CALLED = {
     ("Votes", "end_at"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
+    ("BookieLedgerMachine", "add_ordinary"): "the short way of `add` (tests/unit/core/test_bookie_ledger.py)",
     ("BookieLedgerMachine", "not_saved"): DISK,
     ("BookieLedgerMachine", "raise_term"): NO_TERMS,
     ("BookieLedgerMachine", "truncate"): NO_TERMS,

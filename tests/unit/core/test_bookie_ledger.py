@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
 from quire.core.doubt import Doubt
+from quire.core.rules import RULES, Rules
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
 WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
@@ -240,3 +242,54 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
+
+
+KEYS = st.sampled_from([b"", KEY, OTHER_KEY])
+SMALL = st.integers(0, 2)
+LACS = st.integers(-1, 9)
+
+
+@given(
+    LACS,
+    st.builds(
+        LedgerFacts, st.just(1), KEYS, SMALL, SMALL, st.booleans(), st.sampled_from([None, Doubt(5)]), SMALL, LACS,
+        st.sampled_from([b"", b"lac"]), SMALL, SMALL, SMALL, LACS,
+    ),
+    st.fixed_dictionaries({"known": st.booleans(), "lost": st.booleans(), "asked": st.booleans()}),
+    st.sampled_from([RULES, RULES, replace(RULES, acknowledges_once_persisted=lambda: False)]),
+    st.booleans(),
+    KEYS, SMALL, SMALL,
+)  # fmt: skip
+def test_an_ordinary_add_is_what_add_makes_of_it(
+    lac: int,
+    facts: LedgerFacts,
+    how: dict[str, bool],
+    rules: Rules,
+    same: bool,
+    key: bytes,
+    token: int,
+    digest_type: int,
+) -> None:
+    """Where it is out of the ordinary nothing has changed."""
+    if same:
+        key, token, digest_type = facts.key, facts.token, facts.digest_type
+    one, other = (BookieLedgerMachine(facts.copy(), **how, rules=rules) for _ in range(2))
+    if one.add_ordinary(key, token, digest_type, lac):
+        who: dict[str, Any] = {"key": key, "token": token, "digest_type": digest_type}
+        assert other.add(**who, lac=lac, recovery=False) == (None, Journaled.RUN, Answer.OK, True)
+    for field in BookieLedgerMachine.__slots__:
+        assert getattr(one, field) == getattr(other, field)
+
+
+def test_an_add_of_a_known_ledger_is_ordinary_until_anything_happens_to_it() -> None:
+    ledger = machine()
+    assert not ledger.add_ordinary(**WHO, lac=-1), "its facts are to be saved"
+    facts = ledger.add(**WHO, lac=-1, recovery=False).facts
+    assert facts is not None
+    assert ledger.add_ordinary(**WHO, lac=3)
+    assert ledger.facts.lac == 3
+    ledger.not_saved(facts)
+    assert not ledger.add_ordinary(**WHO, lac=4)
+    ledger.set_fence(**WHO)
+    assert not ledger.add_ordinary(**WHO, lac=4)
+    assert ledger.facts.lac == 3
