@@ -111,5 +111,11 @@ def test_an_answer_without_its_boot_number_is_refused() -> None:
 
 
 def test_features_have_names_in_a_fixed_order() -> None:
-    assert native_hello.feature_names(native_hello.OFFERED) == ["background", "terms", "fencing", "lacs", "bundles"]
+    assert native_hello.feature_names(native_hello.OFFERED) == [
+        "background",
+        "terms",
+        "fencing",
+        "lacs",
+        "bundles",
+    ]
     assert native_hello.feature_names(2**64 - 1) == ["background", "terms", "fencing", "lacs"]

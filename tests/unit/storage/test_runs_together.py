@@ -1,0 +1,87 @@
+"""Runs that are put together lie on the disk as if each had been put alone, also where groups, segments and the disk end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from crc32c import crc32c
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import DiskFullError
+from quire.wire.plain_adds import OrdinaryRun
+from quire.wire.run import RunView
+from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, settle
+
+
+def ordinary(run: RunView, lac: int) -> OrdinaryRun:
+    body = bytes(run.body)
+    return run.ledger_id, 0, lac, body, crc32c(body), run.digest_type, run.first, run.last, run.count
+
+
+def runs_of(tags: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    return [(batch, at + index) for batch, at, count in tags for index in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    disks = FaultyFiles(), FaultyFiles()
+    together, alone = map(open_storage, disks)
+    sinks = Answers(), Answers()
+    for disk in disks:
+        disk.space = 9 * SMALL.segment_bytes
+    for ledger_id in range(58):  # the others are not known
+        for storage in (together, alone):
+            storage.put_facts(LedgerFacts(ledger_id, b"k" * 20), Answers(), None)
+    last: dict[int, int] = {}
+    batch = 0
+    while together.writable:
+        ledger_id, what = chance.randrange(60), chance.random()
+        for storage in (together, alone):
+            if what < 0.2:
+                storage.put_facts(LedgerFacts(ledger_id, b"k" * 20, lac=batch % 3), Answers(), None)
+            elif what < 0.21 and ledger_id in last:
+                storage.delete(ledger_id, 1, Answers(), None)
+        runs = []
+        for ledger_id in chance.sample(range(60), chance.randrange(1, 50)):
+            first = last.get(ledger_id, -1) + 1
+            last[ledger_id] = first + chance.choice((0, 0, 1, 4))
+            payload = bytes(chance.choice((0, 7, 100, 100, 100, 100, 100, 2000, 14_000)))
+            runs.append(make_run(ledger_id, first, last[ledger_id], payload=payload, lac=first - 1))
+        refused = together.put_runs(
+            [ordinary(run, run.first - 1) for run in runs],
+            sinks[0],
+            lambda at, count, batch=batch: (batch, at, count),
+        )
+        taken = [
+            alone.put_run(
+                run,
+                crc32c(run.body),
+                lac=run.first - 1,
+                token=0,
+                recovery=False,
+                sink=sinks[1],
+                tag=(batch, at, 1),
+            )
+            for at, run in enumerate(runs)
+        ]
+        assert refused == [at for at, one in enumerate(taken) if not one]
+        for storage in (together, alone):
+            storage.flush()
+            if batch % 3 == 0:
+                settle(storage)
+        batch += 1
+    for storage in (together, alone):
+        settle(storage)
+    assert runs_of(sinks[0].ok) == runs_of(sinks[1].ok)
+    errors = [[type(error) for _, error in sink.told if error] for sink in sinks]
+    assert set(errors[0]) == {DiskFullError}
+    assert {path: bytes(node.data) for path, node in disks[0].nodes.items()} == {
+        path: bytes(node.data) for path, node in disks[1].nodes.items()
+    }
+    assert max(count for _, _, count in sinks[0].ok) > 10, "one call of the sink for many"
+    for ledger_id in last:
+        assert together.held(ledger_id) == alone.held(ledger_id)
+        assert together.last_entry(ledger_id) == alone.last_entry(ledger_id)
+        assert together.facts(ledger_id) == alone.facts(ledger_id)
