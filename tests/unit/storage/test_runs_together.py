@@ -80,7 +80,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
     assert {path: bytes(node.data) for path, node in disks[0].nodes.items()} == {
         path: bytes(node.data) for path, node in disks[1].nodes.items()
     }
-    assert max(count for _, _, count in sinks[0].ok) > 10, "one call of the sink for many"
+    assert max(count for _, _, count in sinks[0].ok) > 5, "one call of the sink for many"
     for ledger_id in last:
         assert together.held(ledger_id) == alone.held(ledger_id)
         assert together.last_entry(ledger_id) == alone.last_entry(ledger_id)
