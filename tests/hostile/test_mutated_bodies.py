@@ -19,11 +19,13 @@ from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info
+from quire.wire.bundles import PART, decode_parts, open_bundle
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind
 from quire.wire.native_bodies import LacItem
 from quire.wire.run import SCHEME_TERMS, RunPlace, RunView, checksum, encode_run
 from support.hostile_frames import ABSURD
+from support.hostile_inputs import bundle
 from support.hostile_worlds import ACCESS, LEDGER, a_run
 from support.rounds import keep_figures, rounds
 
@@ -72,6 +74,8 @@ def good(version: int) -> list[tuple[str, bytes, Decode]]:
         ("CLEAR_LIMBO", b.encode_clear_limbo(9, version=2), partial(b.decode_clear_limbo, version=2)),
         ("TRUNCATE", b.encode_truncate(5), b.decode_truncate),
         ("WRITE_LACS", b.encode_lacs([item, mac, item]), b.decode_lacs),
+        ("ADD_BUNDLE", bundle(), open_bundle),
+        ("answer to ADD_BUNDLE", PART.pack(0, 2, 0, 1) + PART.pack(2, 1, Answer.FENCED, 0), lambda body: decode_parts(body, 3)),
         ("answer to WRITE_LACS", b.encode_refused_lacs([(5, Answer.DELETED)]), b.decode_refused_lacs),
         ("entries", told + runs, partial(b.decode_entries, **by)),
         ("places", told + places + runs, partial(b.decode_entries, placed=True, **by)),

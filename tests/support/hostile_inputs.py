@@ -5,9 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from quire.wire import native, native_bodies
+from quire.wire import bundles, native, native_bodies
 from quire.wire.run import checksum
-from support.hostile_worlds import LEDGER, NATIVE, SEALED, V2, V3, VERSION_2, StillBookie, StillClient
+from support.hostile_worlds import (
+    ACCESS,
+    ENTRIES,
+    GOOD,
+    LEDGER,
+    NATIVE,
+    SEALED,
+    V2,
+    V3,
+    VERSION_2,
+    StillBookie,
+    StillClient,
+    a_run,
+)
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 _NAMES = {V2: "v2", V3: "v3", NATIVE: "native"}
@@ -50,6 +63,7 @@ def conversation() -> tuple[dict[int, list[bytes]], dict[int, list[bytes]]]:
                     heard = bookie.serve_pieces([said])
                 asked[protocol] += frames_of(said)
                 answered[protocol] += frames_of(heard)
+    asked[NATIVE].append(bundle())
     return asked, answered
 
 
@@ -58,6 +72,18 @@ def truncate() -> bytes:
     body = native_bodies.encode_truncate(5)
     kind = native.Kind.TRUNCATE
     return native.encode_request(kind, 99, len(body), checksum(body), ledger_id=LEDGER) + body
+
+
+def bundle() -> bytes:
+    """An ADD_BUNDLE, which clients send that write several ledgers: these sessions write one."""
+    rows, bodies = [], []
+    for ledger, first, last in ((ACCESS, ENTRIES, ENTRIES + 2), (GOOD, ENTRIES, ENTRIES), (ACCESS, 50, 51)):
+        bodies.append(a_run(first, last, ledger))
+        key = ACCESS.key  # no input has the other one's
+        rows.append(
+            bundles.ROW.pack(ledger.ledger_id, 0, key, first - 1, len(bodies[-1]), checksum(bodies[-1]))
+        )
+    return bundles.encode_bundle(98, rows, bodies)
 
 
 def frames_of(stream: bytes) -> list[bytes]:

@@ -27,7 +27,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.storage.config import StorageConfig
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import bundles, native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.requests import AddRun
@@ -80,18 +80,40 @@ def seal(data: bytes, head_bytes: int) -> bytes:
         body = at + head_bytes
         if not body <= end <= len(out):
             break
-        if head_bytes == native.REQUEST_BYTES and out[at + 4] == native.Kind.ADD and end - body >= 56:
-            count = int.from_bytes(out[body + 4 : body + 8], "big")
-            if body + 56 + 4 * count <= end:
-                out[body + 48 : body + 52] = struct.pack(">I", crc32c(out[body + 56 : body + 56 + 4 * count]))
-            out[body + 52 : body + 56] = struct.pack(">I", crc32c(out[body : body + 52]))
         covered = end - body
+        if head_bytes == native.REQUEST_BYTES and out[at + 4] == native.Kind.ADD:
+            seal_run(out, body, end)
+        elif head_bytes == native.REQUEST_BYTES and out[at + 4] == native.Kind.ADD_BUNDLE:
+            covered = seal_bundle(out, body, end)
         if head_bytes == native.ANSWER_BYTES:
             covered = min(covered, int.from_bytes(out[at + 48 : at + 52], "big"))
         out[at + body_crc_at : at + body_crc_at + 4] = struct.pack(">I", crc32c(out[body : body + covered]))
         out[at + head_crc_at : at + head_crc_at + 4] = struct.pack(">I", crc32c(out[at : at + head_crc_at]))
         at = end
     return bytes(out)
+
+
+def seal_run(out: bytearray, start: int, end: int) -> None:
+    """Put the checksums of a run's header and table right, if they are there."""
+    if end - start < 56:
+        return
+    count = int.from_bytes(out[start + 4 : start + 8], "big")
+    if start + 56 + 4 * count <= end:
+        out[start + 48 : start + 52] = struct.pack(">I", crc32c(out[start + 56 : start + 56 + 4 * count]))
+    out[start + 52 : start + 56] = struct.pack(">I", crc32c(out[start : start + 52]))
+
+
+def seal_bundle(out: bytearray, start: int, end: int) -> int:
+    """The same of each run of a bundle, and of each body in its row; how many bytes the header's checksum covers."""
+    count = int.from_bytes(out[start : start + 4], "big")
+    covered = min(4 + count * bundles.ROW_BYTES, end - start)
+    at = start + covered
+    for row in range(start + 4, start + covered - bundles.ROW_BYTES + 1, bundles.ROW_BYTES):
+        until = min(at + int.from_bytes(out[row + 44 : row + 48], "big"), end)
+        seal_run(out, at, until)
+        out[row + 48 : row + 52] = struct.pack(">I", crc32c(out[at:until]))
+        at = until
+    return covered
 
 
 def stream_of(data: bytes, head_bytes: int) -> tuple[int, list[bytes]]:

@@ -219,9 +219,8 @@ class Connection(ClientConnection):
                     left -= self.serve_adds(left)
                 else:
                     frame = requests.popleft()
-                    if frame[4:5] == _BUNDLE:
-                        left = 1  # it is many requests
-                        turn = turn or Slice(self._server.clock, TURN_NS)
+                    if frame[4:5] == _BUNDLE:  # it is many requests
+                        left, turn = 1, turn or Slice(self._server.clock, TURN_NS)
                     self.serve_frame(memoryview(frame))
                     left -= 1
                 if self._out_bytes >= limit:
@@ -290,8 +289,7 @@ class Connection(ClientConnection):
 
     def serve_add(self, request: Request) -> bool:
         """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
-        run = run_of(request)
-        answer = self._ledgers.add(request, run, self, request)
+        answer = self._ledgers.add(request, run_of(request), self, request)
         if answer is Answer.OK:
             self.added = True
             self._server.admitted(len(request.body))
