@@ -8,7 +8,7 @@ Source: `docs/formats/native-protocol.md`, "Bundles".
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -129,7 +129,7 @@ class BundleRequests:
     def encode(self) -> list[bytes]:
         """The responses to what was answered since: one for each bundle, for all of its rows that are in a row here."""
         answered, self.answered = self.answered, []
-        followed, lsn = self._ledgers.followers.followed, self._server.storage.durable_lsn
+        followed, lsn = self._ledgers.followers.followed.keys(), self._server.storage.durable_lsn
         return [
             encode_parts(number, _joined(part for one in some for part in _parts_of(*one, followed)), lsn)
             for number, some in groupby(answered, lambda one: one[0].number)
@@ -147,8 +147,12 @@ def _each_once(rows: Iterable[Row]) -> list[Row]:
     return once
 
 
-def _parts_of(rows: BundledRows, answer: Answer, followed: Container[int]) -> Iterator[Part]:
+def _parts_of(rows: BundledRows, answer: Answer, followed: KeysView[int]) -> Iterator[Part]:
     """The same answer to all of these rows, with the flags of each one's ledger."""
+    first, count = rows.rows[0], len(rows.rows)
+    if rows.rows[-1] - first < count and (answer is not Answer.OK or followed.isdisjoint(rows.ledger_ids)):
+        yield Part(first, count, answer)
+        return
     for row, ledger_id in zip(rows.rows, rows.ledger_ids, strict=True):
         flags = native.FOLLOWED if answer is Answer.OK and ledger_id in followed else 0
         yield Part(row, 1, answer, flags)

@@ -223,19 +223,15 @@ class Ledgers:
 
         for at in reversed(self._storage.put_runs(runs, waiter, tag_of)):
             del runs[at]
-        unsaved, told, polls, evidence = (
-            self._unsaved_lacs,
-            self.told_lacs,
-            self.followers.polls,
-            self._evidence,
-        )
-        for ledger_id, _, lac, _, _, _, _, last, _ in runs:
-            evidence[ledger_id] = last
-            if ledger_id in polls:
-                self._risen[ledger_id] = None
-            if (unsaved or told) and lac == self._machines[ledger_id].facts.lac:
-                unsaved.pop(ledger_id, None)  # the run's headers say as much
-                told.pop(ledger_id, None)
+        self._evidence.update([(run[0], run[7]) for run in runs])
+        if polls := self.followers.polls:
+            self._risen |= {run[0]: None for run in runs if run[0] in polls}
+        unsaved, told = self._unsaved_lacs, self.told_lacs
+        if unsaved or told:
+            for ledger_id, _, lac, *_ in runs:
+                if lac == self._machines[ledger_id].facts.lac:  # the run's headers say as much
+                    unsaved.pop(ledger_id, None)
+                    told.pop(ledger_id, None)
         self.adds += len(runs)
         self.entries_added += sum([run[8] for run in runs])
         self.bytes_added += sum([len(run[3]) for run in runs])

@@ -232,8 +232,7 @@ class BookieLedgerMachine:
             or self._rules is not RULES
         ):
             return False
-        if lac > facts.lac:
-            facts.lac = lac
+        facts.lac = max(facts.lac, lac)
         return True
 
     def set_fence(self, *, key: bytes, token: int, digest_type: int) -> BookieReady:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from quire.storage.damages import Damages
 from quire.storage.dropping import EntryDropper
 from quire.storage.findings import Damage
 from quire.storage.first_group import write_start
-from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
+from quire.storage.footer_format import OFFSET_UNIT, ROW, Row, RowFlag, Trailer
 from quire.storage.forgetting import RangeForgetter
 from quire.storage.holding import RangeHeld
 from quire.storage.housekeeping import Housekeeping
@@ -442,7 +442,8 @@ class LedgerStorage:
         Returns:
             The indices of those that were not taken: the sink is called with the error, in its turn.
         """
-        if any(run[0] not in self._ledgers for run in runs):
+        known = self._ledgers
+        if [run for run in runs if run[0] not in known]:
             return self._put_one_by_one(runs, sink, tag)  # a state may have to be put before some
         at, refused = 0, []
         while at < len(runs):
@@ -472,25 +473,25 @@ class LedgerStorage:
         return refused
 
     def _note_runs(
-        self, runs: Iterable[OrdinaryRun], segment: Segment, offsets: Iterable[int], lsn: int
+        self, runs: Sequence[OrdinaryRun], segment: Segment, offsets: Sequence[int], lsn: int
     ) -> None:
         """Note of runs where they are: in the segment, at these offsets, the first with this LSN."""
-        table, sequence, recent = segment.table, segment.sequence, self._recent.add
+        table, ledgers, pack, kind = segment.table, self._ledgers, ROW.pack, int(SegmentRecordKind.RUN)
         assert table is not None
-        add, ledgers, made, kind = table.add, self._ledgers, tuple.__new__, int(SegmentRecordKind.RUN)
-        for offset, run in zip(offsets, runs, strict=True):
+        rows: list[bytes] = []
+        for at, (run, offset) in enumerate(zip(runs, offsets, strict=True), lsn):
             ledger_id, _, lac, body, _, digest_type, first, last, count = run
-            row = made(Row, (
-                ledger_id, 0, first, last, lsn, offset // OFFSET_UNIT, len(body), count, 1, 0, digest_type, kind, 1,
-            ))  # fmt: skip
-            add(row, lac)
-            recent(sequence, offset, body, lsn)
+            offset8 = offset // OFFSET_UNIT
+            rows.append(
+                pack(ledger_id, 0, first, last, at, offset8, len(body), count, 1, 0, digest_type, kind, 1)
+            )
             ledger = ledgers[ledger_id]
             ledger.last = max(ledger.last, last)
             facts = ledger.facts
             if facts is not None and lac > facts.lac:
                 facts.lac, facts.lac_term = lac, 0
-            lsn += 1
+        table.extend(b"".join(rows), {run[0]: run[2] for run in runs})
+        self._recent.add_all(segment.sequence, offsets, [run[3] for run in runs], lsn + len(runs) - 1)
         if self._reader.condemned:
             for ledger_id, *_ in runs:
                 self._dropper.acquit(ledger_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 from quire.wire.entry import Buffer
 
@@ -26,7 +27,7 @@ class RecentRuns:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._bodies: dict[int, Buffer] = {}
-        self._order: deque[tuple[int, int, int]] = deque()
+        self._order: deque[tuple[int, int | list[int], int]] = deque()
         self.bytes = 0
 
     def add(self, sequence: int, offset: int, body: Buffer, lsn: int) -> None:
@@ -41,6 +42,15 @@ class RecentRuns:
         self._order.append((lsn, key, size))
         self.bytes += size
 
+    def add_all(self, sequence: int, offsets: Iterable[int], bodies: Sequence[bytes], last_lsn: int) -> None:
+        """Keep bodies that were put together, and let go of them together."""
+        base = sequence << OFFSET_BITS
+        keys = [base | offset for offset in offsets]
+        self._bodies.update(zip(keys, bodies, strict=True))
+        size = sum(map(len, bodies)) + ITEM_BYTES * len(keys)
+        self._order.append((last_lsn, keys, size))
+        self.bytes += size
+
     def get(self, sequence: int, offset: int) -> Buffer | None:
         """The body, if it is still here."""
         return self._bodies.get(sequence << OFFSET_BITS | offset)
@@ -50,5 +60,6 @@ class RecentRuns:
         order = self._order
         while self.bytes > self.bytes_max and order and order[0][0] <= durable_lsn:
             _, key, size = order.popleft()
-            self._bodies.pop(key, None)
+            for one in key if isinstance(key, list) else (key,):
+                self._bodies.pop(one, None)
             self.bytes -= size

@@ -9,8 +9,10 @@ from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DiskFullError
+from quire.storage.config import StorageConfig
 from quire.wire.plain_adds import OrdinaryRun
 from quire.wire.run import RunView
+from quire_testing.kit.stepped import StepWorker
 from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, settle
 
 
@@ -85,3 +87,20 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
         assert together.held(ledger_id) == alone.held(ledger_id)
         assert together.last_entry(ledger_id) == alone.last_entry(ledger_id)
         assert together.facts(ledger_id) == alone.facts(ledger_id)
+
+
+@pytest.mark.parametrize(("count", "at_once"), [(8, True), (9, False)])
+def test_as_many_runs_as_are_written_on_the_loop_one_by_one(count: int, at_once: bool) -> None:
+    worker, sink = StepWorker(), Answers()
+    storage = open_storage(
+        FaultyFiles(), StorageConfig(segment_bytes=1 << 20, inline_items_max=8), worker=worker
+    )
+    for ledger_id in range(count):
+        storage.put_facts(LedgerFacts(ledger_id, b"k" * 20), Answers(), None)
+    settle(storage)
+    runs = [ordinary(make_run(ledger_id, 0, 0), -1) for ledger_id in range(count)]
+    assert storage.put_runs(runs, sink, lambda at, some: (at, some)) == []
+    storage.flush()
+    assert bool(sink.ok) == at_once
+    settle(storage)
+    assert sink.ok == [(0, count)]
