@@ -200,8 +200,7 @@ class Journal:
         ):
             kind = SegmentRecordKind.RUN
             group = self._room(kind, ledger_id, length, size, Space.ADDS, 0, of_stream=False)
-        # A new segment may be the last that adds may begin.
-        count, lsn = 1 if self.full else group.fit(lengths), self.last_lsn + 1
+        count, lsn = group.fit(lengths), self.last_lsn + 1
         offsets = group.put_runs(runs[:count], lengths[:count], lsn)
         self.last_lsn += count
         group.items.append((sink, tag(count), None))

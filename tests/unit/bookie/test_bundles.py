@@ -232,7 +232,6 @@ def test_a_bundle_that_is_cut_after_any_byte_or_counts_what_it_has_not_ends_the_
         ({"ledger_id": -1}, Answer.BAD_REQUEST),
         ({"ledger_id": -(1 << 63)}, Answer.BAD_REQUEST),
         ({"ledger_id": 5}, Answer.BAD_REQUEST),
-        ({"ledger_id": ACCESS.ledger_id}, Answer.BAD_REQUEST),
         ({"key": bytes(20)}, Answer.BAD_REQUEST),
         ({"key": b"x" * 20}, Answer.UNAUTHORISED),
         ({"lac": -2}, Answer.BAD_REQUEST),
@@ -249,6 +248,13 @@ def test_a_row_that_cannot_be_is_refused_alone_and_nothing_of_it_is_stored(
     assert answers_to(peer, 2) == [OK, answer]
     assert peer.bookie.server.storage.last_lsn == records + 1
     assert peer.holds(GOOD) == list(range(FIRST))
+
+
+def test_a_second_run_of_a_ledger_is_refused(peer: Peer) -> None:
+    peer.send([bundle_of([add(FIRST), add(FIRST, ledger=GOOD), add(FIRST + 1), add(FIRST)])])
+    assert answers_to(peer, 4) == [OK, OK, Answer.BAD_REQUEST, Answer.BAD_REQUEST]
+    assert peer.holds() == list(range(FIRST + 1))
+    assert peer.bookie.server.ledgers.entries_added == 2 * FIRST + 2
 
 
 def test_sizes_that_move_the_border_of_two_bodies_refuse_both(peer: Peer) -> None:
@@ -356,7 +362,7 @@ def test_a_bundle_has_the_answers_and_effects_of_its_adds(steps: list[Any]) -> N
             continue
         for peer in peers:
             if step == "lacs":
-                items = [LacItem(one.ledger_id, 0, 50 + at, 0, 3, one.key) for one in LEDGERS[:2]]
+                items = [LacItem(one.ledger_id, 0, (5, 60)[at % 2], 0, 3, one.key) for one in LEDGERS[:2]]
                 body = encode_lacs(items)
                 peer.send([native.encode_request(Kind.WRITE_LACS, 90 + at, len(body), checksum(body)) + body])
             else:
