@@ -18,7 +18,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
 from quire.wire import native
-from quire.wire.bundles import Part, Row, encode_parts, open_bundle
+from quire.wire.bundles import BundlePart, Row, encode_parts, open_bundle
 from quire.wire.native import NO_KEY, Kind, Request
 from quire.wire.native_requests import run_of
 from quire.wire.plain_adds import OrdinaryRun
@@ -147,20 +147,20 @@ def _each_once(rows: Iterable[Row]) -> list[Row]:
     return once
 
 
-def _parts_of(rows: BundledRows, answer: Answer, followed: KeysView[int]) -> Iterator[Part]:
+def _parts_of(rows: BundledRows, answer: Answer, followed: KeysView[int]) -> Iterator[BundlePart]:
     """The same answer to all of these rows, with the flags of each one's ledger."""
     first, count = rows.rows[0], len(rows.rows)
     if rows.rows[-1] - first < count and (answer is not Answer.OK or followed.isdisjoint(rows.ledger_ids)):
-        yield Part(first, count, answer)
+        yield BundlePart(first, count, answer)
         return
     for row, ledger_id in zip(rows.rows, rows.ledger_ids, strict=True):
         flags = native.FOLLOWED if answer is Answer.OK and ledger_id in followed else 0
-        yield Part(row, 1, answer, flags)
+        yield BundlePart(row, 1, answer, flags)
 
 
-def _joined(parts: Iterable[Part]) -> Iterator[Part]:
+def _joined(parts: Iterable[BundlePart]) -> Iterator[BundlePart]:
     """As few parts as there can be, in the same order."""
-    before: Part | None = None
+    before: BundlePart | None = None
     for part in parts:
         if before is not None and part == (
             before.first + before.rows,

@@ -61,7 +61,7 @@ Row: TypeAlias = tuple[int, int, bytes, int, int, int]
 """As in `ROW_FIELDS`."""
 
 
-class Part(NamedTuple):
+class BundlePart(NamedTuple):
     """What happened to the runs of some rows of a bundle, one after another.
 
     Attributes:
@@ -107,7 +107,7 @@ def open_bundle(frame: Buffer) -> tuple[int, list[Row], int]:
     return count, rows, end
 
 
-def encode_parts(number: int, parts: Iterable[Part], durable_lsn: int) -> bytes:
+def encode_parts(number: int, parts: Iterable[BundlePart], durable_lsn: int) -> bytes:
     """A response to a bundle that covers these parts of it."""
     body = b"".join([PART.pack(*part) for part in parts])
     return b"".join(
@@ -115,7 +115,7 @@ def encode_parts(number: int, parts: Iterable[Part], durable_lsn: int) -> bytes:
     )
 
 
-def decode_parts(body: Buffer, count: int) -> list[Part]:
+def decode_parts(body: Buffer, count: int) -> list[BundlePart]:
     """The parts in the body of a response to a bundle of `count` runs.
 
     Raises:
@@ -130,5 +130,5 @@ def decode_parts(body: Buffer, count: int) -> list[Part]:
         if answer is None or not rows or first + rows > count:
             msg = f"a response to a bundle of {count} runs answers {code} to {rows} from row {first} on"
             raise MalformedFrameError(msg)
-        parts.append(Part(first, rows, answer, flags))
+        parts.append(BundlePart(first, rows, answer, flags))
     return parts
