@@ -23,8 +23,8 @@ import quire
 from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
+from quire.client.held_runs import SlotConnection
 from quire.client.lac_sending import LacFrames
-from quire.client.outgoing import SlotConnection
 from quire.client.writer import LedgerWriter
 
 PASSWORD = b"bench"

@@ -109,6 +109,9 @@ class ScriptedBookies:
     def takes_lacs(self, bookie):
         return False
 
+    def channels_with(self, feature, bookies):
+        return ()
+
     def follow(self, follower):
         """Registrations do not change here: tests/unit/client/test_bookies_leave.py."""
 

@@ -16,7 +16,7 @@ from quire.client.access import LedgerAccess
 from quire.client.channels import Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.client.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
-from quire.client.peers import Follower, Peer, Reply
+from quire.client.peers import Follower, Peer, Reply, channels_with
 from quire.client.sweeping import Sweep
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
@@ -30,6 +30,7 @@ from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire.bookie_service_info import DIRECTORY_PROPERTY
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native_bodies import ANY_TERM
+from quire.wire.native_hello import LACS
 from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
 from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 
@@ -380,8 +381,11 @@ class BookieClient(Inquiries):
 
     def takes_lacs(self, bookie: BookieId) -> bool:
         """Whether a bookie is connected now and takes the LACs of many ledgers in one frame."""
-        peer = self._peers.get(bookie)
-        return peer is not None and peer.takes_lacs
+        return bool(self.channels_with(LACS, (bookie,)))
+
+    def channels_with(self, feature: int, bookies: Sequence[BookieId]) -> Sequence[Channel]:
+        """The connections to these bookies, if all are open now and every bookie said that it does this; else none."""
+        return channels_with(feature, map(self._peers.get, bookies))
 
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
         """Send encoded items of a WRITE_LACS, `LACS_MAX` at most. The response is not awaited."""
@@ -408,8 +412,7 @@ class BookieClient(Inquiries):
         if channel is None:
             reply.future.set_result(request.refused(Answer.UNREACHABLE))
         else:
-            deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-            channel.send(request, reply, None, deadline=deadline)
+            channel.send(request, reply, None, deadline=asyncio.get_running_loop().time() + timeout_ms / 1000)
         return reply, channel
 
     # --- connections -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from quire.client.bookies import BookieClient
+from quire.client.bundles import LoopTurn
 from quire.client.config import ClientConfig
 from quire.client.lac_sending import LacFrames
 from quire.client.machines import SHIPPED, Machines
@@ -33,6 +34,7 @@ class ClientContext:
         quarantine: bookies that failed lately.
         ticks: the writers' timer.
         lacs: sends their LACs together, one frame a bookie.
+        turn: the end of the loop turn, when they hand over what they collected.
     """
 
     bookies: BookieClient
@@ -46,6 +48,7 @@ class ClientContext:
     quarantine: Quarantine
     ticks: Ticks
     lacs: LacFrames
+    turn: LoopTurn
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class ClientContext:
             quarantine,
             ticks,
             lacs,
+            LoopTurn(bookies, config),
         )
 
     def of_streams(self, streams: StreamStore) -> Self:

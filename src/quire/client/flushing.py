@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.outgoing import Outgoing, SlotConnection
+from quire.client.held_runs import SlotConnection
+from quire.client.outgoing import Outgoing
 from quire.core.answers import Answer
 from quire.core.effects import SetTimer
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError

@@ -17,7 +17,8 @@ from typing import Final, Protocol
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.outgoing import Outgoing, SlotConnection
+from quire.client.held_runs import SlotConnection
+from quire.client.outgoing import Outgoing
 from quire.core.effects import SendExplicitLac
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType

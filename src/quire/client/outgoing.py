@@ -8,115 +8,25 @@ protocol or metadata.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
+from quire.client.bookies import BookieClient
+from quire.client.bundles import RUN_BYTES_MAX, Lane, LoopTurn
 from quire.client.config import ClientConfig
-from quire.client.run_sealer import Share
+from quire.client.held_runs import HeldRun, RunOwner, SlotConnection
 from quire.client.window import ByteWindow
-from quire.core.answers import Answer
 from quire.core.effects import SendRun
 from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
 from quire.wire.requests import AddRun
-from quire.wire.responses import AddReply
 
-_NOTHING: Final[deque[HeldRun]] = deque()
 _NO_RUNS: Final[dict[int, HeldRun]] = {}
-"""Shared by all writers that hold nothing. Never changed."""
-RUN_BYTES = 1024
-"""What a run costs besides its bodies: the objects that wait with it, here and in the channels."""
-
-
-class RunOwner(Protocol):
-    """Whose runs they are."""
-
-    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
-        """A bookie's response to a run."""
-
-
-class SlotConnection(AddSink):
-    """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
-
-    __slots__ = (
-        "_writer",
-        "answers",
-        "bookie",
-        "entries_answered",
-        "moved_ms",
-        "oldest",
-        "oldest_ms",
-        "retired",
-        "seen",
-        "sent_bytes",
-        "sent_runs",
-        "slot",
-        "told_lac",
-        "unacked",
-        "written_bytes",
-    )
-
-    def __init__(self, writer: RunOwner, slot: int, bookie: BookieId, now_ms: int) -> None:
-        self._writer = writer
-        self.slot = slot
-        self.bookie = bookie
-        self.retired = False
-        self.followed = False
-        self.told_lac: int = NO_ENTRY
-        self.sent_bytes = 0
-        self.sent_runs = 0
-        self.written_bytes = 0
-        self.answers = 0
-        self.entries_answered = 0
-        self.seen = 0
-        self.moved_ms = now_ms
-        self.unacked: dict[int, tuple[int, int]] = {}  # (first, last) of each run, the oldest first
-        self.oldest: int | None = None  # of them, when it was last looked at
-        self.oldest_ms = now_ms
-
-    def add_answered(self, tag: Any, answer: Answer) -> None:
-        """The bookie's response to run `tag`, from a bookie that is not there."""
-        self.answered(tag, AddReply(answer))
-
-    def answered(self, tag: Any, response: AddReply) -> None:
-        """The bookie's response to run `tag`."""
-        answer, self.followed = response
-        if not self.retired:
-            self.answers += 1
-            if answer is Answer.OK:
-                self.unacked.pop(tag, None)
-            self._writer.answered(self, tag, answer)
-
-
-class HeldRun:
-    """A run with its bodies and callers: `futures[i]` completes with entry `first + i`, if a caller waits."""
-
-    __slots__ = ("cost", "first", "futures", "last", "marks", "settled", "shares")
-
-    def __init__(
-        self, first: int, last: int, shares: Sequence[Share | None], futures: list[asyncio.Future[int] | None]
-    ) -> None:
-        self.first = first
-        self.last = last
-        self.shares = shares
-        self.futures = futures
-        self.cost = RUN_BYTES
-        for share in shares:
-            if share is not None:
-                self.cost += len(share[0])
-        self.marks: list[tuple[SlotConnection, int]] = []
-        self.settled = False
-
-    def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
-        """(entry id, future) of the callers that still wait."""
-        for entry_id, future in enumerate(self.futures, self.first):
-            if future is not None and not future.done():
-                yield entry_id, future
+_NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
+"""Shared by all writers that hold nothing, and by all runs that no caller waits for. Never changed."""
 
 
 class Outgoing:
@@ -130,21 +40,31 @@ class Outgoing:
         ensemble: the bookies at the start.
         writer: receives each bookie's response to each run.
         clock: monotonic time.
+        turn: its end, and the lanes of bundles.
+
+    Attributes:
+        access: see above.
     """
 
     __slots__ = (
-        "_access",
         "_bookies",
+        "_bundled_bytes",
         "_clock",
         "_config",
         "_ensemble",
         "_held",
-        "_kept",
+        "_lane",
         "_looked_ms",
+        "_oldest",
         "_places",
+        "_row",
+        "_row_slots",
+        "_turn",
+        "_unconfirmed",
         "_unsettled",
         "_window",
         "_writer",
+        "access",
     )
 
     def __init__(
@@ -156,19 +76,25 @@ class Outgoing:
         ensemble: tuple[BookieId, ...],
         writer: RunOwner,
         clock: Clock,
+        turn: LoopTurn,
     ) -> None:
-        self._access = access
+        self.access = access
         self._bookies = bookies
         self._window = window
         self._config = config
         self._ensemble = ensemble
         self._writer = writer
         self._clock = clock
+        self._turn = turn
         self._places: tuple[SlotConnection, ...] = ()
+        self._row_slots: tuple[int, ...] = ()  # the slots that `_lane` and `_row` are about
+        self._row: tuple[SlotConnection, ...] = ()  # in the order of the lane's bookies
+        self._lane: Lane | None = None
+        self._bundled_bytes = 0  # of all runs that ever were in bundles
         self._looked_ms = 0  # when it was last looked for slow places
-        self._unsettled = _NO_RUNS
-        self._kept = _NO_RUNS  # confirmed, and may be sent again
-        self._held = _NOTHING
+        # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
+        self._held = _NO_RUNS
+        self._oldest = self._unsettled = self._unconfirmed = 0
 
     @property
     def holds(self) -> bool:
@@ -184,20 +110,26 @@ class Outgoing:
 
     def add(self, number: int, run: HeldRun) -> None:
         """Hold a run under its number; its cost is already in the window."""
-        if not self._held:
-            self._held = deque()
-        if not self._unsettled:
-            self._unsettled = {}
-        self._unsettled[number] = run
-        self._held.append(run)
+        if self._held:
+            self._leave_first()
+        else:
+            self._held = {}
+            self._oldest = self._unsettled = self._unconfirmed = number
+        run.number = number
+        self._held[number] = run
 
     def send(self, effect: SendRun) -> None:
         """Give a run to the bookies at some slots, each its share."""
-        held = self._unsettled.get(effect.run) or self._kept[effect.run]
-        shares, marks = held.shares, held.marks
+        held = self._held[effect.run]
+        shares, is_first, held.is_sent = held.shares, not held.is_sent, True
         shared = len(shares) == 1
-        access, add_run, timeout_ms = self._access, self._bookies.add_run, self._config.add_timeout_ms
+        access, add_run, timeout_ms = self.access, self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
+        if is_first and shared and effect.lafr == NO_ENTRY and not access.term:
+            if self._collect(effect, held):
+                return
+        else:
+            self._leave_first()
         run, entries = effect.run, (effect.first, effect.last)
         request: AddRun | None = None
         for slot in effect.slots:
@@ -211,73 +143,132 @@ class Outgoing:
             place.sent_runs += 1
             place.unacked[run] = entries
             if not add_run(place.bookie, request, place, run, timeout_ms):
-                marks.append((place, place.sent_bytes))
+                held.marks = (*held.marks, (place, place.sent_bytes))
+
+    def _collect(self, effect: SendRun, held: HeldRun) -> bool:
+        """Have an ordinary run leave with those of other ledgers at the end of the turn, if it may."""
+        share, slots, places = held.shares[0], effect.slots, self._places
+        assert share is not None
+        size = len(share[0])
+        if size > RUN_BYTES_MAX or not slots:
+            return False
+        if slots != self._row_slots:
+            self._row_slots = slots
+            self._row = tuple(sorted((places[slot] for slot in slots), key=attrgetter("bookie")))
+            self._lane = self._turn.lane(tuple(place.bookie for place in self._row))
+        assert self._lane is not None
+        held.lac = effect.lac
+        held.bundle = self._lane.put(self, held, size, self._row)
+        if held.bundle is None:
+            return False
+        self._bundled_bytes += size
+        run, entries = effect.run, (effect.first, effect.last)
+        for place in self._row:
+            place.sent_runs += 1
+            place.unacked[run] = entries
+        return True
+
+    def send_alone(self, run: HeldRun, places: Sequence[SlotConnection]) -> None:
+        """Send a run that was collected as a plain ADD."""
+        share, access, timeout_ms = run.shares[0], self.access, self._config.add_timeout_ms
+        assert share is not None
+        body, body_crc = share
+        request = AddRun(access, body, body_crc, run.lac)
+        self._bundled_bytes -= len(body)
+        for place in places:
+            place.sent_bytes += len(body)
+            if not place.retired and not self._bookies.add_run(
+                place.bookie, request, place, run.number, timeout_ms
+            ):
+                run.marks = (*run.marks, (place, place.sent_bytes))
+
+    def copied(self, run: HeldRun, size: int) -> None:
+        """So many bytes of a run are in memory once more until its frame has left: it is held so long."""
+        run.cost += size
+        self._window.used_bytes += size
+
+    def _leave_first(self) -> None:
+        """What is sent now does not overtake the ledger's last run: that leaves with its bundle, if it has not."""
+        bundle = self._held[self._oldest + len(self._held) - 1].bundle
+        if bundle is not None:
+            bundle.leave()
+
+    def give_up_bundles(self, bookie: BookieId) -> None:
+        """A bookie does not keep up: frames with runs of this writer that it has not taken leave its queue, for all."""
+        for run in list(self._held.values()):
+            if run.bundle is not None:
+                run.bundle.give_up(bookie)
+
+    def _in_bundles(self, bookie: BookieId) -> int:
+        """Bytes of this writer's runs in bundles that a bookie's connection has not taken."""
+        return sum(
+            len(share[0])
+            for run in self._held.values()
+            if run.bundle is not None and run.bundle.waits_for(bookie)
+            for share in run.shares
+            if share is not None
+        )
 
     def confirm(self, last: int, *, keep: bool) -> None:
         """Complete the futures of all runs up to an entry; with `keep` they are held until `leave`."""
-        settled = []
-        for number, run in self._unsettled.items():
-            if run.last > last:
-                break
-            settled.append(number)
-        for number in settled:
-            run = self._unsettled.pop(number)
-            run.settled = not keep
-            if keep:
-                self._keep(number, run)
+        held = self._held
+        first = number = self._unconfirmed
+        while (run := held.get(number)) is not None and run.last <= last:
             for entry_id, future in enumerate(run.futures, run.first):
                 if future is not None and not future.done():
                     future.set_result(entry_id)
-            run.futures = []
-        if not self._unsettled:
-            self._unsettled = _NO_RUNS
+            run.futures = _NO_FUTURES
+            run.settled = not keep
+            number += 1
+        self._unconfirmed = number
+        if not keep and self._unsettled == first:
+            self._unsettled = number
         self.release()
-
-    def _keep(self, number: int, run: HeldRun) -> None:
-        if not self._kept:
-            self._kept = {}
-        self._kept[number] = run
 
     def leave(self, last: int) -> None:
         """The confirmed runs up to an entry are not sent again."""
-        for number, run in list(takewhile(lambda item: item[1].last <= last, self._kept.items())):
-            run.settled = True
-            del self._kept[number]
+        while self._unsettled < self._unconfirmed and self._held[self._unsettled].last <= last:
+            self._held[self._unsettled].settled = True
+            self._unsettled += 1
         self.release()
 
     def futures(self) -> list[asyncio.Future[int]]:
-        """Those of all unsettled runs."""
-        return [future for run in self._unsettled.values() for _, future in run.waiting()]
+        """Those of all unconfirmed runs."""
+        return [future for run in self._held.values() for _, future in run.waiting()]
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
-        """Fail the futures of all unsettled runs; `error` makes the exception for an entry."""
-        for run in self._unsettled.values():
+        """Fail the futures of all unconfirmed runs; `error` makes the exception for an entry."""
+        for run in self._held.values():
             for entry_id, future in run.waiting():
                 future.set_exception(error(entry_id))
         self.settle_all()
 
     def settle_all(self) -> None:
         """Nothing is sent again."""
-        for run in (*self._kept.values(), *self._unsettled.values()):
+        for run in self._held.values():
             run.settled = True
-        self._kept = self._unsettled = _NO_RUNS
+        self._unsettled = self._unconfirmed = self._oldest + len(self._held)
         self.release()
 
     def release(self) -> None:
         """Take runs out of the window that are settled and, for every slot, sent or dropped."""
         held, freed = self._held, 0
-        while held and held[0].settled:
-            for place, mark in held[0].marks:
-                if place.written_bytes < mark and not self._was_sent(place, mark):
-                    break
-            else:
-                freed += held.popleft().cost
-                continue
-            break
+        while (run := held.get(self._oldest)) is not None and run.settled and self._has_left(run):
+            freed += run.cost
+            del held[self._oldest]
+            self._oldest += 1
         if not held:
-            self._held = _NOTHING
+            self._held = _NO_RUNS
         if freed or self._window.waiters:
             self._window.give_back(freed)
+
+    def _has_left(self, run: HeldRun) -> bool:
+        if run.bundle is not None and not run.bundle.is_taken:
+            return False
+        for place, mark in run.marks:
+            if place.written_bytes < mark and not self._was_sent(place, mark):
+                return False
+        return True
 
     def _was_sent(self, place: SlotConnection, mark: int) -> bool:
         if place.retired:
@@ -301,7 +292,7 @@ class Outgoing:
         """Whether bookies were sent all that they have not acknowledged: it reaches them also if this process ends."""
         bookies = self._bookies
         return all(
-            bookies.all_sent(place.bookie, place)
+            bookies.all_sent(place.bookie, place) and not self._in_bundles(place.bookie)
             for place in self._places
             if place.unacked and not place.retired
         )
@@ -343,7 +334,8 @@ class Outgoing:
         if not self._held and not any(
             place.retired or place.answers < place.sent_runs for place in self._places
         ):
-            self._places = ()
+            self._places = self._row = self._row_slots = ()
+            self._lane = None
 
     def _make_places(self) -> tuple[SlotConnection, ...]:
         now_ms = self._clock.now_ms()
@@ -373,6 +365,7 @@ class Outgoing:
         self.retire(slot)
         fresh = SlotConnection(self._writer, slot, bookie, self._clock.now_ms())
         self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
+        self._row_slots = ()
         self._ensemble = tuple(place.bookie for place in self._places)
 
     def slow_places(self) -> list[SlotConnection]:
@@ -393,8 +386,11 @@ class Outgoing:
             oldest = next(iter(place.unacked), None)
             if oldest != place.oldest:
                 place.oldest, place.oldest_ms = oldest, now_ms
-            unsent = self._bookies.unsent_bytes(place.bookie, place)
-            seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
+            unsent = self._bookies.unsent_bytes(place.bookie, place) + self._in_bundles(place.bookie)
+            given = place.sent_bytes + self._bundled_bytes
+            seen = (
+                given - unsent + place.answers
+            )  # what was sent and what was answered only rise: the sum moves if one does
             if anew or not unsent or seen != place.seen or self.moves(place, now_ms):
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True

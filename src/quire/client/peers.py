@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from quire.net.channel import Channel
-from quire.wire.native_hello import LACS
 
 R = TypeVar("R")
 
@@ -43,15 +43,20 @@ class Peer:
     connecting: asyncio.Task[None] | None = None
 
     @property
-    def takes_lacs(self) -> bool:
-        """Whether it is connected now and takes the LACs of many ledgers in one frame."""
-        channel = self.channel
-        return channel is not None and channel.was_ready and bool(channel.features & LACS)
-
-    @property
     def blocked_because(self) -> str:
         """The trouble, while no connection is open."""
         return self.trouble if self.channel is None or not self.channel.was_ready else ""
+
+
+def channels_with(feature: int, peers: Iterable[Peer | None]) -> Sequence[Channel]:
+    """The connections to bookies, if all are open now and every bookie said that it does this; else none."""
+    channels = []
+    for peer in peers:
+        channel = peer.channel if peer is not None else None
+        if channel is None or not channel.was_ready or not channel.features & feature:
+            return ()
+        channels.append(channel)
+    return channels
 
 
 class Follower(Protocol):

@@ -64,7 +64,7 @@ class RunSealer:
 
     def seal(
         self, ledger_id: LedgerId, first: int, lac: int, length_before: int, payloads: list[bytes]
-    ) -> list[Share | None]:
+    ) -> Sequence[Share | None]:
         """The bodies of a run with consecutive ids.
 
         Args:
@@ -79,7 +79,7 @@ class RunSealer:
         """
         if self._plain:
             body = seal_plain_run(ledger_id, first, lac, length_before, payloads)
-            return [(body, checksum(body))]
+            return ((body, checksum(body)),)
         headers = self._seal(ledger_id, first, lac, length_before, payloads)
         if not self.striped:
             return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]

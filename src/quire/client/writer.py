@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.creating import gives_guarantee_up
-from quire.client.outgoing import HeldRun
+from quire.client.held_runs import HeldRun
 from quire.client.owed_copies import mark_closed
 from quire.client.run_sealer import sealer_of
 from quire.client.writer_end import WriterEnd
@@ -75,6 +75,7 @@ class LedgerWriter(WriterEnd):
         "_run_bytes_max",
         "_run_cost_max",
         "_sealer",
+        "_turn",
         "_turn_due",
     )
 
@@ -105,7 +106,7 @@ class LedgerWriter(WriterEnd):
         self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
         self._partly: asyncio.Future[int] | None = None  # of several entries, the first of which were sent
         self._batch_bytes = self._batch_cost = 0
-        self._turn_due = False
+        self._turn, self._turn_due = context.turn, False
         self._drains = _NOBODY
         self._finished: asyncio.Future[None] | None = None
 
@@ -336,7 +337,7 @@ class LedgerWriter(WriterEnd):
         if not self._turn_due:
             self._turn_due = True
             self._schedule_tick()
-            self._loop.call_soon(self._turn_ended)
+            self._turn.collects(self)
 
     def _refuse_elsewhere(self, cost: int) -> None:
         """Refuse an entry whose cost is reserved, from another event loop than the writer's."""
@@ -356,7 +357,7 @@ class LedgerWriter(WriterEnd):
 
     # --- runs out ----------------------------------------------------------------------------------------
 
-    def _turn_ended(self) -> None:
+    def turn_ended(self) -> None:
         """Hand over what this loop turn has collected."""
         self._turn_due = False
         if self._payloads:

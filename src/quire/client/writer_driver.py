@@ -21,8 +21,9 @@ from quire.client.choosing import BookieChoices
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
+from quire.client.held_runs import SlotConnection
 from quire.client.lac_sending import LacNews
-from quire.client.outgoing import Outgoing, SlotConnection
+from quire.client.outgoing import Outgoing
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -111,7 +112,14 @@ class WriterDriver(ABC):
         self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
         self._window = ByteWindow(config.window_bytes_max)
         self._outgoing = Outgoing(
-            access, self._bookies, self._window, config, self._machine.ensemble, self, self._clock
+            access,
+            self._bookies,
+            self._window,
+            config,
+            self._machine.ensemble,
+            self,
+            self._clock,
+            context.turn,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._ticking = False
@@ -324,6 +332,7 @@ class WriterDriver(ABC):
                 )
                 self._machine.bookie_lost(place.slot, place.bookie)
                 self._perform()
+                outgoing.give_up_bundles(place.bookie)
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._config.explicit_lac_after_ms)

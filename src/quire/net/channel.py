@@ -19,6 +19,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.core.silence import Silence, SilenceMachine
+from quire.net.awaited_rows import AwaitedRows
 from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Waiting
 from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
 from quire.net.framing import FrameProtocol
@@ -38,8 +39,6 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 JOINED_BYTES = 2048
 """Buffers that are shorter than this on average are joined: each alone costs a transport more than its copy does."""
 SILENT = "the bookie received requests and sent no response: the connection was silent"
-
-
 SIGN_OF_LIFE = 0
 """The number of a request whose response has no content. No other open request has it."""
 _Outstanding: TypeAlias = tuple[AnswerSink, object, float, AnyRequest]
@@ -190,6 +189,10 @@ class Channel(FrameProtocol):
             asyncio.get_running_loop().call_soon(self._turn_over)
         self._queue.put(name, frame, size, sink)
         return False
+
+    def flush(self) -> None:
+        """Send what waits for the end of the loop turn: this is it."""
+        self._send_waiting()
 
     def _turn_over(self) -> None:
         """One write for all that a loop turn has sent."""
@@ -377,7 +380,6 @@ class NativeCodec(NativeGreeting):
     Args:
         context: what the connection shares with the client's others.
         cluster_instance: the cluster that the bookie must belong to; "" = any.
-
     """
 
     channel: Channel
@@ -412,6 +414,17 @@ class NativeCodec(NativeGreeting):
         self._soonest = min(self._soonest, deadline)
         self._outstanding[number] = (sink, tag, deadline, request)
         return self.channel.write(number, frame, size, sink)
+
+    def encode_bundle(self, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> tuple[int, bytes]:
+        return self._adds.bundle(rows, bodies)
+
+    def send_bundle(
+        self, number: int, frame: bytes, count: int, sink: AnswerSink, tag: object, deadline: float
+    ) -> bool:
+        self._newest = number
+        self._soonest = min(self._soonest, deadline)
+        self._outstanding[number] = (sink, tag, deadline, AwaitedRows(count))
+        return self.channel.write(number, (frame,), len(frame), sink)
 
     def encoded(self, name: int) -> Sequence[Buffer]:
         """Only now is it known how the bookie wants it."""
@@ -450,10 +463,15 @@ class NativeCodec(NativeGreeting):
 
     def frame_received(self, frame: memoryview) -> None:
         answer = native.decode_answer(frame)
-        outstanding = self._outstanding.pop(answer.number, None)
-        if outstanding is not None:
-            sink, tag, _, request = outstanding
-            sink.answered(tag, response_to(request, answer, self.version))
+        outstanding = self._outstanding.get(answer.number)
+        if outstanding is None:
+            return
+        sink, tag, _, request = outstanding
+        rows = request if type(request) is AwaitedRows else None
+        response = response_to(request, answer, self.version) if rows is None else rows.answered(answer)
+        if rows is None or not rows.left:
+            del self._outstanding[answer.number]
+        sink.answered(tag, response)
 
     def take_short(self, data: memoryview, at: int) -> int:
         """The responses that say no more than that a run is stored: nearly all of those to adds."""

@@ -87,6 +87,22 @@ class ChannelCodec(ABC):
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
         """Send a request; see `Channel.send`."""
 
+    def encode_bundle(self, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> tuple[int, bytes]:
+        """The number and the frame of a bundle, for all connections of this client that take such requests."""
+        raise NotImplementedError
+
+    def send_bundle(
+        self, number: int, frame: bytes, count: int, sink: AnswerSink, tag: object, deadline: float
+    ) -> bool:
+        """Send a bundle of `count` rows, where the bookie takes such requests.
+
+        `sink.answered(tag, parts)` is called in later loop turns, until each row was in one part.
+
+        Returns:
+            As `Channel.send`.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def encoded(self, name: Any) -> Sequence[Buffer]:
         """The buffers of a request that leaves now and has none yet; none for one that the bookie cannot do."""

@@ -19,6 +19,7 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies, native_info
+from quire.wire.bundles import encode_bundle
 from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.native import NO_KEY, REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
 from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
@@ -126,13 +127,22 @@ class AddEncoder:
         last = self._last
         if last is not None and last[0] is run and last[1] > after:
             return last[1], last[2]
-        number = self.number
-        self.number = number + 1 & native.NUMBER_MAX or 1
+        number = self._take_number()
         frame: Sequence[Buffer] = encode_add(run, number)
         if len(run.body) <= JOINED_BYTES_MAX:
             frame = (b"".join(frame),)
         self._last = run, number, frame
         return number, frame
+
+    def bundle(self, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> tuple[int, bytes]:
+        """The number and the frame of a bundle, which is new on every connection, and not kept here."""
+        number = self._take_number()
+        return number, encode_bundle(number, rows, bodies)
+
+    def _take_number(self) -> int:
+        number = self.number
+        self.number = number + 1 & native.NUMBER_MAX or 1
+        return number
 
 
 def encode(request: AnyRequest, number: int, version: int, features: int) -> list[Buffer] | None:

@@ -16,7 +16,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.outgoing import SlotConnection
+from quire.client.held_runs import SlotConnection
 from quire.client.recovery import LedgerRecovery
 from quire.client.writer import LedgerWriter
 from quire.core import effects as e

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from quire.client.held_runs import SlotConnection
 from quire.client.machines import Machines
-from quire.client.outgoing import SlotConnection
 from quire.client.recovery import STRAGGLER_WAIT_MS
 from quire.client.take_over import AWAITED_PAUSE_MS
 from quire.core.answers import Answer

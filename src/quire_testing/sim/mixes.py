@@ -142,6 +142,16 @@ MIXES: Final = {
             6,
         ),
         Mix(
+            "bundles",
+            "one client writes four ledgers, whose runs share requests; one is recovered meanwhile, bookies fail",
+            "bundles",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (4, 2, 2, 1), (4, 3, 3, 3)),
+            16,
+            ("writer", "rec1", "reader"),
+            {**_NETWORK, **_CRASHES, FaultKind.SLOW_DISK: 2},
+            6,
+        ),
+        Mix(
             "disks",
             "disks tear, rot, fail, fill up and lose what was not synced, during adds, recoveries and starts",
             "takeover",

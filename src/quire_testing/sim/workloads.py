@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,6 +21,7 @@ from quire.log.config import LogConfig
 from quire.log.log import Log
 from quire_testing.history import Operation, entry_hash, entry_hashes
 from quire_testing.sim.faults import Phase
+from quire_testing.sim.ledger_box import LedgerBox
 from quire_testing.sim.loop import SECOND
 from quire_testing.sim.programs import SimClient
 from quire_testing.sim.repairs import RepairPrograms
@@ -45,15 +46,6 @@ LOG_CONFIG: Final = LogConfig(
     host="sim",
     adopts=False,  # no sink is simulated, and seeds that once failed keep their runs
 )
-
-
-class LedgerBox:
-    """A ledger whose writer is at work, for those who wait for it."""
-
-    def __init__(self) -> None:
-        self.ledger_id = -1
-        self.appended = 0
-        self.over = False
 
 
 class Workload:
@@ -84,6 +76,11 @@ class Workload:
                 self._program(f"writer{number}", self.writer, self._box())
             for number, client in enumerate(("reader1", "reader2", "reader1")):
                 self._program(client, self.tail, self.boxes[number])
+        elif name == "bundles":
+            boxes = [self._box() for _ in range(4)]
+            self._program("writer", self._crowd, boxes)
+            self._program("rec1", self.recoverer, boxes[0], 0)
+            self._program("reader", self.tail, boxes[1])
         elif name in {"repair", "autorecovery"}:
             for number in (1, 2):
                 self._program(f"writer{number}", self.writer, self._box())
@@ -132,16 +129,20 @@ class Workload:
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
-    async def writer(self, process: SimClient, box: LedgerBox) -> None:
+    async def writer(self, process: SimClient, box: LedgerBox, writer: LedgerWriter | None = None) -> None:
         """Append, then perhaps close."""
         try:
-            writer = await self._create(process, box)
+            writer = writer or await self._create(process, box)
             if writer is not None:
                 await self._append(process, box, writer)
                 if self.settings.closes:
                     await self._close(process, writer)
         finally:
             box.over = True
+
+    async def _crowd(self, process: SimClient, boxes: Sequence[LedgerBox]) -> None:
+        writers = [await self._create(process, box) for box in boxes]
+        await asyncio.gather(*[self.writer(process, *each) for each in zip(boxes, writers, strict=True)])
 
     async def _create(self, process: SimClient, box: LedgerBox) -> LedgerWriter | None:
         client = await self._client(process)
