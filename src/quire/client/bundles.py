@@ -257,13 +257,6 @@ def flush(channels: Iterable[Channel]) -> None:
         channel.flush()
 
 
-class CollectingWriter(Protocol):
-    """A writer, as the end of the turn sees it."""
-
-    def turn_ended(self) -> None:
-        """Hand over what was collected."""
-
-
 class LoopTurn:
     """What the writers of a client have collected in this turn of its event loop, and the bundles that it opened.
 
@@ -272,13 +265,13 @@ class LoopTurn:
         config: times.
     """
 
-    __slots__ = ("_bookies", "_due", "_lanes", "_loop", "_opened", "_timeout_ms", "_writers")
+    __slots__ = ("_bookies", "_due", "_ends", "_lanes", "_loop", "_opened", "_timeout_ms")
 
     def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
         self._bookies = bookies
         self._timeout_ms = config.add_timeout_ms
         self._loop = asyncio.get_running_loop()
-        self._writers: list[CollectingWriter] = []
+        self._ends: list[Callable[[], None]] = []
         self._opened: list[Bundle] = []
         # A lane is needed as long as a writer sends over it; there may be as many as there are sets of bookies.
         self._lanes: WeakValueDictionary[tuple[BookieId, ...], Lane] = WeakValueDictionary()
@@ -291,9 +284,9 @@ class LoopTurn:
             lane = self._lanes[bookies] = Lane(bookies, self._bookies, self._timeout_ms, self._open)
         return lane
 
-    def collects(self, writer: CollectingWriter) -> None:
-        """A writer has begun to collect: call it at the end of the turn."""
-        self._writers.append(writer)
+    def at_its_end(self, call: Callable[[], None]) -> None:
+        """A writer has begun to collect: call this at the end of the turn, so that it hands over what it has."""
+        self._ends.append(call)
         if not self._due:
             self._end_later()
 
@@ -307,10 +300,10 @@ class LoopTurn:
         self._loop.call_soon(self._over)
 
     def _over(self) -> None:
-        writers, self._writers = self._writers, []
-        for writer in writers:
+        ends, self._ends = self._ends, []
+        for call in ends:
             try:
-                writer.turn_ended()
+                call()
             except Exception as error:  # noqa: BLE001 - it was the last call of its writer, and the others go on
                 self._loop.call_exception_handler(
                     {"message": "a writer failed at the end of a loop turn", "exception": error}

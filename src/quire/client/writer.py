@@ -337,7 +337,7 @@ class LedgerWriter(WriterEnd):
         if not self._turn_due:
             self._turn_due = True
             self._schedule_tick()
-            self._turn.collects(self)
+            self._turn.at_its_end(self._turn_ended)
 
     def _refuse_elsewhere(self, cost: int) -> None:
         """Refuse an entry whose cost is reserved, from another event loop than the writer's."""
@@ -357,7 +357,7 @@ class LedgerWriter(WriterEnd):
 
     # --- runs out ----------------------------------------------------------------------------------------
 
-    def turn_ended(self) -> None:
+    def _turn_ended(self) -> None:
         """Hand over what this loop turn has collected."""
         self._turn_due = False
         if self._payloads:
