@@ -67,6 +67,8 @@ class Election:
         """Register. Cancelled on the way, the store may have the place already: it stays this candidate's."""
         if self._registering is None:
             self._registering = asyncio.create_task(self._register(), name="take a place in an election")
+            # Who waited for it may be cancelled, and the store be closed, before it ends: then nobody asks how.
+            self._registering.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._registering)
 
     async def _register(self) -> None:

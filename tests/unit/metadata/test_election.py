@@ -1,6 +1,7 @@
 """Elections: who came first and lives leads; it is advice."""
 
 import asyncio
+import gc
 from contextlib import aclosing
 
 import pytest
@@ -134,6 +135,32 @@ def test_who_resigns_while_it_waits_is_told_so_whenever_that_is(turns):
             assert [key for key, _ in await stores[0].list("elections/")] == [a._place.key]
         else:
             waiting.cancel()
+
+    run(scenario())
+
+
+def test_a_store_that_is_closed_while_a_cancelled_candidate_registers_is_no_complaint(monkeypatch):
+    async def scenario():
+        (store,), (a,) = candidates(1)
+        complaints = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        closed = asyncio.Event()
+
+        async def register(*_args, **_options):
+            await closed.wait()
+            raise MisuseError("this metadata store is closed")
+
+        monkeypatch.setattr(store, "register", register)
+        campaign = asyncio.create_task(a.campaign())
+        await asyncio.sleep(0)
+        campaign.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await campaign
+        closed.set()
+        await a.resign()
+        del campaign
+        gc.collect()
+        assert complaints == []
 
     run(scenario())
 
