@@ -64,7 +64,7 @@ class BundleRequests:
         Raises:
             MalformedFrameError: its rows are damaged, so that nothing in it can be told apart. Nothing is stored.
         """
-        _, rows, at = open_bundle(frame)
+        rows, at = open_bundle(frame)
         if request.flags or request.term or request.ledger_id >= 0:
             self._owner.answer_to(request, Answer.BAD_REQUEST)
             return

@@ -104,11 +104,6 @@ class Bundle:
         return True
 
     @property
-    def is_open(self) -> bool:
-        """Whether nothing of it was given to a connection yet."""
-        return self._waits_at is None
-
-    @property
     def is_taken(self) -> bool:
         """Whether every transport has taken its frame, or will get none."""
         waits_at = self._waits_at

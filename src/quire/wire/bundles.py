@@ -76,16 +76,15 @@ class BundlePart(NamedTuple):
     flags: int = 0
 
 
-def encode_bundle(number: int, rows: Sequence[bytes], bodies: Iterable[Buffer]) -> bytes:
+def encode_bundle(number: int, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> bytes:
     """The frame of a bundle; `rows` packed, in the order of their bodies."""
     table = b"".join((_COUNT.pack(len(rows)), *rows))
-    rest = b"".join(bodies)
-    head = native.encode_request(Kind.ADD_BUNDLE, number, len(table) + len(rest), crc32c(table))
-    return b"".join((head, table, rest))
+    size = len(table) + sum(map(len, bodies))
+    return b"".join((native.encode_request(Kind.ADD_BUNDLE, number, size, crc32c(table)), table, *bodies))
 
 
-def open_bundle(frame: Buffer) -> tuple[int, list[Row], int]:
-    """How many rows a bundle's frame (header checked) has, the rows, and where the first body begins.
+def open_bundle(frame: Buffer) -> tuple[list[Row], int]:
+    """The rows of a bundle's frame (header checked), and where the first body begins.
 
     Raises:
         MalformedFrameError: its rows are damaged, or say other sizes than it has; nothing of it can be told apart.
@@ -104,7 +103,7 @@ def open_bundle(frame: Buffer) -> tuple[int, list[Row], int]:
     if end + sum([row[_SIZE] for row in rows]) != len(frame):
         msg = f"the {count} rows of a bundle say other sizes of their runs than its {len(frame)} bytes hold"
         raise MalformedFrameError(msg)
-    return count, rows, end
+    return rows, end
 
 
 def encode_parts(number: int, parts: Iterable[BundlePart], durable_lsn: int) -> bytes:

@@ -50,7 +50,7 @@ class Sent:
             return send(codec, request, *rest)
 
         def bundle(codec, number, frame, *rest):
-            _, rows, at = open_bundle(frame)
+            rows, at = open_bundle(frame)
             entries = {}
             for ledger_id, _, _, _, size, _ in rows:
                 assert ledger_id not in entries
