@@ -183,6 +183,7 @@ class Bundle:
 
     def give_up(self, bookie: BookieId) -> None:
         """A bookie does not take its bytes: nobody waits for that any more, and the frame never leaves for it."""
+        self.leave()  # an open one would leave later, and wait for this bookie too
         for channel in self._waits_at or ():
             if channel.meant == bookie and channel.unsent_bytes(self):
                 channel.drop(self)

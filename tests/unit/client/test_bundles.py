@@ -289,6 +289,20 @@ async def test_a_bookie_that_does_not_keep_up_is_given_up_by_all_writers_of_its_
 
 
 @run
+async def test_a_bundle_is_given_up_in_the_turn_in_which_it_is_open(tmp_path, sent):
+    async with writers(tmp_path, sent, config=ONE_ENTRY) as (_, bookies, ledgers):
+        stopped = connection(ledgers[0], bookies[0])
+        stopped.pause_writing()
+        futures = together(ledgers * 2)
+        assert not sent.requests, "the first entry of each is in an open bundle"
+        ledgers[0]._outgoing.give_up_bundles(bookies[0])
+        assert await asyncio.gather(*futures) == [1, 1, 2, 2]
+        assert not stopped._queue.unsent
+        assert {hole.bookie for ledger in ledgers for hole in ledger.holes} == {bookies[0]}
+        await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
+
+
+@run
 async def test_a_body_that_is_copied_into_a_frame_counts_twice(tmp_path, sent):
     async with writers(tmp_path, sent) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
