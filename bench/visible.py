@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ import quire
 from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
-from quire.client.held_runs import SlotConnection
 from quire.client.lac_sending import LacFrames
 from quire.client.writer import LedgerWriter
+from quire.core.ids import BookieId, EntryId
 
 PASSWORD = b"bench"
 IN_FLIGHT = 64
@@ -96,12 +96,13 @@ class Rising:
 
     def __init__(self, ledger: LedgerWriter) -> None:
         self.access = ledger.access
-        self._lac, self._slots, self._places = ledger.lac_places()
+        self._lac = ledger.last_add_confirmed
+        self._bookies = ledger.metadata.last_fragment.ensemble
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
+    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """As a writer says it."""
-        self._lac += 1
-        return self._lac, self._slots, self._places
+        self._lac = EntryId(self._lac + 1)
+        return self._lac, [bookie for bookie in self._bookies if takes(bookie)]
 
 
 async def what_it_costs(uri: str, pids: list[int], ledgers: int, rounds: int) -> list[float]:

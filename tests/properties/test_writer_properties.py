@@ -178,3 +178,27 @@ def test_a_copy_lives_its_own_life() -> None:
     assert (machine.lac, machine.lap) == (2, 3)
     assert (other.lac, other.lap, other.swap.asked) == (-1, 2, StoreRequest.NOTHING)
     other.check()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), max_size=12))
+def test_acknowledgements_that_come_together_are_those_that_come_one_by_one(acks) -> None:
+    one, together = (World((3, 3, 2), RULES, spares=1, recoverer=False).machine for _ in range(2))
+    for machine in (one, together):
+        for _ in range(3):
+            machine.append(2, 20)
+    sent_to = one.ensemble
+    for run, slots in acks:
+        together.adds_acked_together(slots, sent_to, run)
+        for slot, bookie in enumerate(sent_to):
+            if slots >> slot & 1:
+                one.adds_acked(slot, bookie, run)
+        assert together.lac == one.lac
+
+
+def test_an_acknowledgement_that_comes_late_is_its_bookies_not_its_slots() -> None:
+    machine = World((3, 3, 2), RULES, spares=1, recoverer=False).machine
+    machine.append(1, 10)
+    machine.adds_acked_together(0b110, ("b1", "other", "another"), 0)
+    assert machine.lac == -1, "those bookies do not stand at these slots"
+    machine.adds_acked_together(0b110, machine.ensemble, 0)
+    assert machine.lac == 0

@@ -286,7 +286,7 @@ def test_s3_the_writers_window_takes_it_as_meant(rules: Rules, lafr: int) -> Non
     """The same in the machine: entry 0 is confirmed by one of two bookies, and the rule as written counts it."""
     window = RunWindow(write_set_masks(2, 2), 1, 2, rules)
     window.add(1, 10)
-    window.acked(0, 0)
+    window.acked(1, 0)
     window.leave()
     assert (window.lac, window.lafr) == (0, lafr)
 

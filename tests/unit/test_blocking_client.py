@@ -241,8 +241,18 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
         },
         "BlockingLedgerReader": {"read_runs", "tail_runs"},
         "BlockingLedgerWriter": {
-            *("access", "answered", "held_bytes", "holes", "idle", "lac_places", "leave", "problem"),
-            *("bookies_changed", "end", "label", "quiet", "tick"),
+            *(
+                "access",
+                "answered",
+                "held_bytes",
+                "holes",
+                "idle",
+                "leave",
+                "problem",
+                "turn_ended",
+                "untold_lac",
+            ),
+            *("acked_together", "bookies_changed", "end", "followed", "label", "look_after", "quiet", "tick"),
         },
         "BlockingClient": {"close_with_loop", "closed"},
     }[kind.__name__]

@@ -429,7 +429,7 @@ class Client:
         self._closed = asyncio.get_running_loop().create_future()
         try:
             await self.open_writers.close(
-                lambda: self.context.ticks.unfinished,
+                lambda: self.context.unfinished,
                 lambda: [each for each in self.bookies.followers if isinstance(each, LeavingWriter)],
                 self.config.leave_ms,
             )

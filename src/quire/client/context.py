@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
 from quire.client.bookies import BookieClient
-from quire.client.bundles import LoopTurn
 from quire.client.config import ClientConfig
 from quire.client.lac_sending import LacFrames
+from quire.client.leaving import LeavingWriter
+from quire.client.loop_turn import LoopTurn
 from quire.client.machines import SHIPPED, Machines
 from quire.client.ticks import Ticks
 from quire.core.placement import Quarantine
@@ -79,6 +81,12 @@ class ClientContext:
             lacs,
             LoopTurn(bookies, config),
         )
+
+    @property
+    def unfinished(self) -> Collection[LeavingWriter]:
+        """The writers of ledgers that hold something, or are to be asked to leave."""
+        writers = (*self.ticks.unfinished, *self.turn.unfinished)
+        return dict.fromkeys(each for each in writers if isinstance(each, LeavingWriter))
 
     def of_streams(self, streams: StreamStore) -> Self:
         """The same for handles of streams, whose records are in another place."""

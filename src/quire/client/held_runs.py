@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from quire.client.bookies import AddSink
-from quire.client.bundles import Bundle
+from quire.client.bundles import Bundle, RunWriter
 from quire.client.run_sealer import Share
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
@@ -18,7 +18,7 @@ RUN_BYTES: Final = 1024
 a frame."""
 
 
-class RunOwner(Protocol):
+class RunOwner(RunWriter, Protocol):
     """Whose runs they are."""
 
     def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:

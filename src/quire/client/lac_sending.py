@@ -11,7 +11,9 @@ Source: `docs/formats/native-protocol.md`, WRITE_LACS; Vanlightly's guide, "Last
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, Protocol
 
 from quire.client.access import LedgerAccess
@@ -34,8 +36,8 @@ PAUSE_SHARE: Final = 0.5
 class Teller(Protocol):
     """A writer, as the frames see it."""
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
-        """The LAC, the slots of the bookies to send it to, and the bookies at all slots."""
+    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+        """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
 
     @property
     def access(self) -> LedgerAccess:
@@ -94,39 +96,20 @@ class LacFrames:
 
     def _fired(self) -> None:
         self._timer = None
-        frames = _Frames(self._bookies)
+        takes, frames = cache(self._bookies.takes_lacs), defaultdict[BookieId, list[bytes]](list)
         # Times are rounded up, so that nothing is sent early.
         for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
             teller = self._tellers.pop(ledger_id)
-            lac, slots, places = teller.lac_places()
-            item = b""
-            for slot in slots:
-                place = places[slot]
-                items = frames[place.bookie]
-                if items is not None and place.told_lac != lac and not place.retired:
-                    place.told_lac = lac
-                    item = item or _item(teller.access, lac)
-                    items.append(item)
+            lac, bookies = teller.untold_lac(takes)
+            if bookies:
+                item = _item(teller.access, lac)
+                for bookie in bookies:
+                    frames[bookie].append(item)
         for bookie, items in frames.items():
-            if items is None:
-                continue
             for start in range(0, len(items), FRAME_ITEMS):
                 part = items[start : start + FRAME_ITEMS]
                 self._bookies.tell_lacs(bookie, part, timeout_ms=self._timeout_ms)
         self._set_timer()
-
-
-class _Frames(dict[BookieId, "list[bytes] | None"]):
-    """The items for each bookie; None for one that does not take them."""
-
-    def __init__(self, bookies: BookieClient) -> None:
-        super().__init__()
-        self._bookies = bookies
-
-    def __missing__(self, bookie: BookieId) -> list[bytes] | None:
-        items: list[bytes] | None = [] if self._bookies.takes_lacs(bookie) else None
-        self[bookie] = items
-        return items
 
 
 def _item(access: LedgerAccess, lac: int) -> bytes:

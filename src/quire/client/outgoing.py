@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.bundles import RUN_BYTES_MAX, Lane, LoopTurn
+from quire.client.bundles import RUN_BYTES_MAX, Bundle, RunSpan, Way
 from quire.client.config import ClientConfig
 from quire.client.held_runs import HeldRun, RunOwner, SlotConnection
+from quire.client.loop_turn import LoopTurn
 from quire.client.window import ByteWindow
 from quire.core.effects import SendRun
 from quire.core.flush import UnacknowledgedCopies
@@ -41,30 +41,34 @@ class Outgoing:
         writer: receives each bookie's response to each run.
         clock: monotonic time.
         turn: its end, and the lanes of bundles.
+        bundled_quorum: the ack quorum of a ledger whose runs may travel in bundles; 0 of others.
 
     Attributes:
-        access: see above.
+        access, writer: see above.
+        retired: nothing more is sent.
     """
 
     __slots__ = (
         "_bookies",
+        "_bundle",
         "_bundled_bytes",
+        "_bundled_quorum",
         "_clock",
         "_config",
         "_ensemble",
         "_held",
-        "_lane",
         "_looked_ms",
         "_oldest",
         "_places",
-        "_row",
-        "_row_slots",
         "_turn",
         "_unconfirmed",
         "_unsettled",
+        "_way",
         "_window",
-        "_writer",
         "access",
+        "retired",
+        "told_lac",
+        "writer",
     )
 
     def __init__(
@@ -77,19 +81,22 @@ class Outgoing:
         writer: RunOwner,
         clock: Clock,
         turn: LoopTurn,
+        bundled_quorum: int,
     ) -> None:
         self.access = access
         self._bookies = bookies
         self._window = window
         self._config = config
         self._ensemble = ensemble
-        self._writer = writer
+        self.writer = writer
         self._clock = clock
         self._turn = turn
         self._places: tuple[SlotConnection, ...] = ()
-        self._row_slots: tuple[int, ...] = ()  # the slots that `_lane` and `_row` are about
-        self._row: tuple[SlotConnection, ...] = ()  # in the order of the lane's bookies
-        self._lane: Lane | None = None
+        self._bundled_quorum = bundled_quorum
+        self._way: Way | None = None
+        self._bundle: Bundle | None = None  # that the last run of those went with
+        self.retired = False
+        self.told_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
         self._bundled_bytes = 0  # of all runs that ever were in bundles
         self._looked_ms = 0  # when it was last looked for slow places
         # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
@@ -102,9 +109,19 @@ class Outgoing:
         return bool(self._held)
 
     @property
+    def sends_alone(self) -> bool:
+        """Whether something is held, or not acknowledged by a bookie, that does not travel in a bundle."""
+        return any(run.bundle is None or not run.bundle.together for run in self._held.values()) or any(
+            place.unacked and not place.retired for place in self._places
+        )
+
+    @property
     def owed(self) -> bool:
         """Whether a bookie has not acknowledged something that it was given."""
-        return any(place.unacked and not place.retired for place in self._places)
+        bundle = self._bundle
+        return (bundle is not None and bundle.together and not bundle.is_complete) or any(
+            place.unacked and not place.retired for place in self._places
+        )
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
@@ -123,13 +140,12 @@ class Outgoing:
         held = self._held[effect.run]
         shares, is_first, held.is_sent = held.shares, not held.is_sent, True
         shared = len(shares) == 1
+        if not is_first:
+            self.leave_bundles()
+        elif self._bundled_quorum and self._collect(effect, held):
+            return
         access, add_run, timeout_ms = self.access, self._bookies.add_run, self._config.add_timeout_ms
         places = self._places or self._make_places()
-        if is_first and shared and effect.lafr == NO_ENTRY and not access.term:
-            if self._collect(effect, held):
-                return
-        else:
-            self._leave_first()
         run, entries = effect.run, (effect.first, effect.last)
         request: AddRun | None = None
         for slot in effect.slots:
@@ -144,43 +160,68 @@ class Outgoing:
             place.unacked[run] = entries
             if not add_run(place.bookie, request, place, run, timeout_ms):
                 held.marks = (*held.marks, (place, place.sent_bytes))
+        self.writer.look_after()
 
     def _collect(self, effect: SendRun, held: HeldRun) -> bool:
-        """Have an ordinary run leave with those of other ledgers at the end of the turn, if it may."""
-        share, slots, places = held.shares[0], effect.slots, self._places
+        """Have a run leave with those of other ledgers at the end of the turn, if it may."""
+        share, slots = held.shares[0], effect.slots
         assert share is not None
         size = len(share[0])
         if size > RUN_BYTES_MAX or not slots:
             return False
-        if slots != self._row_slots:
-            self._row_slots = slots
-            self._row = tuple(sorted((places[slot] for slot in slots), key=attrgetter("bookie")))
-            self._lane = self._turn.lane(tuple(place.bookie for place in self._row))
-        assert self._lane is not None
+        way = self._way
+        if way is None or way.sent_to != slots:
+            way = self._way = self._turn.way(self._ensemble, slots, self._bundled_quorum)
         held.lac = effect.lac
-        held.bundle = self._lane.put(self, held, size, self._row)
-        if held.bundle is None:
+        held.bundle = bundle = way.lane.put(self, held, size, way)
+        if bundle is None:
             return False
+        self._bundle = bundle
         self._bundled_bytes += size
-        run, entries = effect.run, (effect.first, effect.last)
-        for place in self._row:
-            place.sent_runs += 1
-            place.unacked[run] = entries
         return True
 
-    def send_alone(self, run: HeldRun, places: Sequence[SlotConnection]) -> None:
+    def send_alone(self, run: HeldRun, way: Way) -> None:
         """Send a run that was collected as a plain ADD."""
         share, access, timeout_ms = run.shares[0], self.access, self._config.add_timeout_ms
         assert share is not None
         body, body_crc = share
         request = AddRun(access, body, body_crc, run.lac)
         self._bundled_bytes -= len(body)
-        for place in places:
+        places, entries = self._places or self._make_places(), (run.first, run.last)
+        for slot in way.slots:
+            place = places[slot]
             place.sent_bytes += len(body)
+            place.sent_runs += 1
+            place.unacked[run.number] = entries
             if not place.retired and not self._bookies.add_run(
                 place.bookie, request, place, run.number, timeout_ms
             ):
                 run.marks = (*run.marks, (place, place.sent_bytes))
+        self.writer.look_after()
+
+    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
+        """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
+
+        Returns:
+            Its bookies, in the lane's order.
+        """
+        found, (number, first, last), places = [], span, self._places or self._make_places()
+        for slot, lacks in zip(way.slots, lacking, strict=True):
+            place = places[slot]
+            place.sent_runs += 1
+            if lacks:
+                place.unacked[number] = (first, last)
+            else:
+                place.answers += 1
+            found.append(place)
+        self.writer.look_after()
+        return found
+
+    def leave_bundles(self) -> None:
+        """Something happens to this ledger alone: what its bookies answer reaches it run by run from now on."""
+        if self._bundle is not None:
+            bundle, self._bundle = self._bundle, None
+            bundle.lane.dissolve(bundle)
 
     def copied(self, run: HeldRun, size: int) -> None:
         """So many bytes of a run are in memory once more until its frame has left: it is held so long."""
@@ -290,6 +331,7 @@ class Outgoing:
     @property
     def all_sent(self) -> bool:
         """Whether bookies were sent all that they have not acknowledged: it reaches them also if this process ends."""
+        self.leave_bundles()
         bookies = self._bookies
         return all(
             bookies.all_sent(place.bookie, place) and not self._in_bundles(place.bookie)
@@ -300,12 +342,15 @@ class Outgoing:
     @property
     def lags(self) -> bool:
         """Whether the same acknowledgement of a bookie has been outstanding since the last check."""
+        if self._bundle is not None and not self._bundle.is_open:
+            self.leave_bundles()
         return any(place.oldest in place.unacked for place in self._places if not place.retired)
 
     def unacknowledged(
         self, now_ms: int, patience_ms: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
         """What bookies were given and have not acknowledged; `patience_ms` says how long one may be silent."""
+        self.leave_bundles()
         for place in self._places:
             self.moves(place, now_ms)
         return [
@@ -331,21 +376,43 @@ class Outgoing:
 
     def rest(self) -> None:
         """Drop the places if they hold no state: no bookie failed, and every request has its response."""
-        if not self._held and not any(
+        if not self.sends_alone and not any(
             place.retired or place.answers < place.sent_runs for place in self._places
         ):
-            self._places = self._row = self._row_slots = ()
-            self._lane = None
+            self._places = ()
 
     def _make_places(self) -> tuple[SlotConnection, ...]:
         now_ms = self._clock.now_ms()
         self._places = tuple(
-            SlotConnection(self._writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
+            SlotConnection(self.writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
         )
+        for place in self._places:
+            place.told_lac = self.told_lac
         return self._places
+
+    @property
+    def has_places(self) -> bool:
+        """Whether anything is known of single bookies; nothing is while all runs travel in bundles."""
+        return bool(self._places)
+
+    def untold(self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]) -> list[BookieId]:
+        """Those of the bookies at some slots that were not told a LAC and take it in a frame of many: it is sent now."""
+        if self._places:
+            found = [self._places[slot] for slot in slots]
+            found = [
+                each for each in found if each.told_lac != lac and not each.retired and takes(each.bookie)
+            ]
+            for place in found:
+                place.told_lac = lac
+            return [place.bookie for place in found]
+        if self.told_lac == lac:
+            return []
+        self.told_lac = lac
+        return [bookie for slot in slots if takes(bookie := self._ensemble[slot])]
 
     def retire(self, slot: int) -> None:
         """The bookie at a slot gets nothing more, and its responses are ignored."""
+        self.leave_bundles()
         place = self.place_at(slot)
         if not place.retired:
             place.retired = True
@@ -354,6 +421,8 @@ class Outgoing:
 
     def retire_all(self) -> None:
         """The writer is done."""
+        self.retired = True
+        self.leave_bundles()
         for place in self._places:
             if place.answers < place.sent_runs:
                 self.retire(place.slot)
@@ -363,9 +432,9 @@ class Outgoing:
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""
         self.retire(slot)
-        fresh = SlotConnection(self._writer, slot, bookie, self._clock.now_ms())
+        fresh = SlotConnection(self.writer, slot, bookie, self._clock.now_ms())
         self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
-        self._row_slots = ()
+        self._way = None
         self._ensemble = tuple(place.bookie for place in self._places)
 
     def slow_places(self) -> list[SlotConnection]:
@@ -380,7 +449,7 @@ class Outgoing:
         self._looked_ms = now_ms
         slow: list[SlotConnection] = []
         moving = False
-        for place in self._places:
+        for place in self.places:
             if place.retired:
                 continue
             oldest = next(iter(place.unacked), None)

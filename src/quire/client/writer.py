@@ -139,6 +139,7 @@ class LedgerWriter(WriterEnd):
 
         Where the write quorum is guaranteed an entry is pending until it is on all of that; else until it is confirmed.
         """
+        self._outgoing.leave_bundles()  # what is known of single bookies
         return self._machine.waits_for
 
     @property
@@ -300,7 +301,7 @@ class LedgerWriter(WriterEnd):
 
     async def _room(self, cost: int) -> None:
         """Room in the window, whose slow bookies are looked for meanwhile."""
-        self._schedule_tick()
+        self.look_after()
         await self._window.room(cost)
 
     def _put(self, payload: bytes, cost: int) -> asyncio.Future[int]:
@@ -336,8 +337,7 @@ class LedgerWriter(WriterEnd):
         self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
-            self._schedule_tick()
-            self._turn.at_its_end(self._turn_ended)
+            self._turn.at_its_end(self)
 
     def _refuse_elsewhere(self, cost: int) -> None:
         """Refuse an entry whose cost is reserved, from another event loop than the writer's."""
@@ -357,8 +357,8 @@ class LedgerWriter(WriterEnd):
 
     # --- runs out ----------------------------------------------------------------------------------------
 
-    def _turn_ended(self) -> None:
-        """Hand over what this loop turn has collected."""
+    def turn_ended(self) -> None:
+        """Hand over what was collected in this turn of the loop."""
         self._turn_due = False
         if self._payloads:
             self._hand_over()
@@ -399,8 +399,6 @@ class LedgerWriter(WriterEnd):
         self._window.used_bytes += run.cost - cost
         self._outgoing.add(number, run)
         self._perform()
-        if not self._ticking:
-            self._schedule_tick()
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self._outgoing.confirm(effect.last, keep=bool(self._machine.window.kept))

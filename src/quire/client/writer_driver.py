@@ -35,7 +35,7 @@ from quire.core.errors import (
     QuorumLostError,
 )
 from quire.core.holes import holes_of_runs, joined
-from quire.core.ids import NO_ENTRY, LedgerId
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.writer_state import Hole, Status, WriterLimits
 from quire.env.home import not_pickled
@@ -84,6 +84,7 @@ class WriterDriver(ABC):
         "_machine",
         "_news",
         "_outgoing",
+        "_performs",
         "_quarantine",
         "_recorded",
         "_records",
@@ -111,6 +112,7 @@ class WriterDriver(ABC):
         self._clock = context.clock
         self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
         self._window = ByteWindow(config.window_bytes_max)
+        is_striped = record.ensemble_size > record.write_quorum
         self._outgoing = Outgoing(
             access,
             self._bookies,
@@ -120,9 +122,10 @@ class WriterDriver(ABC):
             self,
             self._clock,
             context.turn,
+            0 if access.term or self._machine.guarantees or is_striped else record.ack_quorum,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._ticking = False
+        self._ticking = self._performs = False
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
         self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
@@ -148,6 +151,10 @@ class WriterDriver(ABC):
         return self._access.ledger_id
 
     # --- what the user's side does about it --------------------------------------------------------------------------
+
+    @abstractmethod
+    def turn_ended(self) -> None:
+        """Hand over what was collected in this turn of the loop."""
 
     @abstractmethod
     def _confirmed(self, effect: e.Confirmed) -> None:
@@ -200,6 +207,19 @@ class WriterDriver(ABC):
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
+    def acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """The bookies at these slots (a mask) of the ensemble that a run was sent to have stored it."""
+        self._machine.adds_acked_together(slots, ensemble, run)
+        if self._machine.out and not self._performs:  # what is being performed comes first
+            self._perform()
+
+    def followed(self, slot: int) -> None:
+        """Readers wait for the LAC at the bookie of a slot."""
+        self._outgoing.place_at(slot).followed = True
+        self.look_after()  # until it is quiet
+        if self.idle():
+            self._lac_untold(e.SendExplicitLac(self._machine.window.lac, self._machine.change.live))
+
     def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
         if answer is Answer.OK:
@@ -218,6 +238,8 @@ class WriterDriver(ABC):
             news.answered(place)
 
     def _lac_untold(self, effect: e.SendExplicitLac) -> None:
+        if not self._outgoing.has_places:
+            return  # what takes bundles takes LACs in frames of many, and nobody is known to wait for this one
         if self._news is None:
             timeout_ms = self._config.explicit_lac_timeout_ms
             self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
@@ -228,17 +250,22 @@ class WriterDriver(ABC):
         """Id, master key, token and digest, sent with every request for this ledger."""
         return self._access
 
-    def lac_places(self) -> tuple[int, Sequence[int], Sequence[SlotConnection]]:
-        """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
-        return self._machine.window.lac, self._machine.change.live, self._outgoing.places
+    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+        """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
+        lac = self._machine.window.lac
+        return lac, self._outgoing.untold(lac, self._machine.change.live, takes)
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
         machine, handlers = self._machine, self._handlers
-        while machine.out:
-            out, machine.out = machine.out, []
-            for effect in out:
-                handlers[type(effect)](self, effect)
+        before, self._performs = self._performs, True
+        try:
+            while machine.out:
+                out, machine.out = machine.out, []
+                for effect in out:
+                    handlers[type(effect)](self, effect)
+        finally:
+            self._performs = before
 
     def _failed(self, effect: e.Failed) -> None:
         problem = self._with_troubles(effect.problem).of_sent
@@ -260,6 +287,7 @@ class WriterDriver(ABC):
 
     def _drop(self, effect: e.DropUnsent) -> None:
         self._quarantine.failed(effect.bookie, self._clock.now_ms())
+        self._outgoing.leave_bundles()
         place = self._outgoing.place_at(effect.slot)
         if not place.retired and not self._machine.guarantees:
             runs, lac = place.unacked.values(), self._machine.window.lac
@@ -313,7 +341,8 @@ class WriterDriver(ABC):
         self._machine.timer_fired(self._clock.now_ms())
         self._perform()
 
-    def _schedule_tick(self) -> None:
+    def look_after(self) -> None:
+        """Look now and then which bookie does not keep up."""
         if not self._ticking:
             self._ticking = True
             self._ticks.start(self)
@@ -323,7 +352,7 @@ class WriterDriver(ABC):
         outgoing = self._outgoing
         if self._flush is not None:
             return False  # it has a timer of its own
-        if outgoing.holds or outgoing.owed or self._window.waiters:
+        if outgoing.sends_alone or self._window.waiters:
             for place in outgoing.slow_places():
                 log.warning(
                     "ledger %d: bookie %s does not keep up; the writer stops waiting for it",
@@ -336,7 +365,7 @@ class WriterDriver(ABC):
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._config.explicit_lac_after_ms)
-        self._ticking = outgoing.holds or outgoing.owed or bool(self._window.waiters)
+        self._ticking = outgoing.sends_alone or bool(self._window.waiters)
         return self._ticking
 
     def quiet(self) -> None:

@@ -112,7 +112,7 @@ class WriterEnd(WriterDriver):
 
     async def _publish_lac(self) -> None:
         """Send bookies the LAC: readers see what is confirmed."""
-        lac, slots, places = self.lac_places()
+        lac, slots, places = self._machine.lac, self._machine.change.live, self._outgoing.places
         if self._machine.window.next_run and slots:
             access, timeout_ms = self._access, self._config.flush_ms
             told = [

@@ -90,6 +90,15 @@ class EnsembleChange:
     holes: tuple[Hole, ...] = field(default=(), init=False)
     busy: frozenset[BookieId] = field(default=frozenset(), init=False)
 
+    def still_at(self, slots: int, ensemble: tuple[BookieId, ...]) -> int:
+        """Those of some slots (a mask) at which the bookie stands that stood there in an ensemble."""
+        if ensemble == self.ensemble:
+            return slots
+        stayed = mask_of(
+            slot for slot, (was, now) in enumerate(zip(ensemble, self.ensemble, strict=True)) if was == now
+        )
+        return slots & stayed
+
     def lost(self, slot: int, bookie: BookieId, *, busy: bool = False) -> bool:
         """A bookie failed; False if that is known, or it is not at the slot any more."""
         out = slot in self.absent or slot in self.failing or slot in self.delayed

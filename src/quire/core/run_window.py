@@ -27,7 +27,7 @@ class RunWindow:
     """What was handed out and may be sent again, and the head rule. Others read its fields, and only it changes them.
 
     Attributes:
-        masks: every write set of the ensemble, as masks of slots.
+        masks: every write set of the ensemble, as masks of slots; one where all are the same.
         ack_quorum: Qa; `final_quorum`: Qw where that is guaranteed, else Qa as well.
         rules: the judgements.
         lac: every entry up to here is confirmed.
@@ -82,8 +82,8 @@ class RunWindow:
         self._acked[number] = 0
         return run
 
-    def acked(self, slot: int, number: int) -> int:
-        """A slot has its share of a run.
+    def acked(self, slots: int, number: int) -> int:
+        """Some slots (a mask) have their share of a run.
 
         Returns:
             How many entries became confirmed by it, those up to the LAC.
@@ -91,7 +91,7 @@ class RunWindow:
         acked = self._acked.get(number)
         if acked is None:
             return 0
-        self._acked[number] = acked | 1 << slot
+        self._acked[number] = acked | slots
         return self.advance() if number == self._head and not self.held else 0
 
     def advance(self) -> int:

@@ -125,6 +125,8 @@ class WriterMachine:
         self.problem: Problem | None = None
         self.out: list[WriterEffect] = []
         masks = write_set_masks(size, record.write_quorum)
+        if size == record.write_quorum:
+            masks = masks[:1]
         quorums = record.ack_quorum, rules.final_quorum(record)
         self.window = RunWindow(masks, *quorums, rules, last, last, length, length)
         self.change = EnsembleChange(record.ledger_id, ensemble, _all_slots(size))
@@ -244,10 +246,17 @@ class WriterMachine:
             it is on its write quorum, where that is guaranteed, and then the close that waits for it.
         """
         if self.change.ensemble[slot] == bookie:
-            if confirmed := self.window.acked(slot, run):
-                self._confirmed(confirmed)
-            if self.window.kept:
-                self._leave()
+            self._acked(1 << slot, run)
+
+    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """The bookies that stood at these slots (a mask) of an ensemble stored a run: `adds_acked` of each, in one."""
+        self._acked(self.change.still_at(slots, ensemble), run)
+
+    def _acked(self, slots: int, run: int) -> None:
+        if confirmed := self.window.acked(slots, run):
+            self._confirmed(confirmed)
+        if self.window.kept:
+            self._leave()
 
     def _confirmed(self, count: int) -> None:
         """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""

@@ -32,6 +32,7 @@ WRITER_TABLE: Final = StateTable(
         "began_without": "writing > =",
         "append": "writing > = changing; changing > =",
         "adds_acked": "writing > = closing; changing > =; closing closed ended abandoned > -",
+        "adds_acked_together": "writing > = closing; changing > =; closing closed ended abandoned > -",
         "add_failed": "writing > = changing closing ended; changing > = closing ended; closing closed ended abandoned > -",
         "bookie_lost": "writing > = changing; changing > =; closing closed ended abandoned > -",
         "bookie_left": "writing changing > =; closing closed ended abandoned > -",

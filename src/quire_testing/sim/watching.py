@@ -77,6 +77,13 @@ class WatchedWriter(WriterMachine):
         if waited and self.waits.quorum_until_ms is None:
             self._watch.saw(GOES_ON)
 
+    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """See `WriterMachine`."""
+        waited = self.waits.quorum_until_ms is not None
+        super().adds_acked_together(slots, ensemble, run)
+        if waited and self.waits.quorum_until_ms is None:
+            self._watch.saw(GOES_ON)
+
 
 class WatchedRecovery(RecoveryMachine):
     """The shipped machine, looked at after each input."""

@@ -79,7 +79,7 @@ class World:
         self.store.writes = 0
         self.ticks = Ticks(period_ms, 10_000, lambda: True)
         context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
-        context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
+        self.context = context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
         return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def recorded(self, ledger):
@@ -299,7 +299,7 @@ async def test_a_client_that_leaves_confirms_flushes_and_records():
         ledger = await w.writer()
         w.bookies.set("b3", "stopped")
         last = [ledger.append_nowait(b"%d" % number) for number in range(10)][-1]
-        assert w.ticks.unfinished == (ledger,), "before the loop turn in which they are sent has ended"
+        assert list(w.context.unfinished) == [ledger], "before the loop turn in which they are sent has ended"
         await ledger.leave()
         assert await last == 9
         assert await w.recorded(ledger) == (LedgerState.OPEN, [("b3", 0, 9)])
