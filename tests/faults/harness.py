@@ -17,6 +17,10 @@ from typing import Any
 
 import quire
 from quire.cli.local_cluster import LocalCluster
+from quire.client.access import LedgerAccess
+from quire.core.answers import Answer
+from quire.core.ledger_notes import LedgerNotes
+from quire.core.shares import BookieShare, gaps, shares
 from quire_testing.history import Event, History, Verdict, judge
 from quire_testing.recording import RecordedAppends
 
@@ -25,9 +29,11 @@ PATTERN = bytes(range(256)) * 64
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path, bookies: int) -> AsyncIterator[LocalCluster]:
+async def cluster(
+    directory: Path, bookies: int, kind: Callable[[Path, int], LocalCluster] = LocalCluster
+) -> AsyncIterator[LocalCluster]:
     """A started local cluster of real bookie processes; stopped at the end, and its data removed if all went well."""
-    made = LocalCluster(directory, bookies)
+    made = kind(directory, bookies)
     await asyncio.to_thread(made.start)
     try:
         yield made
@@ -85,6 +91,25 @@ def judged(events: Iterable[Event], *looked_at: int) -> Verdict:
     assert verdict.holds, verdict
     assert all(verdict.checked[number] for number in looked_at), verdict.checked
     return verdict
+
+
+async def lacking(
+    client: Any, ledger_id: int, last: int | None = None
+) -> tuple[LedgerNotes, list[BookieShare], list[BookieShare]]:
+    """What a ledger's record says of holes, what each of its bookies should hold, and what of that they do not list.
+
+    Args:
+        client: asks.
+        ledger_id: which.
+        last: how far to look in a ledger that is not closed.
+    """
+    record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
+    access, held = LedgerAccess.of(record), {}
+    wanted = list(shares(record, last))
+    for bookie in {share.bookie for share in wanted}:
+        answer, held[bookie] = await client.bookies.list_entries(bookie, access)
+        assert answer in (Answer.OK, Answer.NO_LEDGER), answer
+    return notes, wanted, [gap for share in wanted for gap in gaps(share, held[share.bookie])]
 
 
 class Loader:

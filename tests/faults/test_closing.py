@@ -15,12 +15,9 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 import quire
-from faults.harness import cluster, run
+from faults.harness import cluster, lacking, run
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.client.access import LedgerAccess
 from quire.client.client import Client
-from quire.core.answers import Answer
-from quire.core.shares import gaps, shares
 
 pytestmark = pytest.mark.faults
 
@@ -62,17 +59,9 @@ async def append(writer: object, count: int) -> None:
 
 async def unrecorded(client: Client, ledger_id: int, last: int | None = None) -> tuple[int, int]:
     """How many copies are neither on their bookie nor a hole of the record, and how many the record calls holes."""
-    record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
-    access, held = LedgerAccess.of(record), {}
-    missing = holes = 0
-    for share in shares(record, last):
-        if share.bookie not in held:
-            answer, held[share.bookie] = await client.bookies.list_entries(share.bookie, access)
-            assert answer in (Answer.OK, Answer.NO_LEDGER), answer
-        holes += sum(notes.is_hole(share.bookie, entry_id) for entry_id in share.ids())
-        for gap in gaps(share, held[share.bookie]):
-            missing += sum(not notes.is_hole(share.bookie, entry_id) for entry_id in gap.ids())
-    return missing, holes
+    notes, wanted, gaps = await lacking(client, ledger_id, last)
+    missing = sum(not notes.is_hole(gap.bookie, entry_id) for gap in gaps for entry_id in gap.ids())
+    return missing, sum(notes.is_hole(share.bookie, entry_id) for share in wanted for entry_id in share.ids())
 
 
 def command(made: LocalCluster, *words: str, given: bytes = b"") -> tuple[int, dict[str, object]]:

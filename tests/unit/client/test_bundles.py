@@ -311,3 +311,22 @@ async def test_a_body_that_is_copied_into_a_frame_counts_twice(tmp_path, sent):
         assert all(2 * 5_000 < ledger.held_bytes < 3 * 5_000 for ledger in ledgers)
         stopped.resume_writing()
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
+
+
+@run
+async def test_a_writer_that_fails_at_the_end_of_a_turn_keeps_no_other_from_sending(tmp_path, sent):
+    class WriterError(Exception):
+        pass
+
+    def fails():
+        raise WriterError
+
+    async with writers(tmp_path, sent) as (_, bookies, (one, other)):
+        complaints = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        first = one.append_nowait(b"x")
+        one._turn.at_its_end(fails)
+        assert await asyncio.gather(first, other.append_nowait(b"x")) == [1, 1]
+        assert sent.to(bookies[0]) == [({one.ledger_id: 1, other.ledger_id: 1}, True)]
+        assert [type(each["exception"]) for each in complaints] == [WriterError]
+        await acknowledged([one, other], 2)
