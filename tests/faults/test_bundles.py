@@ -34,17 +34,17 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.writer_state import Hole
 from quire.net.channel import NativeCodec
-from support.rounds import rounds as rounds_of_this_run
+from support.rounds import FULL
 from support.small_disks import small_disk
 from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
-LEDGERS = rounds_of_this_run(60, 1_000)
-GROWS = rounds_of_this_run(2_000, 20_000)
+LEDGERS = 1_000 if FULL else 60
+GROWS = 20_000 if FULL else 2_000
 """So many more are acknowledged while a bookie is away."""
-PAUSE_MS = rounds_of_this_run(200, 500)
+PAUSE_MS = 500 if FULL else 200
 BOOKIES = 4
-DISK_MIB = rounds_of_this_run(48, 384)
+DISK_MIB = 384 if FULL else 48
 AT_ONCE = 32
 """Ledgers that are looked at side by side."""
 ROUNDS_A_CLUSTER = 10
