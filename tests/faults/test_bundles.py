@@ -44,7 +44,7 @@ GROWS = 20_000 if FULL else 2_000
 """So many more are acknowledged while a bookie is away."""
 PAUSE_MS = 500 if FULL else 200
 BOOKIES = 4
-DISK_MIB = 384 if FULL else 48
+DISK_MIB = 96 if FULL else 48
 AT_ONCE = 32
 """Ledgers that are looked at side by side."""
 ROUNDS_A_CLUSTER = 10
