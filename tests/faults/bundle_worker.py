@@ -22,11 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import quire
 from faults.harness import payload, run
 from quire.core.errors import QuireError
+from support.rounds import FULL
 from support.waiting import until_async
 
-OUTSTANDING_MAX = 5_000
 A_TURN = 500
-"""Appends of one turn of the loop, to ledgers in turn."""
+"""At most so many ledgers get an entry in one turn of the loop."""
+TURNS_OUTSTANDING = 10 if FULL else 3
 ENTRY_BYTES = 100
 TRIPLE = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
 PATIENCE_S = 120
@@ -73,14 +74,14 @@ class Load:
 
     async def run(self) -> None:
         """Append until `goes_on` is false, or each writer has ended."""
-        at = 0
+        at, a_turn = 0, min(A_TURN, len(self.writers))
         while self.goes_on and len(self.ended) < len(self.writers):
-            for _ in range(A_TURN):
+            for _ in range(a_turn):
                 at = (at + 1) % len(self.writers)
                 if at not in self.ended:
                     self._append(at)
             await asyncio.sleep(0)
-            await until_async(lambda: self.outstanding < OUTSTANDING_MAX, seconds=PATIENCE_S)
+            await until_async(lambda: self.outstanding < TURNS_OUTSTANDING * a_turn, seconds=PATIENCE_S)
 
     def _append(self, at: int) -> None:
         try:

@@ -283,7 +283,7 @@ async def with_a_process(local: LocalCluster, kind: str, chance: random.Random) 
     assert await process.wait() == (0 if rest else -signal.SIGKILL)
     if kind.endswith("stops"):
         failed = json.loads(rest)
-        assert set(failed) == {"LedgerFencedError", "NotWritingError"}, failed
+        assert failed.keys() - {"NotWritingError"} == {"LedgerFencedError"}, failed
     return written
 
 
@@ -329,9 +329,9 @@ KINDS = (
     "one stops",
     "one cannot sync",
     "each cannot sync",
-    "each dies",
     "the writer and a bookie die",
     "the writer stops",
+    "each dies",
     "each stops",
     "each dies, and the writers are abandoned",
     "the writer dies",
@@ -342,7 +342,7 @@ KINDS_OF_DISKS = ("one is full", "each is full")
 def test_processes_die_and_stop_under_bundles(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    record("processes_die_and_stop_under_bundles", run(all_rounds(tmp_path, KINDS, rounds(160, 7), chance)))
+    record("processes_die_and_stop_under_bundles", run(all_rounds(tmp_path, KINDS, rounds(160, 6), chance)))
 
 
 def test_disks_fill_under_bundles(
