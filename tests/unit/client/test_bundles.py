@@ -187,7 +187,6 @@ async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path,
         server = cluster.servers[bookies[0]]
 
         def half(number, parts):
-            asyncio.get_running_loop().call_later(0, connection(ledgers[0], bookies[0]).close)
             return [encode_parts(number, parts[:2], 0)]
 
         answers_of(monkeypatch, server, half)
@@ -195,8 +194,10 @@ async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path,
             ledger._outgoing.place_at(ledger.metadata.ensemble_of(0).index(bookies[0])) for ledger in ledgers
         ]
         await acknowledged(ledgers)
+        await until_async(lambda: [1 in place.unacked for place in places] == [False, False, True, True])
+        connection(ledgers[0], bookies[0]).close()
         await until_async(lambda: sum(place.retired for place in places) == 2)
-        assert [1 in place.unacked for place in places] == [False, False, True, True]
+        assert [place.retired for place in places] == [False, False, True, True]
 
 
 @run
