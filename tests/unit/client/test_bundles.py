@@ -325,14 +325,15 @@ async def test_a_writer_that_fails_at_the_end_of_a_turn_keeps_no_other_from_send
     class WriterError(Exception):
         pass
 
-    def fails():
-        raise WriterError
+    class FailingWriter:
+        def turn_ended(self):
+            raise WriterError
 
     async with writers(tmp_path, sent) as (_, bookies, (one, other)):
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         first = one.append_nowait(b"x")
-        one._turn.at_its_end(fails)
+        one._turn.at_its_end(FailingWriter())
         assert await asyncio.gather(first, other.append_nowait(b"x")) == [1, 1]
         assert sent.to(bookies[0]) == [({one.ledger_id: 1, other.ledger_id: 1}, True)]
         assert [type(each["exception"]) for each in complaints] == [WriterError]
