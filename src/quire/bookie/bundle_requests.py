@@ -8,12 +8,15 @@ Source: `docs/formats/native-protocol.md`, "Bundles".
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, KeysView, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from quire.bookie.client_connection import ClientConnection
+from quire.bookie.ledgers import OtherRow
+from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
@@ -52,18 +55,31 @@ class BundleRequests:
         answered: rows and the answer to them, which are not encoded yet.
     """
 
-    __slots__ = ("_ledgers", "_owner", "_server", "answered")
+    __slots__ = ("_ledgers", "_left", "_owner", "_server", "answered")
 
     def __init__(self, owner: ClientConnection) -> None:
         self._owner, self._server, self._ledgers = owner, owner.server, owner.server.ledgers
+        self._left: deque[OtherRow] = deque()  # of the bundle that is the first request again
         self.answered: list[tuple[BundledRows, Answer]] = []
 
     def serve(self, request: Request, frame: memoryview) -> None:
         """Take or refuse each run of a bundle, whose header is right.
 
+        Where too many wait for records, the rest has to wait: the bundle becomes the client's first request again.
+
         Raises:
             MalformedFrameError: its rows are damaged, so that nothing in it can be told apart. Nothing is stored.
         """
+        if not self._left:
+            self._admit(request, frame)
+        while self._left:
+            if self._owner.first_words >= FIRST_WORDS_MAX:
+                self._owner.requests.appendleft(frame)
+                return
+            self._serve_alone(request.number, *self._left.popleft())
+
+    def _admit(self, request: Request, frame: memoryview) -> None:
+        """Take what is ordinary of a bundle in one step; the other rows are left."""
         rows, at = open_bundle(frame)
         if request.flags or request.term or request.ledger_id >= 0:
             self._owner.answer_to(request, Answer.BAD_REQUEST)
@@ -74,8 +90,7 @@ class BundleRequests:
         def tag(indices: Sequence[int], runs: Sequence[OrdinaryRun]) -> BundledRows:
             return self._taken(request.number, indices, runs)
 
-        for other in self._ledgers.add_bundle(frame, rows, at, self._owner, tag):
-            self._serve_alone(request.number, *other)
+        self._left.extend(self._ledgers.add_bundle(frame, rows, at, self._owner, tag))
 
     def _taken(self, number: int, indices: Sequence[int], runs: Sequence[OrdinaryRun]) -> BundledRows:
         """Some runs are on their way to the disk together."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
@@ -42,6 +43,19 @@ def new_ledger(ledger_id: int) -> LedgerAccess:
 
 def both(entry_id: int, *, number: int = 1) -> bytes:
     return bundle_of([add(entry_id), add(entry_id, ledger=GOOD)], number=number)
+
+
+def with_slow_records(bookie: StillBookie) -> asyncio.Event:
+    """No record is read before this event is set."""
+    gate: asyncio.Event = bookie.inside(asyncio.Event)
+    get = bookie.store.get
+
+    async def late(key: str) -> Any:
+        await gate.wait()
+        return await get(key)
+
+    bookie.store.get = late  # type: ignore[method-assign]
+    return gate
 
 
 def answers_to(peer: Peer, count: int, *, number: int = 1) -> list[Answer]:
@@ -104,14 +118,7 @@ def test_a_ledger_that_waits_for_its_record_holds_up_no_other_and_keeps_only_its
 ) -> None:
     bookie, slow = peer.bookie, new_ledger(77)
     bookie.create(slow.ledger_id)
-    gate = bookie.inside(asyncio.Event)
-    get = bookie.store.get
-
-    async def late(key: str) -> Any:
-        await gate.wait()
-        return await get(key)
-
-    bookie.store.get = late  # type: ignore[method-assign]
+    gate = with_slow_records(bookie)
     peer.send([bundle_of([add(FIRST, size=100_000), add(0, ledger=slow), add(FIRST, ledger=GOOD)])])
     [[(_, run, *_)]] = [
         [one.decide.args for one in some] for some in bookie.server.first_words._waiting.values()
@@ -123,6 +130,35 @@ def test_a_ledger_that_waits_for_its_record_holds_up_no_other_and_keeps_only_its
     peer.wait()
     assert parts_of(peer.answers(), count=3) == [(0, 1, OK, 0), (2, 1, OK, 0), (1, 1, OK, 0)]
     assert peer.holds(slow) == [0]
+
+
+def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_do(peer: Peer) -> None:
+    """The rest of it waits, and all that this client sent after it; another client does not."""
+    bookie, count = peer.bookie, 2 * FIRST_WORDS_MAX + 10
+    ledgers = [new_ledger(ledger_id) for ledger_id in range(1000, 1000 + count)]
+    bookie.create(77, *(one.ledger_id for one in ledgers))
+    gate = with_slow_records(bookie)
+    whole = bundle_of([add(FIRST), *(add(0, ledger=one) for one in ledgers)])
+    last = ledgers[-1]
+    fence = native.encode_request(
+        Kind.READ_LAC, 2, 0, 0, flags=Flag.FENCE, ledger_id=last.ledger_id, key=last.key
+    )
+    peer.send([whole, fence])
+    waiting = bookie.server.first_words._waiting
+    assert list(waiting) == [one.ledger_id for one in ledgers[:FIRST_WORDS_MAX]]
+    assert peer.line.owner.first_words == FIRST_WORDS_MAX
+    assert peer.holds() == list(range(FIRST + 1)), "what is ordinary does not wait"
+    other = Peer(bookie)
+    other.send([add(FIRST, ledger=GOOD), add(0, ledger=new_ledger(77), number=8)])
+    assert other.told() == [(FIRST, OK)]
+    assert len(waiting) == FIRST_WORDS_MAX + 1
+    bookie.inside(gate.set)
+    for _ in range(10):
+        peer.wait()
+    assert answers_to(peer, count + 1) == [OK] * (count + 1)
+    assert other.told() == [(FIRST, OK), (8, OK)]
+    assert (2, OK) in peer.told(), "the fence of the last ledger did not overtake its run"
+    assert all(peer.holds(one) == [0] for one in ledgers)
 
 
 def test_a_failed_sync_of_the_second_group_is_the_answer_to_its_runs_only(peer: Peer) -> None:
