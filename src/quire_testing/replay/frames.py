@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.terms import NO_TERM
 from quire.wire import native, native_bodies, native_hello
+from quire.wire.bundles import decode_parts, open_bundle
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import LacItem
 from quire.wire.run import RunView
@@ -29,7 +30,7 @@ class Sent(NamedTuple):
     @property
     def text(self) -> str:
         """As transcripts write it, by entries."""
-        return plain(request_text(self.request))
+        return _text_of(self.request)
 
 
 class Said(NamedTuple):
@@ -42,7 +43,11 @@ class Said(NamedTuple):
     @property
     def text(self) -> str:
         """As transcripts write it, by entries."""
-        return plain(reply_text(self.reply))
+        (what, *rows), _, payload = self.reply
+        if what != "bundle" or payload is None:
+            return plain(reply_text(self.reply))
+        answered = zip(payload, rows, strict=True)
+        return ", ".join(f"{one.name} to {_text_of(row)}" for one, row in answered if one is not None)
 
 
 def request_of(frame: bytes) -> Sent:
@@ -69,9 +74,29 @@ def request_of(frame: bytes) -> Sent:
         request = (*request, bool(asked.flags & Flag.FENCE))
     elif asked.kind is Kind.WRITE_LAC:
         request = ("lac", asked.lac)
+    elif asked.kind is Kind.ADD_BUNDLE:
+        request = ("bundle", *_rows_of(frame))
     else:
         request = (asked.kind.name.lower(),)
     return Sent(frame, asked.number, request)
+
+
+def _rows_of(frame: bytes) -> Iterator[Request]:
+    """What each row of a bundle asks: an add that names its ledger, as the other requests of a replay need not."""
+    rows, at = open_bundle(frame)
+    for ledger_id, _, _, lac, size, _ in rows:
+        run = RunView.parse(memoryview(frame)[at : at + size])
+        yield "row", ledger_id, ("add", 0, 0, run.first, run.last, lac)
+        at += size
+
+
+def _text_of(request: Request) -> str:
+    match request:
+        case ("bundle", *rows):
+            return f"bundle of {', '.join(map(_text_of, rows))}"
+        case ("row", ledger_id, add):
+            return f"ledger {ledger_id} {_text_of(add)}"
+    return plain(request_text(request))
 
 
 def _names_origin(asked: native.Request) -> bool:
@@ -111,7 +136,7 @@ def _request_of_stream(asked: native.Request) -> Request:
 
 
 def answer_of(frame: bytes, asked: Sent) -> Said:
-    """What a bookie's frame says."""
+    """What a bookie's frame says; of a bundle the answer to each row, None where another frame has it."""
     said = native.decode_answer(memoryview(frame))
     payload: object = None
     if asked.request[0] == "fence" and said.answer is Answer.OK:
@@ -125,6 +150,11 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
         payload = (ids, entries.vouched_through, tuple(entries.unknown))
         if origin == native_bodies.BY_ID:
             payload = (*payload, tuple(run.origin_term for run in entries.runs for _ in run.ids()))
+    elif asked.request[0] == "bundle" and said.answer is Answer.OK:
+        rows: list[Answer | None] = [None] * (len(asked.request) - 1)
+        for first, count, answer, _ in decode_parts(said.body, len(rows)):
+            rows[first : first + count] = [answer] * count
+        payload = tuple(rows)
     return Said(frame, asked.number, (asked.request, said.answer, payload))
 
 
