@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from array import array
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.bookie.ledgers import Ledgers
+from quire.core.terms import ANY_ORIGIN
+from quire.storage import index
 from quire.storage.findings import Scan
 from quire.storage.footer_format import ROW, Row, sort_rows
 from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
@@ -67,18 +72,95 @@ def test_rows_taken_in_bulk_are_as_if_taken_one_by_one(
     rows = [row_for(share, number + 1) for number, share in enumerate(runs)]
     one_by_one, bulk = RowTable(), RowTable()
     for row in rows:
-        one_by_one.add(row, row.lsn - 5)
+        one_by_one.add(row, max(-1, row.lsn - 5))
     for part in (rows[:middle], rows[middle:]):
         scan = Scan()
         for row in chance.sample(part, len(part)):  # damaged rows come late
             scan.rows += ROW.pack(*row)
-            scan.raise_lac(row.ledger_id, row.lsn - 5)
+            scan.raise_lac(row.ledger_id, max(-1, row.lsn - 5))
         bulk.extend(scan.rows_by_lsn(), scan.lacs)
     assert (bulk.rows, bulk.lacs) == (one_by_one.rows, one_by_one.lacs)
     for ledger_id in one_by_one.ledgers():
         assert bulk.newest_lsn(ledger_id) == one_by_one.newest_lsn(ledger_id)
         streams = [[list(one) for one in table.pieces(ledger_id, 0, IDS, 1)] for table in (one_by_one, bulk)]
         assert sorted(streams[0]) == sorted(streams[1])
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), shares()), min_size=1, max_size=8)
+"""Ledger, origin term and ids of some rows."""
+STEP = st.one_of(
+    st.tuples(st.just("bundle"), ROWS),
+    st.tuples(st.just("add"), ROWS),
+    st.tuples(st.just("carried"), ROWS),
+    st.tuples(st.just("look"), st.integers(1, 5)),
+)
+
+
+def look(table: RowTable, ledger_id: int) -> object:
+    """All that a table says of a ledger that is there."""
+    if not table.holds_ledger(ledger_id):
+        return None
+    streams = [list(one) for one in table.pieces(ledger_id, 0, IDS, 1, ANY_ORIGIN)]
+    of_term = [list(one) for one in table.pieces(ledger_id, 0, IDS, 1, 1)]
+    terms = sorted(table.terms(ledger_id))
+    return sorted(streams), sorted(of_term), terms, table.span(ledger_id), table.newest_lsn(ledger_id)
+
+
+@given(st.lists(STEP, max_size=12), st.sampled_from([1, 3]), st.sampled_from([1, 4, 1000]))
+def test_what_is_indexed_late_is_found_as_if_it_had_been_at_once(
+    steps: list[tuple[str, Any]], late_min: int, slice_rows: int
+) -> None:
+    late, at_once, lsn = RowTable(), RowTable(), 100
+    with (
+        patch.object(index, "LATE_MIN", late_min),
+        patch.object(index, "LATE_MAX", 20),
+        patch.object(index, "ROWS_A_LOOKUP", slice_rows),
+    ):
+        for what, some in steps:
+            if what == "look":
+                assert look(late, some) == look(at_once, some)
+                continue
+            rows = []
+            for number, (ledger_id, term, share) in enumerate(some):
+                lsn += 1
+                old = lsn - 90 if what == "carried" else lsn
+                row = row_for(share, old)._replace(ledger_id=ledger_id, origin_term=term, offset8=lsn)
+                rows.append(row)
+                if what == "carried":
+                    late.add_carried(row)
+                    at_once.add_carried(row)
+                else:
+                    at_once.add(row, number)
+                    if what == "add":
+                        late.add(row, number)
+            if what == "bundle":
+                lacs = {row.ledger_id: number for number, row in enumerate(rows)}
+                ids = array("q", [row.ledger_id for row in rows])
+                late.extend_late(b"".join(ROW.pack(*row) for row in rows), ids, lacs)
+    assert (late.rows, late.lacs) == (at_once.rows, at_once.lacs)
+    assert sorted(late.ledgers()) == sorted(at_once.ledgers())
+    assert [look(late, one) for one in range(1, 6)] == [look(at_once, one) for one in range(1, 6)]
+
+
+def test_a_lookup_indexes_the_rows_of_its_ledger_and_few_others() -> None:
+    table, ledgers, bundles = RowTable(), array("q", range(1, 301)), 40
+    for at in range(bundles):
+        rows = [row_for((at, at, 1, 1), 300 * at + one)._replace(ledger_id=one) for one in ledgers]
+        table.extend_late(b"".join(ROW.pack(*row) for row in rows), ledgers, dict.fromkeys(ledgers, at))
+    whole = bundles * len(ledgers)
+
+    def indexed() -> int:
+        maps = [one for one in table._dense.values() if isinstance(one, IntervalMap)]
+        return sum(len(one.firsts) for one in maps) + len(table._dense) - len(maps)
+
+    assert (indexed(), table.holds_ledger(300), table.holds_ledger(301)) == (0, True, False)
+    for looks in range(1, whole // index.ROWS_A_LOOKUP + 1):
+        assert table.span(300 - looks) == (0, bundles - 1)
+        assert index.ROWS_A_LOOKUP * looks <= indexed() <= (index.ROWS_A_LOOKUP + bundles) * looks
+    assert table.span(1) == (0, bundles - 1)
+    assert indexed() == whole
+    assert not table._late
+    assert not table._ahead
 
 
 @given(st.lists(shares(), max_size=25), st.integers(0, IDS), st.integers(0, IDS), st.integers(1, 4))

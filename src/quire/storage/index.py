@@ -24,6 +24,16 @@ from quire.wire.run import ids_in
 SETTLE_IDS_MAX = 1 << 16
 """How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
 
+LATE_MIN = 64
+"""Fewer rows of a bundle are indexed at once: of each ledger at most every `LATE_MIN`th row is late."""
+LATE_MAX = 1 << 18
+"""So many rows are late at most: a ledger's own are found among them in 1 to 3 ms."""
+ROWS_A_LOOKUP = 4096
+"""So many late rows of all ledgers are indexed with each lookup, in 3 to 5 ms."""
+ROWS_AN_ADD = 4
+"""So many with each row that comes alone: it is late itself while others are, but not many of them."""
+
+_ID_BYTES = 8
 _ROW_IDS = struct.Struct(">qQqq16xIB3xQ")
 Holder: TypeAlias = int | tuple[int, int]
 """What has the ids of a run: a ledger, or (a stream, an origin term)."""
@@ -102,14 +112,26 @@ class RowTable:
     """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and residues.
 
     Where a carried run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
+
+    Rows of bundles are indexed late: a segment that nobody looks into while it is filled is sealed without its maps. A lookup
+    indexes all late rows of its own ledger, and some of the others. What is sealed, perhaps on another thread, is `rows`,
+    `lacs` and `ledgers`, which need no index.
+
+    Attributes:
+        rows: all of them, packed.
+        lacs: of each ledger that has rows here, the highest LAC that they carry.
     """
 
-    __slots__ = ("_dense", "_in_order", "_striped", "_terms", "lacs", "rows")
+    __slots__ = ("_ahead", "_dense", "_in_order", "_late", "_striped", "_terms", "lacs", "rows")
 
     def __init__(self) -> None:
         self.rows = bytearray()
         self._in_order = True
         self.lacs: dict[int, int] = {}
+        # The ledgers of the last rows, which are late, 8 bytes for each in this machine's order.
+        self._late = bytearray()
+        # Of a ledger that was looked up meanwhile: up to which index its rows are not late.
+        self._ahead: dict[int, int] = {}
         # The one run of a ledger by its index: most of many ledgers have no more in a segment.
         self._dense: dict[Holder, IntervalMap | int] = {}
         self._striped: dict[Holder, dict[tuple[int, int], IntervalMap]] = {}
@@ -119,35 +141,53 @@ class RowTable:
         return len(self.rows) // ROW_BYTES
 
     def extend(self, rows: Buffer, lacs: Mapping[int, int]) -> None:
-        """Take packed rows by ascending LSN, all above those that are here, with the LACs that they carry."""
-        index = len(self)
+        """Take packed rows by ascending LSN, all above those that are here, with the LACs that runs of their ledgers carried."""
+        index, known = len(self), self.lacs
+        self._index_late(index)
         self.rows += rows
+        self._index_rows(rows, index)
+        for ledger_id, *_ in _ROW_IDS.iter_unpack(rows):
+            known.setdefault(ledger_id, -1)
         for ledger_id, lac in lacs.items():
-            if lac > self.lacs.get(ledger_id, -2):
-                self.lacs[ledger_id] = lac
-        dense = self._dense
-        for ledger_id, term, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
-            holder = self._holder(ledger_id, term) if term else ledger_id
-            if (period == 1 or entries == 1) and isinstance(intervals := dense.get(holder), IntervalMap):
-                intervals.insert(first, last, index)
-            else:
-                self._insert(holder, first, last, entries, period, residues, index)
-            index += 1
+            if lac > known.get(ledger_id, lac):
+                known[ledger_id] = lac
+
+    def extend_late(self, rows: Buffer, ledger_ids: array[int], lacs: Mapping[int, int]) -> None:
+        """As `extend`, of these ledgers' rows; a lookup indexes them, if there is one."""
+        if len(ledger_ids) < LATE_MIN:
+            self._index_late(ROWS_AN_ADD * len(ledger_ids))
+            if not self._late:
+                self.extend(rows, lacs)
+                return
+        elif len(self._late) >= LATE_MAX * _ID_BYTES:
+            self._index_late(len(ledger_ids))
+        self.rows += rows
+        self._late += ledger_ids.tobytes()
+        known = self.lacs
+        for ledger_id, lac in lacs.items():
+            if lac > known.get(ledger_id, -2):
+                known[ledger_id] = lac
 
     def add(self, row: Row, lac: int) -> int:
         """Take a row whose LSN is above those before it, but for carried ones; returns its index. `lac` -1: says nothing."""
         index = len(self.rows) // ROW_BYTES
+        if self._late:
+            self._index_late(ROWS_AN_ADD)
         self.rows += ROW.pack(*row)
         ledger_id = row.ledger_id
         if lac > self.lacs.get(ledger_id, -2):
             self.lacs[ledger_id] = lac
-        holder = self._holder(ledger_id, row.origin_term) if row.origin_term else ledger_id
-        self._insert(holder, row.first, row.last, row.entries, row.period, row.residues, index)
+        if self._late:
+            self._late += array("q", (ledger_id,)).tobytes()
+        else:
+            holder = self._holder(ledger_id, row.origin_term) if row.origin_term else ledger_id
+            self._insert(holder, row.first, row.last, row.entries, row.period, row.residues, index)
         return index
 
     def add_carried(self, row: Row) -> None:
         """Take a row with the LSN that its run had before; it says nothing of the ledger's LAC."""
         self._in_order = False
+        self._index(row.ledger_id)
         index = len(self.rows) // ROW_BYTES
         self.rows += ROW.pack(*row)
         self.lacs.setdefault(row.ledger_id, -1)
@@ -156,6 +196,45 @@ class RowTable:
         intervals.insert_older(
             row.first, row.last, index, lambda other: row_at(self.rows, other).lsn > row.lsn
         )
+        if self._late:
+            self._late += array("q", (row.ledger_id,)).tobytes()
+            self._ahead[row.ledger_id] = index + 1
+
+    def _index(self, ledger_id: int) -> None:
+        """Put the late rows of a ledger into its maps, and the oldest late ones of the others."""
+        if not self._late or self._ahead.get(ledger_id) == len(self):
+            return
+        self._index_late(ROWS_A_LOOKUP)
+        late, begin = self._late, len(self) - len(self._late) // _ID_BYTES
+        own = array("q", (ledger_id,)).tobytes()
+        at = _ID_BYTES * max(0, self._ahead.get(ledger_id, 0) - begin)
+        while (at := late.find(own, at)) >= 0:
+            if at % _ID_BYTES == 0:
+                index = begin + at // _ID_BYTES
+                self._index_rows(self.rows[index * ROW_BYTES : (index + 1) * ROW_BYTES], index)
+            at += _ID_BYTES - at % _ID_BYTES
+        if late:
+            self._ahead[ledger_id] = len(self)
+
+    def _index_late(self, count: int) -> None:
+        """Put so many of the late rows into their maps, the oldest first."""
+        start = len(self) - len(self._late) // _ID_BYTES
+        self._index_rows(self.rows[start * ROW_BYTES : (start + count) * ROW_BYTES], start)
+        del self._late[: count * _ID_BYTES]
+        if not self._late:
+            self._ahead.clear()
+
+    def _index_rows(self, rows: Buffer, index: int) -> None:
+        """Put rows into their maps but where they are already; the first has this index."""
+        dense, ahead = self._dense, self._ahead
+        for ledger_id, term, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
+            if not ahead or index >= ahead.get(ledger_id, 0):
+                holder = self._holder(ledger_id, term) if term else ledger_id
+                if (period == 1 or entries == 1) and isinstance(intervals := dense.get(holder), IntervalMap):
+                    intervals.insert(first, last, index)
+                else:
+                    self._insert(holder, first, last, entries, period, residues, index)
+            index += 1
 
     def _map_for(self, holder: Holder, entries: int, period: int, residues: int) -> IntervalMap:
         """The map that a run of this shape belongs to, made if need be."""
@@ -185,7 +264,7 @@ class RowTable:
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
-        return ledger_id in self._dense or ledger_id in self._striped or ledger_id in self._terms
+        return ledger_id in self.lacs
 
     def parts(self) -> list[dict[Any, Any]]:
         """What is kept of each ledger; for the caller that releases it."""
@@ -193,16 +272,17 @@ class RowTable:
 
     def ledgers(self) -> list[int]:
         """The ledgers with runs here."""
-        holders = self._dense.keys() | self._striped.keys()
-        return list({holder[0] if isinstance(holder, tuple) else holder for holder in holders})
+        return list(self.lacs)
 
     def terms(self, ledger_id: int) -> list[int]:
         """The origin terms of a ledger's runs here: 0 for those of no stream."""
+        self._index(ledger_id)
         plain = ledger_id in self._dense or ledger_id in self._striped
         return [*([0] if plain else ()), *self._terms.get(ledger_id, ())]
 
     def maps(self, ledger_id: int, origin_term: int = 0) -> list[IntervalMap]:
         """The interval maps of a ledger's entries of an origin term; `ANY_ORIGIN`: those of all."""
+        self._index(ledger_id)
         if origin_term == ANY_ORIGIN:
             return self._all_maps(ledger_id)
         holder = (ledger_id, origin_term) if origin_term else ledger_id
@@ -214,6 +294,7 @@ class RowTable:
 
     def _all_maps(self, ledger_id: int) -> list[IntervalMap]:
         """Those of all origin terms."""
+        self._index(ledger_id)
         if ledger_id not in self._terms:
             return self.maps(ledger_id)
         return [one for term in self.terms(ledger_id) for one in self.maps(ledger_id, term)]

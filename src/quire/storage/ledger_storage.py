@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -490,7 +491,8 @@ class LedgerStorage:
             facts = ledger.facts
             if facts is not None and lac > facts.lac:
                 facts.lac, facts.lac_term = lac, 0
-        table.extend(b"".join(rows), {run[0]: run[2] for run in runs})
+        ledger_ids = array("q", [run[0] for run in runs])
+        table.extend_late(b"".join(rows), ledger_ids, {run[0]: run[2] for run in runs})
         self._recent.add_all(segment.sequence, offsets, [run[3] for run in runs], lsn + len(runs) - 1)
         if self._reader.condemned:
             for ledger_id, *_ in runs:

@@ -9,7 +9,9 @@ from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DiskFullError
+from quire.storage import index
 from quire.storage.config import StorageConfig
+from quire.storage.index import RowTable
 from quire.wire.plain_adds import OrdinaryRun
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import StepWorker
@@ -22,12 +24,14 @@ def ordinary(run: RunView, lac: int) -> OrdinaryRun:
 
 
 def runs_of(tags: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    return [(batch, at + index) for batch, at, count in tags for index in range(count)]
+    return [(batch, at + one) for batch, at, count in tags for one in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
+def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
+    monkeypatch.setattr(index, "LATE_MIN", chance.choice((1, 20, 60)))
+    monkeypatch.setattr(index, "ROWS_A_LOOKUP", 10)
     disks = FaultyFiles(), FaultyFiles()
     together, alone = map(open_storage, disks)
     sinks = Answers(), Answers()
@@ -46,6 +50,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
             elif what < 0.21 and ledger_id in last:
                 storage.delete(ledger_id, 1, Answers(), None)
         runs = []
+        looked_up = chance.randrange(60)
         for ledger_id in chance.sample(range(60), chance.randrange(1, 50)):
             first = last.get(ledger_id, -1) + 1
             last[ledger_id] = first + chance.choice((0, 0, 1, 4))
@@ -73,6 +78,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
             storage.flush()
             if batch % 3 == 0:
                 settle(storage)
+        assert together.held(looked_up) == alone.held(looked_up)
         batch += 1
     for storage in (together, alone):
         settle(storage)
@@ -87,6 +93,24 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int) -> None:
         assert together.held(ledger_id) == alone.held(ledger_id)
         assert together.last_entry(ledger_id) == alone.last_entry(ledger_id)
         assert together.facts(ledger_id) == alone.facts(ledger_id)
+
+
+def test_a_segment_into_which_nobody_looks_is_sealed_without_an_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage, sink, ledgers = open_storage(FaultyFiles()), Answers(), range(100)
+    for ledger_id in ledgers:
+        storage.put_facts(LedgerFacts(ledger_id, b"k" * 20), Answers(), None)
+    with monkeypatch.context() as patches:
+        patches.setattr(index, "LATE_MIN", 1)  # groups are small here
+        patches.delattr(RowTable, "_index_rows")
+        for entry_id in range(20):
+            runs = [ordinary(make_run(one, entry_id, entry_id), entry_id - 1) for one in ledgers]
+            assert not storage.put_runs(runs, sink, lambda at, some: (at, some))
+            storage.flush()
+            settle(storage)
+    assert len(storage.segments) > len(storage.unsealed)
+    assert all([one[:2] for one in storage.held(ledger_id)] == [(0, 19)] for ledger_id in ledgers)
 
 
 @pytest.mark.parametrize(("count", "at_once"), [(8, True), (9, False)])
