@@ -188,19 +188,13 @@ class Journal:
         if self.failure is not None:
             raise self.failure
         lengths = [RECORD_HEADER_BYTES + len(run[3]) + 7 & ~7 for run in runs]
-        group, (ledger_id, _, _, body, *_) = self._group, runs[0]
-        length, size = lengths[0], len(body)
-        if (
-            group is None
-            or self.full
-            or group.used + length > len(group.view) - BLOCK_BYTES
-            or not group.segment.fits(
-                group.offset + group.used + length, ledger_id, SegmentRecordKind.RUN, size, 0
-            )
-        ):
-            kind = SegmentRecordKind.RUN
-            group = self._room(kind, ledger_id, length, size, Space.ADDS, 0, of_stream=False)
-        count, lsn = group.fit(lengths), self.last_lsn + 1
+        group, count, lsn = self._group, 0, self.last_lsn + 1
+        if group is not None and not self.full:
+            count = group.room_for(runs, lengths)
+        if group is None or not count:
+            kind, ledger_id, size = SegmentRecordKind.RUN, runs[0][0], len(runs[0][3])
+            group = self._room(kind, ledger_id, lengths[0], size, Space.ADDS, 0, of_stream=False)
+            lsn, count = self.last_lsn + 1, max(1, group.room_for(runs, lengths))
         offsets = group.put_runs(runs[:count], lengths[:count], lsn)
         self.last_lsn += count
         group.items.append((sink, tag(count), None))

@@ -180,19 +180,21 @@ class Segment:
                 ledgers += 1
         else:
             rest += footer_share(kind, size)
-        # `aligned`, without its call: this is asked for every record.
-        footer = -(-(rest + rows + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES)
-        blank = 1 if self.recycled else 0
-        return (-(-end // BLOCK_BYTES) + blank + footer + 1) * BLOCK_BYTES <= self.header.segment_bytes
+        return self._holds(end, rest + rows + ledgers * DIRECTORY_BYTES)
 
     def fits_runs(self, end: int, count: int) -> bool:
         """As `fits`, for so many runs of ledgers that may all be new here, with nothing left free for others."""
         table = self.table
         assert table is not None
         ledgers = len(table.lacs) + count
-        footer = self._states_bytes + len(self.kept) * KEPT_RECORD.size + len(table.rows) + count * ROW_BYTES
-        blocks = -(-end // BLOCK_BYTES) + -(-(footer + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES) + 1
-        return (blocks + (1 if self.recycled else 0)) * BLOCK_BYTES <= self.header.segment_bytes
+        rest = self._states_bytes + len(self.kept) * KEPT_RECORD.size
+        return self._holds(end, rest + len(table.rows) + count * ROW_BYTES + ledgers * DIRECTORY_BYTES)
+
+    def _holds(self, end: int, footer: int) -> bool:
+        """Whether groups up to `end`, a footer of so many bytes and the trailer have room."""
+        # `aligned`, without its calls: this is asked for every record.
+        blocks = -(-end // BLOCK_BYTES) + -(-footer // BLOCK_BYTES) + (2 if self.recycled else 1)
+        return blocks * BLOCK_BYTES <= self.header.segment_bytes
 
     def seal(self) -> tuple[Trailer, bytes]:
         """Write footer and trailer, each synced. May run on the worker; nothing may be put here any more.
@@ -347,14 +349,18 @@ class Group:
         else:
             self.flags |= GroupFlag.UNNAMED
 
-    def fit(self, lengths: Sequence[int]) -> int:
-        """How many of the first of these runs' records, `lengths` in bytes, go in here together: 1 of more than do at least."""
-        room = len(self.view) - BLOCK_BYTES - self.used
+    def room_for(self, runs: Sequence[OrdinaryRun], lengths: Sequence[int]) -> int:
+        """How many of the first of these runs go in here together, whose records have these lengths; 0 if the first does not."""
+        end, room = self.offset + self.used, len(self.view) - BLOCK_BYTES - self.used
         count, total = len(lengths), sum(lengths)
         if total > room:
-            count = bisect_right(list(accumulate(lengths)), room)
-            total = room
-        return count if self.segment.fits_runs(self.offset + self.used + total, count) else 1
+            count, total = bisect_right(list(accumulate(lengths)), room), room
+        if self.segment.fits_runs(end + total, count):
+            return count
+        # Near the end of a segment it counts that a ledger has runs there already, and each record's own length.
+        ledger_id, size = runs[0][0], len(runs[0][3])
+        fits = self.segment.fits(end + lengths[0], ledger_id, SegmentRecordKind.RUN, size, 0)
+        return 1 if count and fits else 0
 
     def put_runs(self, runs: Sequence[OrdinaryRun], lengths: Sequence[int], lsn: int) -> list[int]:
         """Lay out the records of runs, for which there is room, one after another; the first gets this LSN.
