@@ -48,6 +48,8 @@ MACHINES_AT_ONCE = 64
 RowsTag: TypeAlias = Callable[[Sequence[int], Sequence[OrdinaryRun]], object]
 OtherRow: TypeAlias = tuple[int, Row, bytes]
 """A row of a bundle with its index and the body of its run."""
+SHORT_BODIES: Final = 1024
+"""Where the runs of a bundle take less than this on average, its frame is copied whole before they are cut out of it."""
 _NO_MACHINES: Final[dict[int, BookieLedgerMachine]] = {}
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
@@ -171,7 +173,7 @@ class Ledgers:
         return Answer.OK
 
     def add_bundle(
-        self, frame: Buffer, rows: Iterable[Row], at: int, waiter: Waiter, tag: RowsTag
+        self, frame: Buffer, rows: Sequence[Row], at: int, waiter: Waiter, tag: RowsTag
     ) -> list[OtherRow]:
         """Admit the ordinary runs of a bundle in one step, so that a fence sees all of them or comes before all.
 
@@ -190,9 +192,11 @@ class Ledgers:
         runs: list[OrdinaryRun] = []
         indices: list[int] = []
         others: list[OtherRow] = []
+        if len(frame) < SHORT_BODIES * len(rows):
+            frame = bytes(frame)  # a slice of it takes less than a view of a view, and a copy of that
         for index, row in enumerate(rows):
             ledger_id, token, key, lac, size, body_crc = row
-            body = bytes(frame[at : at + size])
+            body = bytes(frame[at : at + size])  # of `bytes` the slice itself
             at += size
             if (
                 (machine := machine_of(ledger_id)) is not None

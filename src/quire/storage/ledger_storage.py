@@ -52,6 +52,7 @@ from quire.storage.segment_format import ALL_LEDGERS, LSN_GAP, RecordFlag, Segme
 from quire.storage.space import SpaceMeter
 from quire.storage.start import Start, StartReport
 from quire.storage.states import States
+from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun, OrdinaryRun, add_of
@@ -444,7 +445,9 @@ class LedgerStorage:
             The indices of those that were not taken: the sink is called with the error, in its turn.
         """
         known = self._ledgers
-        if [run for run in runs if run[0] not in known]:
+        try:
+            ledgers = [known[run[0]] for run in runs]
+        except KeyError:
             return self._put_one_by_one(runs, sink, tag)  # a state may have to be put before some
         at, refused = 0, []
         while at < len(runs):
@@ -456,8 +459,9 @@ class LedgerStorage:
                 refused.append(at)
                 at += 1
             else:
-                self._note_runs(left[: len(offsets)], segment, offsets, lsn)
-                at += len(offsets)
+                end = at + len(offsets)
+                self._note_runs(runs[at:end], ledgers[at:end], segment, offsets, lsn)
+                at = end
         return refused
 
     def _put_one_by_one(
@@ -474,20 +478,25 @@ class LedgerStorage:
         return refused
 
     def _note_runs(
-        self, runs: Sequence[OrdinaryRun], segment: Segment, offsets: Sequence[int], lsn: int
+        self,
+        runs: Sequence[OrdinaryRun],
+        ledgers: Sequence[StoredLedger],
+        segment: Segment,
+        offsets: Sequence[int],
+        lsn: int,
     ) -> None:
-        """Note of runs where they are: in the segment, at these offsets, the first with this LSN."""
-        table, ledgers, pack, kind = segment.table, self._ledgers, ROW.pack, int(SegmentRecordKind.RUN)
+        """Note of runs of these ledgers where they are: in the segment, at these offsets, the first with this LSN."""
+        table, pack, kind = segment.table, ROW.pack, int(SegmentRecordKind.RUN)
         assert table is not None
         rows: list[bytes] = []
-        for at, (run, offset) in enumerate(zip(runs, offsets, strict=True), lsn):
+        for at, (run, ledger, offset) in enumerate(zip(runs, ledgers, offsets, strict=True), lsn):
             ledger_id, _, lac, body, _, digest_type, first, last, count = run
             offset8 = offset // OFFSET_UNIT
             rows.append(
                 pack(ledger_id, 0, first, last, at, offset8, len(body), count, 1, 0, digest_type, kind, 1)
             )
-            ledger = ledgers[ledger_id]
-            ledger.last = max(ledger.last, last)
+            if last > ledger.last:  # noqa: PLR1730 - as in `add_ordinary`
+                ledger.last = last
             facts = ledger.facts
             if facts is not None and lac > facts.lac:
                 facts.lac, facts.lac_term = lac, 0
