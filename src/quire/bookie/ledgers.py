@@ -230,11 +230,12 @@ class Ledgers:
         self._evidence.update([(run[0], run[7]) for run in runs])
         if polls := self.followers.polls:
             self._risen |= {run[0]: None for run in runs if run[0] in polls}
-        unsaved, told = self._unsaved_lacs, self.told_lacs
+        unsaved, told, machines = self._unsaved_lacs, self.told_lacs, self._machines
         if unsaved or told:
-            for ledger_id, _, lac, *_ in runs:
-                if lac == self._machines[ledger_id].facts.lac:  # the run's headers say as much
-                    unsaved.pop(ledger_id, None)
+            for run in runs:
+                ledger_id = run[0]
+                if (ledger_id in told or ledger_id in unsaved) and run[2] == machines[ledger_id].facts.lac:
+                    unsaved.pop(ledger_id, None)  # the run's headers say as much
                     told.pop(ledger_id, None)
         self.adds += len(runs)
         self.entries_added += sum([run[8] for run in runs])
