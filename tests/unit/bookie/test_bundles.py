@@ -23,7 +23,7 @@ from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import LacItem, encode_lacs
 from quire.wire.run import checksum, encode_run
-from support.hostile_worlds import ACCESS, GOOD, StillBookie
+from support.hostile_worlds import ACCESS, GOOD, StillBookie, seal
 from support.native_peer import Peer, add, bundle_of, parts_of
 from unit.bookie.test_adds_together import FIRST, fencing_read
 
@@ -161,6 +161,30 @@ def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_d
     assert all(peer.holds(one) == [0] for one in ledgers)
 
 
+def test_the_rest_of_a_bundle_waits_while_the_bookie_holds_and_its_client_may_be_gone_by_then(
+    peer: Peer,
+) -> None:
+    bookie, count = peer.bookie, FIRST_WORDS_MAX + 10
+    ledgers = [new_ledger(ledger_id) for ledger_id in range(1000, 1000 + count)]
+    bookie.create(*(one.ledger_id for one in ledgers))
+    gate, others = with_slow_records(bookie), Peer(bookie)
+    for one in (peer, others):
+        one.send([bundle_of([add(0, ledger=ledger) for ledger in ledgers])])
+    bookie.inside(lambda: others.line.owner.connection_lost(None))
+    bookie.server.vigil.holding = True
+    bookie.inside(gate.set)
+    for _ in range(10):
+        peer.wait()
+    assert peer.answers() == []
+    assert not any(map(peer.holds, ledgers[FIRST_WORDS_MAX:]))
+    bookie.server.vigil.holding = False
+    bookie.inside(peer.line.owner.let_out)
+    for _ in range(10):
+        peer.wait()
+    assert answers_to(peer, count) == [OK] * count
+    assert all(peer.holds(one) == [0] for one in ledgers)
+
+
 def test_a_failed_sync_of_the_second_group_is_the_answer_to_its_runs_only(peer: Peer) -> None:
     bookie = peer.bookie
     long = 1_200_000
@@ -245,10 +269,12 @@ def with_row(frame: bytes, at: int, **fields: Any) -> bytes:
 def test_a_bundle_that_is_cut_after_any_byte_or_counts_what_it_has_not_ends_the_connection() -> None:
     bookie, whole = StillBookie(), both(FIRST)
     bad = [sealed(whole[:end], rows=rows) for end in range(8, len(whole)) for rows in (False, True)]
-    for count in (0, 1, 3, 1001, 1 << 31, (1 << 32) - 1):
+    for count in (0, 1, 3, 1000, 1001, 1 << 31, (1 << 32) - 1):
         bad.append(sealed(whole[: native.REQUEST_BYTES] + struct.pack(">I", count) + whole[ROWS_AT:]))
     sizes = [ROW.unpack_from(whole, ROWS_AT + at * ROW.size)[4] for at in (0, 1)]
     bad += [with_row(whole, 0, size=size) for size in (0, sizes[0] + 1, (1 << 32) - sizes[1], (1 << 32) - 1)]
+    wrapping = with_row(whole, 0, size=(1 << 32) - 5)
+    bad.append(with_row(wrapping, 1, size=sum(sizes) + 5))
     damaged = bytearray(whole)
     damaged[ROWS_AT + 3] ^= 1
     bad.append(bytes(damaged))
@@ -282,6 +308,44 @@ def test_a_row_that_cannot_be_is_refused_alone_and_nothing_of_it_is_stored(
     records = peer.bookie.server.storage._journal.last_lsn
     peer.send([with_row(both(FIRST), 1, **fields)])
     assert answers_to(peer, 2) == [OK, answer]
+    assert peer.bookie.server.storage.last_lsn == records + 1
+    assert peer.holds(GOOD) == list(range(FIRST))
+
+
+def test_a_run_that_is_cut_after_any_byte_is_refused_alone_and_nothing_of_it_is_stored(peer: Peer) -> None:
+    body = add(FIRST, ledger=GOOD)[native.REQUEST_BYTES :]
+    records = peer.bookie.server.storage._journal.last_lsn
+    for end in range(len(body)):
+        head = native.encode_request(
+            Kind.ADD, 1, end, checksum(body[:end]), ledger_id=GOOD.ledger_id, key=GOOD.key, lac=FIRST - 1
+        )
+        frame = bundle_of([add(FIRST + end), head + body[:end]], number=end)
+        peer.send([seal(frame, native.REQUEST_BYTES) if end % 2 else frame])
+        assert answers_to(peer, 2, number=end) == [OK, Answer.BAD_REQUEST]
+    assert peer.bookie.server.storage.last_lsn == records + len(body)
+    assert peer.holds(GOOD) == list(range(FIRST))
+
+
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (0, b"\2"), (1, b"\7"), (2, b"\x63"), (3, b"\0"), (4, struct.pack(">I", 0)), (4, struct.pack(">I", 2)),
+        (4, struct.pack(">I", (1 << 32) - 1)), (8, struct.pack(">q", -1)), (16, struct.pack(">q", -1)),
+        (16, struct.pack(">q", -(1 << 63))), (16, struct.pack(">qq", -1, -1)), (16, struct.pack(">q", FIRST + 1)),
+        (24, struct.pack(">q", -1)), (24, struct.pack(">q", (1 << 63) - 1)), (32, bytes(8)), (40, b"\xff" * 8),
+        (56, struct.pack(">I", (1 << 32) - 1)),
+    ],
+)  # fmt: skip
+def test_a_run_that_cannot_be_is_refused_alone_and_nothing_of_it_is_stored(
+    peer: Peer, at: int, field: bytes
+) -> None:
+    """Its checksums are right; `at`: where in its header or table the field is."""
+    whole = add(FIRST, ledger=GOOD)
+    at += native.REQUEST_BYTES
+    frame = bundle_of([add(FIRST), whole[:at] + field + whole[at + len(field) :]])
+    records = peer.bookie.server.storage._journal.last_lsn
+    peer.send([seal(frame, native.REQUEST_BYTES)])
+    assert answers_to(peer, 2) == [OK, Answer.BAD_REQUEST]
     assert peer.bookie.server.storage.last_lsn == records + 1
     assert peer.holds(GOOD) == list(range(FIRST))
 
