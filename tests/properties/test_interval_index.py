@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from typing import Any
 from unittest.mock import patch
 
@@ -135,7 +134,7 @@ def test_what_is_indexed_late_is_found_as_if_it_had_been_at_once(
                         late.add(row, number)
             if what == "bundle":
                 lacs = {row.ledger_id: number for number, row in enumerate(rows)}
-                ids = array("q", [row.ledger_id for row in rows])
+                ids = [row.ledger_id for row in rows]
                 late.extend_late(b"".join(ROW.pack(*row) for row in rows), ids, lacs)
     assert (late.rows, late.lacs) == (at_once.rows, at_once.lacs)
     assert sorted(late.ledgers()) == sorted(at_once.ledgers())
@@ -143,7 +142,7 @@ def test_what_is_indexed_late_is_found_as_if_it_had_been_at_once(
 
 
 def test_a_lookup_indexes_the_rows_of_its_ledger_and_few_others() -> None:
-    table, ledgers, bundles = RowTable(), array("q", range(1, 301)), 40
+    table, ledgers, bundles = RowTable(), range(1, 301), 40
     for at in range(bundles):
         rows = [row_for((at, at, 1, 1), 300 * at + one)._replace(ledger_id=one) for one in ledgers]
         table.extend_late(b"".join(ROW.pack(*row) for row in rows), ledgers, dict.fromkeys(ledgers, at))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -500,7 +499,7 @@ class LedgerStorage:
             facts = ledger.facts
             if facts is not None and lac > facts.lac:
                 facts.lac, facts.lac_term = lac, 0
-        ledger_ids = array("q", [run[0] for run in runs])
+        ledger_ids = [run[0] for run in runs]
         table.extend_late(b"".join(rows), ledger_ids, {run[0]: run[2] for run in runs})
         self._recent.add_all(segment.sequence, offsets, [run[3] for run in runs], lsn + len(runs) - 1)
         if self._reader.condemned:
