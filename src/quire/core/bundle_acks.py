@@ -73,6 +73,9 @@ class BundleAcks:
     def dissolve(self) -> Sequence[Delivery]:
         """Something happens to one of its ledgers alone: from now on every row gets each acknowledgement as it comes.
 
+        A bookie that comes back to its slot is such a thing too. What was sent while it was away went to fewer bookies,
+        perhaps to fewer than the ack quorum: then nothing else would ever deliver what they acknowledged.
+
         Returns:
             What reaches rows by it: all that has not reached them.
         """
