@@ -15,7 +15,7 @@ import pytest
 from quire_testing.explorer.calibration import ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld
 from quire_testing.explorer.calibration_terms import TermsWorld
-from quire_testing.explorer.check import setting_of
+from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.continuous import (
     BOUNDED,
     CALIBRATION,
@@ -28,8 +28,6 @@ from quire_testing.explorer.continuous import (
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.fingerprints import explore_by_fingerprints
 from quire_testing.explorer.switches import SHIPPED
-from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import LedgerWorld
 from support.rounds import keep_figures
 
 STATES_IN_TEST = 15_000
@@ -106,7 +104,7 @@ def test_explorer_bounded(configuration, states):
         world,
         setting.violation_in,
         setting.deadlock_in,
-        canonical=Symmetry(world) if isinstance(world, LedgerWorld) else lambda state: state,
+        canonical=form_of(world) or (lambda state: state),
         states_max=states,
         seconds_max=SECONDS_MAX,
     )

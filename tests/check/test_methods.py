@@ -12,9 +12,10 @@ from types import FunctionType
 
 import pytest
 
-from quire.core import after_loss, boot, log_closing, log_opening, log_rolling
+from quire.core import after_loss, boot, bundle_acks, log_closing, log_opening, log_rolling
 from quire.core.after_loss import AfterLoss
 from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bundle_acks import BundleAcks
 from quire.core.closing import Closing
 from quire.core.ensemble_change import EnsembleChange
 from quire.core.finding_end import EndSearch, FenceAnswers, Votes
@@ -33,17 +34,14 @@ from quire.core.vigil import VigilMachine
 from quire.core.write_back import WriteBack
 from quire.core.writer import WriterMachine
 from quire.core.writer_waits import WriterWaits
-from quire_testing.explorer.check import setting_of
-from quire_testing.explorer.collector_forms import CollectorForm
+from quire_testing.explorer.bundle_parts import BundleConfiguration
+from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.collector_parts import CollectorConfiguration
-from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.explorer import explore, way_to
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.switches import SHIPPED
-from quire_testing.explorer.symmetry import Symmetry
-from quire_testing.explorer.world import LedgerWorld
 
 PARTS = {
     "ledger": (
@@ -63,6 +61,8 @@ PARTS = {
         BookieLedgerMachine,
         AfterLoss,
         after_loss,
+        BundleAcks,
+        bundle_acks,
     ),
     "log": (
         HandleState,
@@ -101,6 +101,7 @@ WORLDS = {
             waits=True,
             guarantee=True,
         ),
+        BundleConfiguration(2, 2, 2, 2, transit_damages=1),
     ),
     "log": (
         LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
@@ -145,7 +146,6 @@ NOT_CALLED = {
         "_not_writing",
     ): "no caller appends to a writer that has ended (test_writer_legality.py)",
     ("WriterWaits", "read_later"): "a store that answers nothing twice (tests/golden/writer)",
-    ("RunWindow", "resend_once"): "no run is damaged in transit (tests/unit/core/test_damaged_answers.py)",
     ("RecoveryMachine", "lac"): "only the table under a counterexample shows it",
     ("RecoveryMachine", "length_unavailable"): "with fewer than Qa copies lost somebody has the last entry",
     ("EndSearch", "asks_again"): NO_LACS,
@@ -155,7 +155,7 @@ NOT_CALLED = {
     ("Votes", "end_at"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
-    ("BookieLedgerMachine", "add_ordinary"): "the short way of `add` (tests/unit/core/test_bookie_ledger.py)",
+    ("BundleAcks", "is_complete"): ASKED,
     ("BookieLedgerMachine", "not_saved"): DISK,
     ("BookieLedgerMachine", "raise_term"): NO_TERMS,
     ("BookieLedgerMachine", "truncate"): NO_TERMS,
@@ -229,12 +229,6 @@ def put(place, name, what, instead):
     for module in list(sys.modules.values()):
         if module.__name__.startswith("quire") and vars(module).get(name) is what:
             setattr(module, name, instead)
-
-
-def form_of(world):
-    if isinstance(world, LedgerWorld):
-        return Symmetry(world)
-    return CollectorForm(world) if isinstance(world, CollectorWorld) else None
 
 
 class Noting:

@@ -5,6 +5,9 @@ Source: `core/bundle_acks.py`.
 
 from __future__ import annotations
 
+from itertools import permutations, product
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +71,19 @@ def test_rows_get_their_quorum_as_soon_as_it_is_there_and_all_after_a_dissolutio
         parts += 1
     world.dissolve()
     assert world.got == [set(range(bookies))] * rows
+
+
+@pytest.mark.parametrize("ack_quorum", [1, 2, 3])
+def test_every_order_of_the_parts_of_two_rows_at_three_bookies(ack_quorum):
+    whole, apart = ((0, 1),), ((0, 0), (1, 1))
+    for ways in product((whole, apart), repeat=3):
+        parts = [(bookie, *part) for bookie, way in enumerate(ways) for part in way]
+        for order in permutations(parts):
+            for dissolved_after in range(len(parts) + 1):
+                world = Rows(2, 3, ack_quorum)
+                for done, part in enumerate(order):
+                    if done == dissolved_after:
+                        world.dissolve()
+                    world.stored(*part)
+                world.dissolve()
+                assert world.got == [{0, 1, 2}] * 2

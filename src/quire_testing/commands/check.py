@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -35,6 +35,14 @@ ModeOption = Annotated[
         "--mode",
         metavar="MODE",
         help="With --stream: identifiers (terms name entries), or fencing (terms only fence).",
+    ),
+]
+TurnsOption = Annotated[
+    str,
+    typer.Option(
+        "--turns",
+        metavar="TURNS",
+        help="With --bundles: what each loop turn appends: XY-X is a run of each ledger, then one of X alone.",
     ),
 ]
 
@@ -82,6 +90,9 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "stages": (0, 0, "With --log: ledgers that a sink commits."),
     "stream": (False, 0, "Explore a stream that clients take over from each other."),
     "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
+    "bundles": (False, 0, "Explore two ledgers whose runs travel in bundles; recoverers and faults are those of one."),
+    "failures": (0, 0, "With --bundles: bookies that both writers give up in one turn."),
+    "fences": (0, 0, "With --bundles: bookies at which one ledger is fenced, and no more."),
     "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
     "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),
     "ours": (False, 0, "With --collector: ledgers of ours; without it Java's, without tokens."),
@@ -126,7 +137,7 @@ def _option(name: str) -> Any:
     return typer.Option(given, min=least, help=text)
 
 
-def _made(kind: type[C], budgets: dict[str, int]) -> C:
+def _made(kind: type[C], budgets: Mapping[str, int | str]) -> C:
     names = {field.name: NAMES.get(field.name, field.name) for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{field: budgets[name] for field, name in names.items() if name in budgets})
 
@@ -135,6 +146,7 @@ def _made(kind: type[C], budgets: dict[str, int]) -> C:
 def check(
     budgets: dict[str, int],
     mode: ModeOption = "identifiers",
+    turns: TurnsOption = "XY",
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -173,6 +185,7 @@ def check(
     """
     from quire.core.terms import StreamMode, mode_of
     from quire_testing.explorer import check as explorer
+    from quire_testing.explorer.bundle_parts import BundleConfiguration, turns_of
     from quire_testing.explorer.collector_parts import CollectorConfiguration
     from quire_testing.explorer.configuration import Configuration
     from quire_testing.explorer.directory_world import DirectoryConfiguration
@@ -192,6 +205,8 @@ def check(
     configuration: AnyConfiguration
     if budgets["directories"]:
         configuration = DirectoryConfiguration()
+    elif budgets["bundles"]:
+        configuration = _made(BundleConfiguration, budgets | {"turns": turns_of(turns)})
     elif budgets["collector"]:
         configuration = _made(CollectorConfiguration, budgets)
     elif budgets["log"]:

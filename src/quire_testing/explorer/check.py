@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from quire_testing.explorer.bundle_parts import BundleConfiguration
+from quire_testing.explorer.bundle_world import BUNDLE_INVARIANTS, BundleForm, BundleWatch, BundleWorld
 from quire_testing.explorer.collector_forms import CollectorForm
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.collector_watch import CollectorWatch
@@ -37,7 +39,7 @@ from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 
-AnyWorld: TypeAlias = LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld
+AnyWorld: TypeAlias = LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld | BundleWorld
 
 
 EVERY_INVARIANT: dict[str, str] = {
@@ -45,6 +47,7 @@ EVERY_INVARIANT: dict[str, str] = {
     **LOG_INVARIANTS,
     **COLLECTOR_INVARIANTS,
     **DIRECTORY_INVARIANTS,
+    **BUNDLE_INVARIANTS,
     **{name: text for name, text in STREAM_INVARIANTS.items() if name not in INVARIANTS},
 }
 
@@ -104,9 +107,23 @@ def setting_of(
         names = tuple(STREAM_INVARIANTS if invariants is None else invariants)
         found = StreamWatch(stream, names)
         return Setting(stream, found, found.deadlock)
+    if isinstance(configuration, BundleConfiguration):
+        names = tuple((*NAMES, *BUNDLE_INVARIANTS) if invariants is None else invariants)
+        bundles = BundleWorld(configuration, switches, names)
+        watched = BundleWatch(bundles, names)
+        return Setting(bundles, watched, watched.deadlock)
     world = LedgerWorld(configuration, switches)
     watch = InvariantWatch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)
+
+
+def form_of(world: AnyWorld) -> Callable[[Any], Any] | None:
+    """What names the representative of a state of a world, where states that differ by names only are explored once."""
+    if isinstance(world, LedgerWorld):
+        return Symmetry(world)
+    if isinstance(world, BundleWorld):
+        return BundleForm(world)
+    return CollectorForm(world) if isinstance(world, CollectorWorld) else None
 
 
 def header_of(configuration: AnyConfiguration, mutant: str) -> tuple[str, ...]:
@@ -135,16 +152,11 @@ def check(
     """
     setting = setting_of(configuration, switches, invariants)
     world = setting.world
-    canonical: Callable[[Any], Any] | None = None
-    if isinstance(world, LedgerWorld) and not by_names:
-        canonical = Symmetry(world)
-    elif isinstance(world, CollectorWorld):
-        canonical = CollectorForm(world)
     result = explore(
         world,
         setting.violation_in,
         setting.deadlock_in,
-        canonical=canonical,
+        canonical=None if by_names else form_of(world),
         begin=led(world, begin),
         **limits,
     )

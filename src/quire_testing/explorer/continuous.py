@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Final
 
+from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.calibration import ClassicWorld
 from quire_testing.explorer.check import check
 from quire_testing.explorer.collector_parts import CollectorConfiguration
@@ -153,6 +154,23 @@ CONTINUOUS: Final[tuple[AnyConfiguration, ...]] = (
     StreamConfiguration(),
     StreamConfiguration(3, entries=0, repairers=1, changed=True),
     StreamConfiguration(3, entries=0, take_overs=0, lost_swaps=1, repairers=1, changed=True, fencing=True),
+    BundleConfiguration(2, 2, 2, 2, "XY-XY", failures=1, waits=True),
+    BundleConfiguration(4, 3, 3, 2, "XY-XY", timeouts=1),
+    BundleConfiguration(3, 3, 3, 2, recoverers=1),
+    BundleConfiguration(3, 2, 2, 2, recoverers=1, timeouts=1),
+    BundleConfiguration(4, 3, 3, 2, timeouts=1, failures=1),
+    BundleConfiguration(2, 2, 2, 1, "XY-X", recoverers=1),
+    BundleConfiguration(2, 2, 2, 2, recoverers=1, crashes=1),
+    BundleConfiguration(3, 3, 3, 2, "XY-XY", transit_damages=1),
+    BundleConfiguration(3, 3, 3, 2, "XY-XY", fences=1),
+    BundleConfiguration(3, 2, 2, 2, "XY-XY", timeouts=1),
+    BundleConfiguration(4, 3, 3, 2, timeouts=1, lost_swaps=1, fences=1),
+    BundleConfiguration(3, 2, 2, 1, "XY-XY", timeouts=1),
+    BundleConfiguration(2, 2, 2, 2, recoverers=1),
+    BundleConfiguration(2, 2, 2, 2, "XY-XY", crashes=1),
+    BundleConfiguration(2, 2, 2, 1, recoverers=1),
+    BundleConfiguration(2, 2, 2, 2, "XYX", transit_damages=1, closes=True),
+    BundleConfiguration(2, 2, 2, 1, "XYX", fences=1),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
@@ -161,6 +179,8 @@ CONTINUOUS: Final[tuple[AnyConfiguration, ...]] = (
 LONG: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1),
     LogConfiguration(2, 4, 3),
+    BundleConfiguration(2, 2, 2, 1, "XY-XY", recoverers=1),
+    BundleConfiguration(2, 2, 2, 2, "XY-XY", recoverers=1),
     Configuration(2, 2, 2, 2, entries=2, recoverers=2),
     Configuration(3, 3, 3, 2, entries=2),
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),

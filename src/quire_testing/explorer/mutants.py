@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from quire_testing.explorer.bundle_mutants import BUNDLE_MUTANTS
+from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.collector_mutants import COLLECTOR_MUTANTS
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
@@ -26,7 +28,12 @@ from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANT
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
 AnyConfiguration: TypeAlias = (
-    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration | StreamConfiguration
+    Configuration
+    | LogConfiguration
+    | CollectorConfiguration
+    | DirectoryConfiguration
+    | StreamConfiguration
+    | BundleConfiguration
 )
 AnyMutant: TypeAlias = Mutant[AnyConfiguration]
 
@@ -41,6 +48,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     DIRECTORY_MUTANTS,
     REPAIR_MUTANTS,
     EXTRA_MUTANTS,
+    BUNDLE_MUTANTS,
     STREAM_MUTANTS,
     FENCING_MUTANTS,
 )

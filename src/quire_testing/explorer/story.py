@@ -16,6 +16,7 @@ from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.beginning import NOT_CREATED
 from quire_testing.explorer.bookies import BookieState
+from quire_testing.explorer.bundle_world import BundleWorld
 from quire_testing.explorer.collector_parts import LEDGER, CollectorState, store_text
 from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.directory_world import DirectoryWorld, directory_rows
@@ -106,7 +107,7 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
 
 
 def state_rows(
-    world: LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld, state: Any
+    world: LedgerWorld | LogWorld | CollectorWorld | DirectoryWorld | StreamWorld | BundleWorld, state: Any
 ) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
@@ -117,6 +118,15 @@ def state_rows(
         return directory_rows(state)
     if isinstance(world, StreamWorld):
         return stream_rows(world, state)
+    if isinstance(world, BundleWorld):
+        return [
+            *(
+                (f"{ledger.name}: {part}", what)
+                for ledger, at in zip(world.ledgers, state.ledgers, strict=True)
+                for part, what in _ledger_rows(ledger.world, ledger.states.parts[at])
+            ),
+            *world.rows(state),
+        ]
     return _ledger_rows(world, state)
 
 

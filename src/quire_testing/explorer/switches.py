@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bundle_acks import BundleAcks
 from quire.core.garbage import CollectorMachine
 from quire.core.log import LogMachine
 from quire.core.log_trimming import TrimMachine
@@ -23,15 +24,22 @@ class Switches:
     Attributes:
         faults: the fields that are faults of the world, here of its metadata store.
         rules: the judgements of every machine.
-        writer, recovery, take_over, repair, log, trim, collector, bookie: the machines; of a bookie, that of one ledger.
+        writer, recovery, take_over, repair, log, trim, collector, bookie, bundle: the machines; of a bookie, that of one
+            ledger; of a bundle, its acknowledgements.
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
         returning_truncates: where terms only fence, the bookie of an absent slot that returns is sent a truncation of the
             fragment, as if it joined.
+        bundles: what those do that carry bundles: a bookie "judged when collected" or "answers early"; a client "by slot"
+            (an acknowledgement that comes late counts for the bookie that is there now) or "overtakes" (a run leaves before an
+            open bundle with an earlier one of its ledger) or "stays on return" (a bundle is not dissolved when an absent
+            bookie comes back).
     """
 
-    faults: ClassVar[frozenset[str]] = frozenset({"blind_closes", "blind_lists", "returning_truncates"})
+    faults: ClassVar[frozenset[str]] = frozenset(
+        {"blind_closes", "blind_lists", "returning_truncates", "bundles"}
+    )
     rules: Rules = RULES
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
@@ -41,9 +49,11 @@ class Switches:
     trim: type[TrimMachine] = TrimMachine
     collector: type[CollectorMachine] = CollectorMachine
     bookie: type[BookieLedgerMachine] = BookieLedgerMachine
+    bundle: type[BundleAcks] = BundleAcks
     blind_closes: bool = False
     blind_lists: str = ""
     returning_truncates: bool = False
+    bundles: str = ""
 
     def targets(self) -> dict[str, str]:
         """What differs from what ships: the name of a shipped rule or machine, or "fault of the world", by field or rule."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from quire.core.errors import MisuseError
 from quire.core.transcript import NOTHING
+from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.check import Setting, setting_of
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
@@ -46,6 +47,7 @@ _STREAM: Final = re.compile(
     r"stream (\d+) bookies (\d+)/(\d+)/(\d+) N=(\d+) clients=(\d+) take overs=(\d+)(.*)"
 )
 _COLLECTOR: Final = re.compile(r"collector (java|ours)( mixed)? (\d+) lives (\d+) writes (\d+) passes(.*)")
+_BUNDLES: Final = re.compile(r"bundles (\d+) bookies (\d+)/(\d+)/(\d+) turns=([XY-]+)(.*)")
 _MORE: Final = re.compile(r"([a-z][a-z ]*)=(\w+)")
 _RUN: Final = re.compile(r"seed (\d+), mix ([^:]+):")
 _DROPPED: Final = re.compile(r"fault (\d+) \(dropped\)")
@@ -83,7 +85,7 @@ def configuration_of(name: str) -> AnyConfiguration | None:
     log, ledger = _LOG.fullmatch(name), _LEDGER.fullmatch(name)
     found = log or ledger
     if found is None:
-        return _directories_of(name) or _collector_of(name) or _stream_of(name)
+        return _directories_of(name) or _collector_of(name) or _stream_of(name) or _bundles_of(name)
     *sizes, rest = found.groups()
     more = _more(rest)
     kind: Any = LogConfiguration if log else Configuration
@@ -107,6 +109,17 @@ def _stream_of(name: str) -> StreamConfiguration | None:
     names = ("bookies", "ensemble", "write_quorum", "ack_quorum", "entries", "clients", "take_overs")
     given: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
     configuration = StreamConfiguration(**given | _more(rest))
+    return configuration if configuration.name == name else None
+
+
+def _bundles_of(name: str) -> BundleConfiguration | None:
+    found = _BUNDLES.fullmatch(name)
+    if found is None:
+        return None
+    *sizes, turns, rest = found.groups()
+    names = ("bookies", "ensemble", "write_quorum", "ack_quorum")
+    given: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
+    configuration = BundleConfiguration(**given | _more(rest), turns=turns)
     return configuration if configuration.name == name else None
 
 
@@ -210,7 +223,7 @@ def _programs_again(
     elif not isinstance(world, LedgerWorld) or (
         isinstance(configuration, Configuration) and not is_replayed(configuration)
     ):
-        return []  # a replay has no readers, collectors and directories; the explorer has asked about theirs
+        return []  # a replay has no readers, collectors, directories and bundles; the explorer has asked about theirs
     else:
         played = replay(world, path, switches, strict=False)
     violation = played.violation

@@ -76,6 +76,16 @@ def test_a_collector():
     assert facts["complete"]
 
 
+def test_two_ledgers_in_bundles(tmp_path):
+    facts = json.loads(check("--json", "--bundles", "--turns", "X", "--fences", "1").stdout)
+    assert facts["configuration"] == "bundles 2 bookies 2/2/2 turns=X recoverers=1 fences=1"
+    assert facts["complete"]
+    check("--bundles", "--turns", "YX", code=2)
+    assert "O is: no run" in check("--mutant", "bundle-overtaken", "--save", str(tmp_path), code=1).stdout
+    facts = json.loads(check("--json", "--replay", str(tmp_path / "counterexample.txt")).stdout)
+    assert [violation[:2] for violation in facts["violations"]] == ["O:"]
+
+
 def test_what_breaks_in_a_collectors_world_is_saved_and_judged_again(tmp_path):
     result = check("--mutant", "collector-zxid", "--save", str(tmp_path), code=1)
     assert "G1 is: nothing is dropped of a ledger that nobody deleted" in result.stdout

@@ -1,0 +1,95 @@
+"""The mutants of bundles: what the client or the bookie would do if it took a bundle for one add.
+
+Source: docs/decisions/049-one-request-for-many-ledgers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from quire.core.bundle_acks import BundleAcks, Delivery
+from quire_testing.explorer.bundle_parts import BundleConfiguration
+from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.unfixed import UnorderedWriter
+
+
+class CountsForAllRows(BundleAcks):
+    """An OK to some rows of a bundle counts for all of them."""
+
+    __slots__ = ()
+
+    def stored(self, bookie: int, first: int, rows: int) -> Sequence[Delivery]:
+        """As if the bookie had stored everything."""
+        return super().stored(bookie, 0, self._rows)
+
+
+BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
+    Mutant(
+        "bundle-judged-early",
+        "a bundle's rows are judged when they are collected, not when they are stored",
+        replace(SHIPPED, bundles="judged when collected"),
+        BundleConfiguration(2, recoverers=1),
+        "I9",
+    ),
+    Mutant(
+        "bundle-answered-early",
+        "a bundle is answered before its group is durable",
+        replace(SHIPPED, bundles="answers early"),
+        BundleConfiguration(2, 2, 2, 2, crashes=1),
+        "I2",
+    ),
+    Mutant(
+        "bundle-by-slot",
+        "a bundle's acknowledgement counts for whoever is at the bookie's slot when it is delivered",
+        replace(SHIPPED, bundles="by slot"),
+        BundleConfiguration(4, 3, 3, 2, timeouts=1),
+        "I2",
+    ),
+    Mutant(
+        "bundle-for-all-rows",
+        "an OK to other runs of a bundle counts for a ledger that was refused alone",
+        replace(SHIPPED, bundle=CountsForAllRows),
+        BundleConfiguration(3, 3, 3, 2, fences=1),
+        "I2",
+    ),
+    with_rules(
+        "bundle-while-changing",
+        "a bundle's acknowledgements confirm while an ensemble change is in flight",
+        BundleConfiguration(4, 3, 3, 2, "XY-XY", timeouts=1),
+        "I2",
+        may_acknowledge_while_changing=lambda: True,
+    ),
+    Mutant(
+        "bundle-out-of-order",
+        "the second bundle is answered first, and confirms",
+        replace(SHIPPED, writer=UnorderedWriter),
+        BundleConfiguration(3, 3, 3, 2, "XY-XY", transit_damages=1),
+        "I2",
+    ),
+    Mutant(
+        "bundle-overtaken",
+        "a run that goes alone leaves before the open bundle with an earlier run of its ledger",
+        replace(SHIPPED, bundles="overtakes"),
+        BundleConfiguration(2, 2, 2, 2, "XYX"),
+        "O",
+    ),
+    Mutant(
+        "bundle-on-return",
+        "a bundle stays together when an absent bookie of one of its ledgers comes back",
+        replace(SHIPPED, bundles="stays on return"),
+        BundleConfiguration(2, 2, 2, 2, "XY-XY", failures=1, waits=True),
+        "F1",
+        begin=(
+            "client: appends XY",
+            "b0: takes bundle 0",
+            "client: gets OK to X and Y of bundle 0 from b0",
+            "b1: takes bundle 0",
+            "client: both lose b1",
+            "X's writer: timer",
+            "Y's writer: timer",
+        ),
+    ),
+)

@@ -1,0 +1,435 @@
+"""The parts of the world of bundles: its size, and each of its ledgers, a ledger's world of its own.
+
+What concerns one ledger alone (its recoverer, its record, its ensemble change) are the steps of its own world. What one
+frame, one bookie and one client do for both ledgers at once is put together in `bundle_world.py` from what is here.
+
+Source: `core/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
+from quire.core.errors import MisuseError
+from quire.core.ids import Slot
+from quire.core.writer import WriterMachine
+from quire_testing.explorer.bookies import KEY, LEDGER, BookieDriver, BookieState, Disk, Waiting
+from quire_testing.explorer.clients import WRITER_DONE, bookie_name, bookie_number
+from quire_testing.explorer.configuration import Configuration, budgets_text
+from quire_testing.explorer.invariants import InvariantWatch, Violation
+from quire_testing.explorer.messages import Link, Reply
+from quire_testing.explorer.parts import ClientMove, Label, Move, State, Table
+from quire_testing.explorer.snapshot import frozen, state_of
+from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.world import LedgerWorld
+
+LEDGERS: Final = "XY"
+"""Their names: what happens to one of them alone happens to X."""
+TOGETHER: Final = frozenset({"append", "add", "hears add", "transit damage", "sync", "crash"})
+"""Kinds of steps of a ledger's world that are put together for both."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleConfiguration:
+    """The size of a world of two ledgers with the same bookies and quorums.
+
+    Attributes:
+        bookies: how many there are; those beyond `ensemble` are spares.
+        ensemble: E, like `write_quorum` Qw and `ack_quorum` Qa.
+        turns: what the client appends in each turn of its loop: "XY-X" is a run of each in a bundle, then one of X alone;
+            "XYX" one of each in a bundle, and in the same turn one more of X, which is too long for it.
+        recoverers: clients that recover X.
+        timeouts: how often X gives a bookie up.
+        crashes: bookies that stop and start again with what their disk holds.
+        lost_swaps: compare-and-swaps of X whose response never reaches the client.
+        transit_damages: rows of X that arrive damaged.
+        failures: how often both give a bookie up.
+        fences: how often X is fenced at one bookie, by a recoverer that does no more.
+        closes: whether X may be closed.
+        waits: whether a writer that cannot reach its ack quorum waits for bookies.
+    """
+
+    bookies: int = 3
+    ensemble: int = 2
+    write_quorum: int = 2
+    ack_quorum: int = 1
+    turns: str = "XY"
+    recoverers: int = 0
+    timeouts: int = 0
+    crashes: int = 0
+    lost_swaps: int = 0
+    transit_damages: int = 0
+    failures: int = 0
+    fences: int = 0
+    closes: bool = False
+    waits: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is explored, in a line."""
+        size = f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum}"
+        said = ("bookies", "ensemble", "write_quorum", "ack_quorum", "turns")
+        return f"bundles {size} turns={self.turns}{budgets_text(self, *said)}"
+
+    def of(self, ledger: str) -> Configuration:
+        """The world of one ledger."""
+        runs = self.turns.count(ledger)
+        sizes = (self.bookies, self.ensemble, self.write_quorum, self.ack_quorum, runs, max(1, runs))
+        if ledger != LEDGERS[0]:
+            return Configuration(*sizes, recoverers=0, crashes=self.crashes, waits=self.waits)
+        return Configuration(
+            *sizes,
+            recoverers=self.recoverers,
+            timeouts=self.timeouts,
+            crashes=self.crashes,
+            lost_swaps=self.lost_swaps,
+            transit_damages=self.transit_damages,
+            closes=self.closes,
+            waits=self.waits,
+        )
+
+
+def turns_of(text: str) -> str:
+    """Turns as they are given, checked.
+
+    Raises:
+        MisuseError: they are none.
+    """
+    if not re.fullmatch(r"(XYX?|X|Y)(-(XYX?|X|Y))*", text):
+        msg = f"turns {text!r}: each is X, Y, XY or XYX, with a hyphen between two, for example XY-X"
+        raise MisuseError(msg)
+    return text
+
+
+class Flight(NamedTuple):
+    """One bundle.
+
+    Attributes:
+        turn: in which it left.
+        runs: of each ledger.
+        bookies: where it was sent to.
+        untaken: the bookies that have not taken it, as bits.
+        acks: who has acknowledged it, as a number; -1: it is dissolved, or nothing can come of it any more.
+        judged: bookies that have judged it and not stored it, as bits: none in what ships.
+    """
+
+    turn: int
+    runs: tuple[int, int]
+    bookies: tuple[int, ...]
+    untaken: int
+    acks: int
+    judged: int = 0
+
+
+class BundleState(NamedTuple):
+    """All that can differ: of each ledger the state of its world, as a number.
+
+    Attributes:
+        ledgers: X and Y.
+        flights: the bundles that are not over, oldest first.
+        turn: the next one.
+        failures: how often both may still give a bookie up.
+        fences: how often X may still be fenced at one bookie.
+        fault: what the client did against the order.
+    """
+
+    ledgers: tuple[int, int]
+    flights: tuple[Flight, ...]
+    turn: int
+    failures: int
+    fences: int
+    fault: str = ""
+
+
+class RowBookies(BookieDriver):
+    """Bookies that take an add with as little as a bundle's row takes."""
+
+    early = False
+    """A mutant: the response leaves before the group is durable."""
+
+    def _admitted(self, machine: BookieLedgerMachine, lac: int) -> bool:
+        return machine.add_ordinary(KEY, 0, 0, lac)
+
+    def _add(self, state: BookieState, waiting: Waiting) -> tuple[BookieState, list[tuple[int, Reply]], str]:
+        machine = self.machine(state)
+        if waiting[1][0] == "add" and self._admitted(machine, waiting[1][-1]):
+            return self.stored(state, machine, waiting)
+        return super()._add(state, waiting)
+
+    def stored(
+        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting
+    ) -> tuple[BookieState, list[tuple[int, Reply]], str]:
+        """A row that was admitted is stored; its response leaves once it is durable."""
+        ready = BookieReady(None, Journaled.RUN, Answer.OK, persisted=not self.early)
+        after, replies = self._carried_out(state, machine, ready, waiting)
+        return after, replies, f"stores {waiting[1][3]}"
+
+
+Half = list[tuple[Label, int]]
+"""Steps of one ledger: what is done, and its world after it."""
+
+
+class OneLedger:
+    """The world of one of the ledgers, its states by numbers, and the steps that both worlds take together.
+
+    Args:
+        name: the ledger's.
+        configuration: of all.
+        switches: what runs.
+        invariants: what must hold in it.
+    """
+
+    def __init__(
+        self, name: str, configuration: BundleConfiguration, switches: Switches, invariants: Sequence[str]
+    ) -> None:
+        self.name = name
+        self.world = LedgerWorld(configuration.of(name), switches)
+        bookies = RowBookies(self.world.configuration, switches.rules, switches.bookie)
+        bookies.early = switches.bundles == "answers early"
+        self.world.bookie_driver = bookies
+        self._rows = bookies
+        self.watch = InvariantWatch(self.world, invariants)
+        self.symmetry = Symmetry(self.world)
+        self.states: Table[State] = Table()
+        self.violations: dict[int, Violation | None] = {}
+        self._memos: dict[Any, Any] = {}
+
+    def initial(self) -> int:
+        """The ledger is there, and each bookie knows it."""
+        world, facts = self.world, frozen(LedgerFacts(LEDGER, KEY))
+        bookie = world.bookies.number(BookieState(facts, disk=Disk(facts=facts)))
+        return self.states.number((*[bookie] * world.n, *world.initial()[world.n :]))
+
+    def remembered(self, what: Callable[..., Any], *told: Any) -> Any:
+        """What a question comes to, worked out once."""
+        key = (what, *told)
+        found = self._memos.get(key)
+        if found is None:
+            found = self._memos[key] = what(*told)
+        return found
+
+    # --- questions -------------------------------------------------------------------------------------------------
+
+    def writer(self, at: int) -> WriterMachine:
+        """The writer's machine."""
+        state = self.states.parts[at]
+        return self.world.clients.parts[state[self.world.at_client]].machine  # type: ignore[no-any-return]
+
+    def alone(self, at: int) -> Any:
+        """What changes when something happens to the ledger alone."""
+        machine = self.writer(at)
+        return machine.status, machine.closing.status, state_of(machine.change)
+
+    def has_returned(self, before: int, after: int) -> bool:
+        """Whether the bookie of a slot that was absent takes its place again."""
+        return len(self.writer(after).change.absent) < len(self.writer(before).change.absent)
+
+    def waits_for(self, at: int, run: int) -> bool:
+        """Whether an acknowledgement of a run can still change anything."""
+        machine = self.writer(at)
+        return machine.status not in WRITER_DONE and run in machine.window.runs
+
+    def head(self, at: int, bookie: int) -> int | None:
+        """The run that is the next to reach a bookie."""
+        requests = self._link(at, bookie).requests
+        return requests[0][0][2] if requests else None
+
+    def responses(self, at: int, bookie: int) -> list[tuple[int, Answer]]:
+        """Of each run that a bookie has answered, the oldest response on its way."""
+        found: dict[int, Answer] = {}
+        for (_, _, run, *_), answer, _ in self._link(at, bookie).replies:
+            found.setdefault(run, answer)
+        return list(found.items())
+
+    def forms(self, at: int) -> list[int]:
+        """Its state by each renaming."""
+        state, symmetry = self.states.parts[at], self.symmetry
+        return [
+            self.states.number(symmetry._renamed(state, which)) for which in range(len(symmetry._renamings))
+        ]
+
+    def _link(self, at: int, bookie: int) -> Link:
+        return self.world.links.parts[self.states.parts[at][self.world.at_link + bookie]]
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def own(self, at: int) -> Half:
+        """Every step of this ledger alone."""
+        return self._numbered(
+            (label._replace(actor=_who(self.name, label)), after)
+            for label, after in self.world.successors(self.states.parts[at])
+            if label.kind not in TOGETHER
+        )
+
+    def appends(self, at: int) -> Half:
+        """The caller appends, if there is a writer that takes it."""
+        moves: list[Move] = []
+        self.world._writer_moves(self.states.parts[at], moves)
+        return self._numbered(move for move in moves if move[0].kind == "append")
+
+    def sent(self, before: int, after: int) -> tuple[int, ...]:
+        """The bookies that were sent something between two states."""
+        return tuple(
+            bookie
+            for bookie in range(self.world.n)
+            if len(self._link(after, bookie).requests) > len(self._link(before, bookie).requests)
+        )
+
+    def overtaken(self, at: int) -> int:
+        """The last request to each bookie leaves before the one before it."""
+        new = list(self.states.parts[at])
+        for place in range(self.world.at_link, self.world.at_link + self.world.n):
+            link = self.world.links.parts[new[place]]
+            swapped = link.requests[:-2] + link.requests[:-3:-1]
+            new[place] = self.world.links.number(link._replace(requests=swapped))
+        return self.states.number(tuple(new))
+
+    def is_ordered(self, before: int, after: int) -> bool:
+        """Whether what was sent between two states was sent in its order."""
+        for bookie in range(self.world.n):
+            sent = self._link(after, bookie).requests[len(self._link(before, bookie).requests) :]
+            runs = [request[2] for request, _ in sent]
+            if runs != sorted(runs):
+                return False
+        return True
+
+    def taken(self, at: int, bookie: int) -> Half:
+        """The next run reaches a bookie, which takes or refuses it."""
+        moves: list[Move] = []
+        state = self.states.parts[at]
+        self.world._deliveries(state, 0, bookie, self.world._syncs_at_once(state), moves)
+        return self._numbered(moves)
+
+    def admits(self, at: int, bookie: int) -> bool:
+        """Whether a bookie would take an ordinary row now."""
+        rows = self._rows
+        return rows._admitted(rows.machine(self.world.bookies.parts[self.states.parts[at][bookie]]), -1)
+
+    def stored(self, at: int, bookie: int) -> Half:
+        """The next run is stored at a bookie that admitted it before, whatever has come since."""
+        world, new = self.world, list(self.states.parts[at])
+        link = self._link(at, bookie)
+        request, waits = link.requests[0]
+        before = world.bookies.parts[new[bookie]]
+        after, replies, _ = self._rows.stored(before, self._rows.machine(before), (0, request, waits))
+        if world._syncs_at_once(self.states.parts[at]):
+            after, replies = world._synced(after)
+        new[bookie] = world.bookies.number(after)
+        new[world.at_link + bookie] = world.links.number(link._replace(requests=link.requests[1:]))
+        for client, reply in replies:
+            world._push_reply(new, client, bookie, reply)
+        return self._numbered([(Label(bookie_name(bookie), "stores", kind="add"), tuple(new))])
+
+    def damaged(self, at: int, bookie: int) -> Half:
+        """The next run reaches a bookie damaged, if one may."""
+        return self._fault("transit_damages", self.world.faults._transit_damages, at, bookie)
+
+    def crashed(self, at: int, bookie: int) -> Half:
+        """A bookie crashes, if one may."""
+        return self._fault("crashes", self.world.faults._crashes, at, bookie)
+
+    def _fault(self, kind: str, happens: Callable[[State, list[Move]], None], at: int, bookie: int) -> Half:
+        state, moves = self.states.parts[at], list[Move]()
+        budget = self.world.budgets.parts[state[-1]]
+        if left := getattr(budget, kind):
+            happens((*state[:-1], self.world.budgets.number(budget._replace(**{kind: left - 1}))), moves)
+        return self._numbered(move for move in moves if move[0].actor == bookie_name(bookie))
+
+    def synced(self, at: int, bookie: int) -> Half:
+        """The oldest record that waits for a bookie's disk is on it."""
+        moves: list[Move] = []
+        state = self.states.parts[at]
+        if not self.world._syncs_at_once(state):
+            self.world.faults.sync_moves(state, bookie, moves)
+        return self._numbered(moves)
+
+    def lost(self, at: int, bookie: int) -> Half:
+        """The writer gives a bookie up, if it waits for it."""
+        state, moves = self.states.parts[at], list[Move]()
+        client = self.world.clients.parts[state[self.world.at_client]]
+        for slot, name in self.world.writer_driver.losable(client):
+            if bookie_number(name) == bookie:
+                moves += self.world.faults.lost(state, slot, name)
+        return self._numbered(moves)
+
+    def fenced(self, at: int, bookie: int) -> Half:
+        """A recoverer that is not seen any more fences the ledger at a bookie."""
+        world, new = self.world, list(self.states.parts[at])
+        before = world.bookies.parts[new[bookie]]
+        if before.is_fenced:
+            return []
+        after, _, what = self._rows.deliver(before, 0, ("fence", 0), waits=False)
+        if world._syncs_at_once(self.states.parts[at]):
+            after, _ = world._synced(after)
+        new[bookie] = world.bookies.number(after)
+        return self._numbered(
+            [(Label(bookie_name(bookie), "takes a fence of X", (what,), kind="fence"), tuple(new))]
+        )
+
+    def hears(self, at: int, bookie: int, run: int) -> Half:
+        """A bookie's oldest response to a run reaches the writer, whatever was sent before it."""
+        world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
+        index = next(index for index, reply in enumerate(link.replies) if reply[0][2] == run)
+        heard = world._heard(0, bookie, state[world.at_client], link.replies[index])
+        return self._without(state, bookie, link, index, heard)
+
+    def told(self, at: int, bookie: int, run: int) -> Half:
+        """That a bookie acknowledged a run reaches the writer, if it still sends to that bookie."""
+        return self._told(at, bookie, run, by_slot=False)
+
+    def slot_told(self, at: int, bookie: int, run: int) -> Half:
+        """A mutant: it counts for the bookie that is at the slot now."""
+        return self._told(at, bookie, run, by_slot=True)
+
+    def _told(self, at: int, bookie: int, run: int, *, by_slot: bool) -> Half:
+        world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
+        machine, name = self.writer(at), bookie_name(bookie)
+        replies = link.replies
+        index = next(
+            (i for i, reply in enumerate(replies) if reply[0][2] == run and reply[1] is Answer.OK), None
+        )
+        slot = machine.ensemble.index(name) if name in machine.ensemble else -1
+        if by_slot and index is not None:
+            slot = replies[index][0][1]
+            name = machine.ensemble[slot]
+        heard: list[ClientMove] = []
+        if self.waits_for(at, run) and slot in machine.change.live:
+            client = world.clients.parts[state[world.at_client]]
+            outcomes = world.writer_driver.step(client, lambda m: m.adds_acked(Slot(slot), name, run))
+            heard = [world._client_move(0, each, "", bookie_name(bookie), "hears") for each in outcomes]
+        return self._without(state, bookie, link, index, heard)
+
+    def _without(
+        self, state: State, bookie: int, link: Link, index: int | None, heard: Sequence[ClientMove]
+    ) -> Half:
+        """The writer's steps, with a response taken from its connection."""
+        if index is not None:
+            link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
+        new = list(state)
+        new[self.world.at_link + bookie] = self.world.links.number(link)
+        if not heard:
+            return self._numbered([(Label("client", ""), tuple(new))])
+        return self._numbered((move[0], self.world._client_after(list(new), 0, move)) for move in heard)
+
+    def _numbered(self, moves: Iterable[Move]) -> Half:
+        return [(label, self.states.number(self._without_twins(after))) for label, after in moves]
+
+    def _without_twins(self, state: State) -> State:
+        """Of equal responses to one run the writer gets one, since they come in any order: it might be sent a run for ever."""
+        world = self.world
+        for place in range(world.at_link, world.at_link + world.n):
+            link = world.links.parts[state[place]]
+            if len(link.replies) > 1 and len(kept := tuple(dict.fromkeys(link.replies))) < len(link.replies):
+                number = world.links.number(link._replace(replies=kept))
+                state = (*state[:place], number, *state[place + 1 :])
+        return state
+
+
+def _who(name: str, label: Label) -> str:
+    return f"{name}'s {label.actor}" if label.actor[0] != "b" else label.actor
