@@ -55,7 +55,7 @@ def test_ledgers_with_other_bookies_have_no_bundle():
         "X's writer: hears written v1",
     )
     last = led(world, [SENT[0], *changed, SENT[0]])[-1][1]
-    assert [flight.turn for flight in last.flights] == [0]
+    assert [bundle.turn for bundle in last.bundles] == [0]
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def turns_of(text: str) -> str:
     return text
 
 
-class Flight(NamedTuple):
+class SentBundle(NamedTuple):
     """One bundle.
 
     Attributes:
@@ -132,7 +132,7 @@ class BundleState(NamedTuple):
 
     Attributes:
         ledgers: X and Y.
-        flights: the bundles that are not over, oldest first.
+        bundles: the bundles that are not over, oldest first.
         turn: the next one.
         failures: how often both may still give a bookie up.
         fences: how often X may still be fenced at one bookie.
@@ -140,7 +140,7 @@ class BundleState(NamedTuple):
     """
 
     ledgers: tuple[int, int]
-    flights: tuple[Flight, ...]
+    bundles: tuple[SentBundle, ...]
     turn: int
     failures: int
     fences: int

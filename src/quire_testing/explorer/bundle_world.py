@@ -22,9 +22,9 @@ from quire_testing.explorer.bundle_parts import (
     LEDGERS,
     BundleConfiguration,
     BundleState,
-    Flight,
     Half,
     OneLedger,
+    SentBundle,
 )
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import NAMES, Violation
@@ -96,14 +96,14 @@ class BundleWorld:
             if len(ways) == 1 and letters[: len(LEDGERS)] == LEDGERS and (way := ways.pop()):
                 runs = [ledger.writer(now).window.next_run - 1 for ledger, _, now in pairs]
                 acks = self.switches.bundle(len(LEDGERS), len(way), self.configuration.ack_quorum)
-                flight = Flight(
+                bundle = SentBundle(
                     state.turn,
                     (runs[0], runs[1]),
                     way,
                     sum(1 << bookie for bookie in way),
                     self.acks.number(acks),
                 )
-                after = after._replace(flights=(*state.flights, flight))
+                after = after._replace(bundles=(*state.bundles, bundle))
             for more, last in self._appended(ledgers, letters[len(LEDGERS) :]):
                 done = after._replace(ledgers=last)
                 if letters[len(LEDGERS) :] and self.switches.bundles == "overtakes":
@@ -135,7 +135,7 @@ class BundleWorld:
         heads = [ledger.head(at, bookie) for ledger, at in zip(self.ledgers, state.ledgers, strict=True)]
         for which, (ledger, head) in enumerate(zip(self.ledgers, heads, strict=True)):
             at = state.ledgers[which]
-            place = self._flight_of(state, which, head, bookie)
+            place = self._bundle_of(state, which, head, bookie)
             if head is None:
                 continue
             if place is None:
@@ -143,36 +143,36 @@ class BundleWorld:
                     yield from self._then(state, _named(ledger.name, label), {which: after})
                 for label, after in ledger.remembered(ledger.damaged, at, bookie):
                     yield from self._then(state, _named(ledger.name, label), {which: after})
-            elif which == 0 and state.flights[place].runs[1] == heads[1]:
+            elif which == 0 and state.bundles[place].runs[1] == heads[1]:
                 yield from self._takes_bundle(state, bookie, place)
 
-    def _flight_of(self, state: BundleState, which: int, run: int | None, bookie: int) -> int | None:
+    def _bundle_of(self, state: BundleState, which: int, run: int | None, bookie: int) -> int | None:
         """The place of the bundle that brings a run to a bookie."""
-        for place, flight in enumerate(state.flights):
-            if flight.runs[which] == run and flight.untaken >> bookie & 1:
+        for place, bundle in enumerate(state.bundles):
+            if bundle.runs[which] == run and bundle.untaken >> bookie & 1:
                 return place
         return None
 
     def _takes_bundle(self, state: BundleState, bookie: int, place: int) -> Iterator[BundleMove]:
-        flight = state.flights[place]
+        bundle = state.bundles[place]
         x, y = self.ledgers
         at_x, at_y = state.ledgers
-        was_judged = flight.judged >> bookie & 1
+        was_judged = bundle.judged >> bookie & 1
         if self.switches.bundles == "judged when collected" and not was_judged:
             admitted = all(
                 ledger.remembered(ledger.admits, at, bookie)
                 for ledger, at in zip(self.ledgers, state.ledgers, strict=True)
             )
             if admitted:
-                judged = flight._replace(judged=flight.judged | 1 << bookie)
-                label = Label(bookie_name(bookie), f"collects and judges bundle {flight.turn}", kind="bundle")
-                yield label, state._replace(flights=_put(state.flights, place, judged))
+                judged = bundle._replace(judged=bundle.judged | 1 << bookie)
+                label = Label(bookie_name(bookie), f"collects and judges bundle {bundle.turn}", kind="bundle")
+                yield label, state._replace(bundles=_put(state.bundles, place, judged))
                 return
-        taken = flight._replace(
-            untaken=flight.untaken & ~(1 << bookie), judged=flight.judged & ~(1 << bookie)
+        taken = bundle._replace(
+            untaken=bundle.untaken & ~(1 << bookie), judged=bundle.judged & ~(1 << bookie)
         )
-        after = state._replace(flights=_put(state.flights, place, taken))
-        command = f"takes bundle {flight.turn}"
+        after = state._replace(bundles=_put(state.bundles, place, taken))
+        command = f"takes bundle {bundle.turn}"
         if was_judged:
             of_x, of_y = (
                 ledger.remembered(ledger.stored, at, bookie)
@@ -205,14 +205,14 @@ class BundleWorld:
             x.remembered(x.crashed, at_x, bookie), y.remembered(y.crashed, at_y, bookie), strict=True
         )
         for (label, after_x), (_, after_y) in crashes:
-            flights = [
-                flight._replace(
-                    untaken=flight.untaken & ~(1 << bookie), judged=flight.judged & ~(1 << bookie)
+            bundles = [
+                bundle._replace(
+                    untaken=bundle.untaken & ~(1 << bookie), judged=bundle.judged & ~(1 << bookie)
                 )
-                for flight in state.flights
+                for bundle in state.bundles
             ]
             yield from self._then(
-                state, label, {0: after_x, 1: after_y}, state._replace(flights=tuple(flights))
+                state, label, {0: after_x, 1: after_y}, state._replace(bundles=tuple(bundles))
             )
 
     def _fails(self, state: BundleState, bookie: int) -> Iterator[BundleMove]:
@@ -235,8 +235,8 @@ class BundleWorld:
             for run, answer in ledger.remembered(ledger.responses, at, bookie):
                 place = self._counted(state, which, run, bookie)
                 if place is not None and answer is Answer.OK:
-                    flight = state.flights[place]
-                    if self.acks.parts[flight.acks].lacks(flight.bookies.index(bookie), which):
+                    bundle = state.bundles[place]
+                    if self.acks.parts[bundle.acks].lacks(bundle.bookies.index(bookie), which):
                         arrivals.setdefault(place, []).append(which)
                     continue
                 text = f"gets {answer.name} to {ledger.name}'s run {run} from {name}"
@@ -258,48 +258,48 @@ class BundleWorld:
 
     def _counted(self, state: BundleState, which: int, run: int, bookie: int) -> int | None:
         """The place of the bundle by which a bookie's response to a run is counted, if it is by one."""
-        for place, flight in enumerate(state.flights):
-            if flight.runs[which] == run and flight.acks != OVER and bookie in flight.bookies:
+        for place, bundle in enumerate(state.bundles):
+            if bundle.runs[which] == run and bundle.acks != OVER and bookie in bundle.bookies:
                 return place
         return None
 
     def _arrives(self, state: BundleState, place: int, bookie: int, rows: list[int]) -> Iterator[BundleMove]:
         """A part of a bookie's response that says OK."""
-        flight = state.flights[place]
-        acks = clone(self.acks.parts[flight.acks])
-        deliveries = acks.stored(flight.bookies.index(bookie), rows[0], len(rows))
+        bundle = state.bundles[place]
+        acks = clone(self.acks.parts[bundle.acks])
+        deliveries = acks.stored(bundle.bookies.index(bookie), rows[0], len(rows))
         acks.check()
-        counted = flight._replace(acks=self.acks.number(acks))
-        after = state._replace(flights=_put(state.flights, place, counted))
+        counted = bundle._replace(acks=self.acks.number(acks))
+        after = state._replace(bundles=_put(state.bundles, place, counted))
         whose = " and ".join(LEDGERS[row] for row in rows)
         label = Label(
             "client",
-            f"gets OK to {whose} of bundle {flight.turn} from {bookie_name(bookie)}",
+            f"gets OK to {whose} of bundle {bundle.turn} from {bookie_name(bookie)}",
             (),
             bookie_name(bookie),
             "hears rows",
         )
-        for said, delivered in self._delivered(after, flight, deliveries):
+        for said, delivered in self._delivered(after, bundle, deliveries):
             yield from self._then(state, label._replace(said=said), {}, delivered)
 
     def _delivered(
-        self, state: BundleState, flight: Flight, deliveries: Sequence[Delivery]
+        self, state: BundleState, bundle: SentBundle, deliveries: Sequence[Delivery]
     ) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         """Rows get the acknowledgements of some bookies."""
         found: list[tuple[tuple[str, ...], BundleState]] = [((), state)]
         for delivery in deliveries:
             for row in range(delivery.first, delivery.first + delivery.rows):
-                for number, bookie in enumerate(flight.bookies):
+                for number, bookie in enumerate(bundle.bookies):
                     if delivery.bookies >> number & 1:
-                        found = [each for one in found for each in self._told(*one, row, flight, bookie)]
+                        found = [each for one in found for each in self._told(*one, row, bundle, bookie)]
         yield from found
 
     def _told(
-        self, said: tuple[str, ...], state: BundleState, row: int, flight: Flight, bookie: int
+        self, said: tuple[str, ...], state: BundleState, row: int, bundle: SentBundle, bookie: int
     ) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         ledger, by_slot = self.ledgers[row], self.switches.bundles == "by slot"
         told: Callable[..., Half] = ledger.slot_told if by_slot else ledger.told
-        for label, after in ledger.remembered(told, state.ledgers[row], bookie, flight.runs[row]):
+        for label, after in ledger.remembered(told, state.ledgers[row], bookie, bundle.runs[row]):
             line = f"{ledger.name} gets the acknowledgement of {bookie_name(bookie)}"
             more = (line, *_of(ledger.name, label))
             yield (*said, *more), state._replace(ledgers=_put(state.ledgers, row, after))
@@ -332,17 +332,17 @@ class BundleWorld:
     def _dissolved(self, state: BundleState) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         """Every bundle is dissolved: what has not reached its rows does now."""
         found: list[tuple[tuple[str, ...], BundleState]] = [((), state)]
-        for place, flight in enumerate(state.flights):
-            if flight.acks == OVER:
+        for place, bundle in enumerate(state.bundles):
+            if bundle.acks == OVER:
                 continue
-            acks = clone(self.acks.parts[flight.acks])
+            acks = clone(self.acks.parts[bundle.acks])
             deliveries = acks.dissolve()
-            alone = flight._replace(acks=OVER)
+            alone = bundle._replace(acks=OVER)
             found = [
-                ((*said, f"bundle {flight.turn} is dissolved", *more), there)
+                ((*said, f"bundle {bundle.turn} is dissolved", *more), there)
                 for said, now in found
                 for more, there in self._delivered(
-                    now._replace(flights=_put(now.flights, place, alone)), flight, deliveries
+                    now._replace(bundles=_put(now.bundles, place, alone)), bundle, deliveries
                 )
             ]
         yield from found
@@ -350,14 +350,14 @@ class BundleWorld:
     def _tidied(self, state: BundleState) -> BundleState:
         """Without the bundles of which nothing can come any more."""
         kept = []
-        for flight in state.flights:
-            counts = flight.acks != OVER and any(
+        for bundle in state.bundles:
+            counts = bundle.acks != OVER and any(
                 ledger.waits_for(at, run)
-                for ledger, at, run in zip(self.ledgers, state.ledgers, flight.runs, strict=True)
+                for ledger, at, run in zip(self.ledgers, state.ledgers, bundle.runs, strict=True)
             )
-            if counts or flight.untaken:
-                kept.append(flight if counts else flight._replace(acks=OVER))
-        return state._replace(flights=tuple(kept)) if state.flights else state
+            if counts or bundle.untaken:
+                kept.append(bundle if counts else bundle._replace(acks=OVER))
+        return state._replace(bundles=tuple(kept)) if state.bundles else state
 
     # --- for people ------------------------------------------------------------------------------------------------
 
@@ -365,11 +365,11 @@ class BundleWorld:
         """Bundles of a state, for the table under a counterexample; each ledger has one of its own."""
         return [
             (
-                f"bundle {flight.turn}",
-                f"to {' '.join(map(bookie_name, flight.bookies))}, "
-                + ("dissolved, or confirmed" if flight.acks == OVER else "counted for both"),
+                f"bundle {bundle.turn}",
+                f"to {' '.join(map(bookie_name, bundle.bookies))}, "
+                + ("dissolved, or confirmed" if bundle.acks == OVER else "counted for both"),
             )
-            for flight in state.flights
+            for bundle in state.bundles
         ]
 
 
@@ -381,34 +381,34 @@ class BundleForm:
         x, y = (ledger.symmetry._renamings for ledger in world.ledgers)
         assert x == y
         self._renamings = [names for names, _ in x]
-        self._flights: dict[tuple[Flight, ...], list[tuple[Flight, ...]]] = {}
+        self._bundles: dict[tuple[SentBundle, ...], list[tuple[SentBundle, ...]]] = {}
 
     def __call__(self, state: BundleState) -> BundleState:
         """The state that stands for this one."""
         if len(self._renamings) == 1:
             return state
         (x, y), (at_x, at_y) = self._world.ledgers, state.ledgers
-        flights = self._flights.get(state.flights)
-        if flights is None:
-            flights = self._flights[state.flights] = [
-                tuple(self._renamed(flight, names) for flight in state.flights) for names in self._renamings
+        bundles = self._bundles.get(state.bundles)
+        if bundles is None:
+            bundles = self._bundles[state.bundles] = [
+                tuple(self._renamed(bundle, names) for bundle in state.bundles) for names in self._renamings
             ]
-        best = min(zip(x.remembered(x.forms, at_x), y.remembered(y.forms, at_y), flights, strict=True))
-        return state._replace(ledgers=best[:2], flights=best[2])
+        best = min(zip(x.remembered(x.forms, at_x), y.remembered(y.forms, at_y), bundles, strict=True))
+        return state._replace(ledgers=best[:2], bundles=best[2])
 
-    def _renamed(self, flight: Flight, names: tuple[int, ...]) -> Flight:
-        order = sorted(range(len(flight.bookies)), key=lambda number: names[flight.bookies[number]])
-        acks = flight.acks
+    def _renamed(self, bundle: SentBundle, names: tuple[int, ...]) -> SentBundle:
+        order = sorted(range(len(bundle.bookies)), key=lambda number: names[bundle.bookies[number]])
+        acks = bundle.acks
         if acks != OVER:
             other = clone(self._world.acks.parts[acks])
             other._stored = [other._stored[number] for number in order]
             other._told = [other._told[number] for number in order]
             acks = self._world.acks.number(other)
-        return flight._replace(
-            bookies=tuple(names[flight.bookies[number]] for number in order),
-            untaken=_bits_renamed(flight.untaken, names),
+        return bundle._replace(
+            bookies=tuple(names[bundle.bookies[number]] for number in order),
+            untaken=_bits_renamed(bundle.untaken, names),
             acks=acks,
-            judged=_bits_renamed(flight.judged, names),
+            judged=_bits_renamed(bundle.judged, names),
         )
 
 
