@@ -47,6 +47,15 @@ def test_what_happens_to_one_ledger_alone_dissolves_the_bundle_in_the_same_step(
     )
 
 
+def test_a_frame_that_one_writer_gives_up_before_it_arrives_is_given_up_for_both():
+    world = BundleWorld(BundleConfiguration(3, 2, 2, 2, timeouts=1, drops=True))
+    path = led(world, [SENT[0], "X's writer: lost b1"])
+    after = [f"{label.actor}: {label.command}" for label, _ in world.successors(path[-1][1])]
+    assert "client: gets TIMED_OUT to Y's run 0 from b1" in after
+    assert "b0: takes bundle 0" in after
+    assert not any(command.startswith("b1:") for command in after)
+
+
 def test_ledgers_with_other_bookies_have_no_bundle():
     world = BundleWorld(BundleConfiguration(3, 2, 2, 1, "XY-XY", timeouts=1))
     changed = (

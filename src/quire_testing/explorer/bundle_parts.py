@@ -52,6 +52,7 @@ class BundleConfiguration:
         failures: how often both give a bookie up.
         fences: how often X is fenced at one bookie, by a recoverer that does no more.
         closes: whether X may be closed.
+        drops: whether a frame that has not reached a bookie when a writer gives that bookie up is given up for both.
         waits: whether a writer that cannot reach its ack quorum waits for bookies.
     """
 
@@ -68,6 +69,7 @@ class BundleConfiguration:
     failures: int = 0
     fences: int = 0
     closes: bool = False
+    drops: bool = False
     waits: bool = False
 
     @property
@@ -82,7 +84,8 @@ class BundleConfiguration:
         runs = self.turns.count(ledger)
         sizes = (self.bookies, self.ensemble, self.write_quorum, self.ack_quorum, runs, max(1, runs))
         if ledger != LEDGERS[0]:
-            return Configuration(*sizes, recoverers=0, crashes=self.crashes, waits=self.waits)
+            faults: dict[str, Any] = {"crashes": self.crashes, "drops": self.drops, "waits": self.waits}
+            return Configuration(*sizes, recoverers=0, **faults)
         return Configuration(
             *sizes,
             recoverers=self.recoverers,
@@ -91,6 +94,7 @@ class BundleConfiguration:
             lost_swaps=self.lost_swaps,
             transit_damages=self.transit_damages,
             closes=self.closes,
+            drops=self.drops,
             waits=self.waits,
         )
 
@@ -325,6 +329,21 @@ class OneLedger:
         for client, reply in replies:
             world._push_reply(new, client, bookie, reply)
         return self._numbered([(Label(bookie_name(bookie), "stores", kind="add"), tuple(new))])
+
+    def awaits(self, at: int, bookie: int, run: int) -> bool:
+        """Whether a run is on its way to a bookie."""
+        return any(request[2] == run for request, _ in self._link(at, bookie).requests)
+
+    def given_up(self, at: int, bookie: int, run: int) -> int:
+        """A run's frame is given up before it reached a bookie, which the writer learns as a timeout."""
+        link, new = self._link(at, bookie), list(self.states.parts[at])
+        for request, waits in link.requests:
+            if request[2] == run and waits:
+                link = link.answered((request, Answer.TIMED_OUT, None))
+        kept = tuple(each for each in link.requests if each[0][2] != run)
+        new[self.world.at_link + bookie] = self.world.links.number(link._replace(requests=kept))
+        self.world._tidy(new, 0, self.world.at_link + bookie)
+        return self.states.number(tuple(new))
 
     def damaged(self, at: int, bookie: int) -> Half:
         """The next run reaches a bookie damaged, if one may."""

@@ -313,11 +313,33 @@ class BundleWorld:
         state = before if state is None else state
         for which, after in ledgers.items():
             state = state._replace(ledgers=_put(state.ledgers, which, after))
+        if self.configuration.drops:
+            state = self._given_up(state)
         if any(map(self._is_apart, self.ledgers, before.ledgers, state.ledgers)):
             for said, dissolved in self._dissolved(state):
                 yield label._replace(said=(*label.said, *said)), self._tidied(dissolved)
             return
         yield label, self._tidied(state)
+
+    def _given_up(self, state: BundleState) -> BundleState:
+        """A frame of which one writer gave up its row is given up as a whole."""
+        for place, bundle in enumerate(state.bundles):
+            for bookie in bundle.bookies:
+                pairs = list(enumerate(zip(self.ledgers, bundle.runs, strict=True)))
+                left = [
+                    which
+                    for which, (ledger, run) in pairs
+                    if ledger.awaits(state.ledgers[which], bookie, run)
+                ]
+                if not bundle.untaken >> bookie & 1 or len(left) == len(pairs):
+                    continue
+                for which in left:
+                    ledger, run = self.ledgers[which], bundle.runs[which]
+                    after = ledger.given_up(state.ledgers[which], bookie, run)
+                    state = state._replace(ledgers=_put(state.ledgers, which, after))
+                bundle = bundle._replace(untaken=bundle.untaken & ~(1 << bookie))  # noqa: PLW2901
+                state = state._replace(bundles=_put(state.bundles, place, bundle))
+        return state
 
     def _is_apart(self, ledger: OneLedger, before: int, after: int) -> bool:
         """Whether something has happened to a ledger alone."""
