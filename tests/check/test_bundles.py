@@ -70,7 +70,7 @@ def test_ledgers_with_other_bookies_have_no_bundle():
 @pytest.mark.parametrize(
     "configuration",
     [
-        BundleConfiguration(4, 3, 3, 2, "XY-X", timeouts=1, fences=1, transit_damages=1),
+        BundleConfiguration(4, 3, 3, 2, "XY-X", timeouts=1, fences=1, transit_damages=1, leaves=1),
         BundleConfiguration(3, 2, 2, 2, "XYX", recoverers=1, crashes=1),
     ],
     ids=lambda each: each.name,
@@ -98,6 +98,7 @@ def test_small_worlds_come_to_everything_that_happens_to_bundles():
     for configuration in (
         BundleConfiguration(2, 2, 2, 2, "XYX", transit_damages=1, closes=True),
         BundleConfiguration(2, 2, 2, 2, crashes=1, failures=1),
+        BundleConfiguration(3, leaves=1),
         BundleConfiguration(2, turns="X-Y", timeouts=1, fences=1),
     ):
         result = check(configuration, count_kinds=True).result
@@ -112,6 +113,7 @@ def test_small_worlds_come_to_everything_that_happens_to_bundles():
         "b0 fence",
         "X's timeout",
         "X's close",
+        "X's leaves",
         "client timeout",
         "client hears rows",
         "client hears refusal",

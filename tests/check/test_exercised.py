@@ -27,6 +27,7 @@ from quire.core.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE, Status
+from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.collector_forms import CollectorForm
 from quire_testing.explorer.collector_watch import CollectorWatch
 from quire_testing.explorer.collector_world import CollectorWorld
@@ -43,7 +44,7 @@ from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
-from support.exercised_worlds import COLLECTORS, LOGS, WORLDS
+from support.exercised_worlds import BUNDLES, COLLECTORS, LOGS, WORLDS
 
 KINDS = {
     "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer waits", "writer found", "writer hears add",
@@ -60,6 +61,7 @@ KINDS = {
     "repairer clear", "repairer hears copy", "repairer hears written", "repairer hears conflict", "repairer lost swap",
     "repairer timeout", "b0 copy", "b0 loss", "b2 return",
     "b2 collect",
+    "client append", "client hears rows", "client hears refusal", "client hears alone",
     "bookie drop by tombstone", "bookie drop by chain", "bookie drop by tombstone by hand", "bookie may not drop",
     "bookie written since", "bookie hold", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
     "bookie crash", "bookie lost swap", "bookie pass lost", "bookie expire", "store lost answer",
@@ -113,6 +115,7 @@ NOT_MOVED = {
     "WriterMachine": {
         *(("metadata_unknown", status, "ended") for status in ("changing", "closing")),
         ("append", "writing", "changing"),
+        ("adds_acked_together", "writing", "closing"),
     },
     "RecoveryMachine": {
         *(("fence_answered", "reading", status) for status in ("closing", "ended", "measuring")),
@@ -147,7 +150,7 @@ NOT_MOVED = {
     },
 }
 """Moves of the tables that these worlds do not come to: a ledger that comes when nothing awaits it, a log that is deleted, a
-list that is corrupt, several intents at once, a ledger that is lost while it is closed (tests/unit/core/test_legality.py);
+list that is corrupt, several intents at once, a bundle with a guaranteed write quorum, a ledger that is lost while it is closed (tests/unit/core/test_legality.py);
 a store that never answers, and of recovery what a response leads to after the end was denied once or while an add is
 under way (tests/golden/recovery, tests/unit/core); a bookie in limbo that lacks nothing, a target that refuses, notes of
 holes, an empty fragment, a record that changes again and again (tests/unit/core/test_rereplication.py)."""
@@ -279,6 +282,14 @@ def explored():
     for configuration in COLLECTORS:
         world = CollectorWorld(configuration, switches)
         result = explore(world, CollectorWatch(), count_kinds=True, canonical=CollectorForm(world))
+        assert result.complete
+        seen.kinds += result.kinds
+    for configuration in BUNDLES:
+        setting = setting_of(configuration, switches, None)
+        form = form_of(setting.world)
+        result = explore(
+            setting.world, setting.violation_in, setting.deadlock_in, canonical=form, count_kinds=True
+        )
         assert result.complete
         seen.kinds += result.kinds
     directories = explore(

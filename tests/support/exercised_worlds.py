@@ -1,5 +1,6 @@
 """The worlds that together come to every rule, message and move of a machine, as `tests/check/test_exercised.py` wants it."""
 
+from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.log_parts import LogConfiguration
@@ -40,4 +41,8 @@ COLLECTORS = (
     CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
     CollectorConfiguration(ours=True, lives=2, crashes=1, expires=True),
     CollectorConfiguration(mixed=True, full=1),
+)
+BUNDLES = (
+    BundleConfiguration(2, 2, 2, 2, "XYX", transit_damages=1, closes=True),
+    BundleConfiguration(3, 2, 2, 2, timeouts=1),
 )

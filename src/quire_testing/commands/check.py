@@ -92,6 +92,7 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
     "bundles": (False, 0, "Explore two ledgers whose runs travel in bundles; recoverers and faults are those of one."),
     "failures": (0, 0, "With --bundles: bookies that both writers give up in one turn."),
+    "leaves": (0, 0, "With --bundles: bookies that leave, of which one writer takes note."),
     "fences": (0, 0, "With --bundles: bookies at which one ledger is fenced, and no more."),
     "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
     "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),

@@ -10,10 +10,22 @@ from dataclasses import replace
 from typing import Final
 
 from quire.core.bundle_acks import BundleAcks, Delivery
+from quire.core.ids import BookieId
+from quire.core.writer import WriterMachine
 from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import UnorderedWriter
+
+
+class CountsForTheSlots(WriterMachine):
+    """What bookies of an ensemble acknowledged counts for whoever is at their slots now."""
+
+    __slots__ = ()
+
+    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """Whatever the run's ensemble was."""
+        self._acked(slots, run)
 
 
 class CountsForAllRows(BundleAcks):
@@ -44,8 +56,8 @@ BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
     Mutant(
         "bundle-by-slot",
         "a bundle's acknowledgement counts for whoever is at the bookie's slot when it is delivered",
-        replace(SHIPPED, bundles="by slot"),
-        BundleConfiguration(4, 3, 3, 2, timeouts=1),
+        replace(SHIPPED, writer=CountsForTheSlots),
+        BundleConfiguration(4, 3, 3, 2, leaves=1),
         "I2",
     ),
     Mutant(

@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.errors import MisuseError
-from quire.core.ids import Slot
 from quire.core.writer import WriterMachine
+from quire.core.writer_state import Status
 from quire_testing.explorer.bookies import KEY, LEDGER, BookieDriver, BookieState, Disk, Waiting
-from quire_testing.explorer.clients import WRITER_DONE, bookie_name, bookie_number
+from quire_testing.explorer.clients import ENDING, NOW_MS, WRITER_DONE, bookie_name, bookie_number
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.invariants import InvariantWatch, Violation
 from quire_testing.explorer.messages import Link, Reply
-from quire_testing.explorer.parts import ClientMove, Label, Move, State, Table
-from quire_testing.explorer.snapshot import frozen, state_of
+from quire_testing.explorer.parts import Label, Move, State, Table
+from quire_testing.explorer.snapshot import frozen
 from quire_testing.explorer.switches import Switches
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
@@ -50,6 +50,7 @@ class BundleConfiguration:
         lost_swaps: compare-and-swaps of X whose response never reaches the client.
         transit_damages: rows of X that arrive damaged.
         failures: how often both give a bookie up.
+        leaves: how often a bookie leaves, of which only X takes note: it stays in use until another has its slot.
         fences: how often X is fenced at one bookie, by a recoverer that does no more.
         closes: whether X may be closed.
         drops: whether a frame that has not reached a bookie when a writer gives that bookie up is given up for both.
@@ -67,6 +68,7 @@ class BundleConfiguration:
     lost_swaps: int = 0
     transit_damages: int = 0
     failures: int = 0
+    leaves: int = 0
     fences: int = 0
     closes: bool = False
     drops: bool = False
@@ -119,6 +121,7 @@ class SentBundle(NamedTuple):
         runs: of each ledger.
         bookies: where it was sent to.
         untaken: the bookies that have not taken it, as bits.
+        ensembles: of each ledger, that its run was sent to.
         acks: who has acknowledged it, as a number; -1: it is dissolved, or nothing can come of it any more.
         judged: bookies that have judged it and not stored it, as bits: none in what ships.
     """
@@ -127,6 +130,7 @@ class SentBundle(NamedTuple):
     runs: tuple[int, int]
     bookies: tuple[int, ...]
     untaken: int
+    ensembles: tuple[tuple[int, ...], tuple[int, ...]]
     acks: int
     judged: int = 0
 
@@ -139,6 +143,7 @@ class BundleState(NamedTuple):
         bundles: the bundles that are not over, oldest first.
         turn: the next one.
         failures: how often both may still give a bookie up.
+        leaves: how often a bookie may still leave X.
         fences: how often X may still be fenced at one bookie.
         fault: what the client did against the order.
     """
@@ -147,6 +152,7 @@ class BundleState(NamedTuple):
     bundles: tuple[SentBundle, ...]
     turn: int
     failures: int
+    leaves: int
     fences: int
     fault: str = ""
 
@@ -226,9 +232,9 @@ class OneLedger:
         return self.world.clients.parts[state[self.world.at_client]].machine  # type: ignore[no-any-return]
 
     def alone(self, at: int) -> Any:
-        """What changes when something happens to the ledger alone."""
+        """What changes when something happens to the ledger alone: who is at its slots, and that it ends."""
         machine = self.writer(at)
-        return machine.status, machine.closing.status, state_of(machine.change)
+        return machine.ensemble, machine.change.live, machine.status in ENDING
 
     def has_returned(self, before: int, after: int) -> bool:
         """Whether the bookie of a slot that was absent takes its place again."""
@@ -266,7 +272,7 @@ class OneLedger:
     def own(self, at: int) -> Half:
         """Every step of this ledger alone."""
         return self._numbered(
-            (label._replace(actor=_who(self.name, label)), after)
+            (_of_ledger(self.name, label), after)
             for label, after in self.world.successors(self.states.parts[at])
             if label.kind not in TOGETHER
         )
@@ -391,50 +397,54 @@ class OneLedger:
             [(Label(bookie_name(bookie), "takes a fence of X", (what,), kind="fence"), tuple(new))]
         )
 
+    def left(self, at: int, bookie: int) -> Half:
+        """The writer learns that a bookie has left, and that a spare could take its slot."""
+        world, state, machine = self.world, self.states.parts[at], self.writer(at)
+        name, client = bookie_name(bookie), world.clients.parts[state[world.at_client]]
+        places = [(slot, name) for slot in machine.change.live if machine.ensemble[slot] == name]
+        if machine.status is not Status.WRITING or not places:
+            return []
+        outcomes = world.writer_driver.step(
+            client, lambda m: m.left_bookies_asked(places, NOW_MS, spare=True)
+        )
+        moves = [
+            world._client_move(0, each, f"learns that {name} leaves", kind="leaves") for each in outcomes
+        ]
+        return self._numbered(
+            (_of_ledger(self.name, move[0]), world._client_after([*state], 0, move)) for move in moves
+        )
+
+    def ensemble(self, at: int) -> tuple[int, ...]:
+        """The bookies that its runs are sent to."""
+        return tuple(map(bookie_number, self.writer(at).ensemble))
+
     def hears(self, at: int, bookie: int, run: int) -> Half:
         """A bookie's oldest response to a run reaches the writer, whatever was sent before it."""
         world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
         index = next(index for index, reply in enumerate(link.replies) if reply[0][2] == run)
         heard = world._heard(0, bookie, state[world.at_client], link.replies[index])
-        return self._without(state, bookie, link, index, heard)
-
-    def told(self, at: int, bookie: int, run: int) -> Half:
-        """That a bookie acknowledged a run reaches the writer, if it still sends to that bookie."""
-        return self._told(at, bookie, run, by_slot=False)
-
-    def slot_told(self, at: int, bookie: int, run: int) -> Half:
-        """A mutant: it counts for the bookie that is at the slot now."""
-        return self._told(at, bookie, run, by_slot=True)
-
-    def _told(self, at: int, bookie: int, run: int, *, by_slot: bool) -> Half:
-        world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
-        machine, name = self.writer(at), bookie_name(bookie)
-        replies = link.replies
-        index = next(
-            (i for i, reply in enumerate(replies) if reply[0][2] == run and reply[1] is Answer.OK), None
-        )
-        slot = machine.ensemble.index(name) if name in machine.ensemble else -1
-        if by_slot and index is not None:
-            slot = replies[index][0][1]
-            name = machine.ensemble[slot]
-        heard: list[ClientMove] = []
-        if self.waits_for(at, run) and slot in machine.change.live:
-            client = world.clients.parts[state[world.at_client]]
-            outcomes = world.writer_driver.step(client, lambda m: m.adds_acked(Slot(slot), name, run))
-            heard = [world._client_move(0, each, "", bookie_name(bookie), "hears") for each in outcomes]
-        return self._without(state, bookie, link, index, heard)
-
-    def _without(
-        self, state: State, bookie: int, link: Link, index: int | None, heard: Sequence[ClientMove]
-    ) -> Half:
-        """The writer's steps, with a response taken from its connection."""
-        if index is not None:
-            link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
+        link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
         new = list(state)
-        new[self.world.at_link + bookie] = self.world.links.number(link)
-        if not heard:
+        new[world.at_link + bookie] = world.links.number(link)
+        moves = ((move[0], world._client_after([*new], 0, move)) for move in heard)
+        return self._numbered(moves if heard else [(Label("client", ""), tuple(new))])
+
+    def told(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
+        """That some bookies of the ensemble that a run was sent to acknowledged it reaches the writer, in one step."""
+        world, state = self.world, self.states.parts[at]
+        new = list(state)
+        for bookie in bookies:
+            link = self._link(at, bookie)
+            replies = [each for each in link.replies if each[0][2] != run or each[1] is not Answer.OK]
+            new[world.at_link + bookie] = world.links.number(link._replace(replies=tuple(replies)))
+        if not self.waits_for(at, run):
             return self._numbered([(Label("client", ""), tuple(new))])
-        return self._numbered((move[0], self.world._client_after(list(new), 0, move)) for move in heard)
+        slots = sum(1 << ensemble.index(bookie) for bookie in bookies)
+        names = tuple(map(bookie_name, ensemble))
+        client = world.clients.parts[state[world.at_client]]
+        outcomes = world.writer_driver.step(client, lambda m: m.adds_acked_together(slots, names, run))
+        moves = [world._client_move(0, each, "gets acknowledgements") for each in outcomes]
+        return self._numbered((move[0], world._client_after([*new], 0, move)) for move in moves)
 
     def _numbered(self, moves: Iterable[Move]) -> Half:
         return [(label, self.states.number(self._without_twins(after))) for label, after in moves]
@@ -450,5 +460,5 @@ class OneLedger:
         return state
 
 
-def _who(name: str, label: Label) -> str:
-    return f"{name}'s {label.actor}" if label.actor[0] != "b" else label.actor
+def _of_ledger(name: str, label: Label) -> Label:
+    return label if label.actor[0] == "b" else label._replace(actor=f"{name}'s {label.actor}")

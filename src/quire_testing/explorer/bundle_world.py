@@ -13,7 +13,7 @@ Source: `core/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles"; docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
@@ -22,7 +22,6 @@ from quire_testing.explorer.bundle_parts import (
     LEDGERS,
     BundleConfiguration,
     BundleState,
-    Half,
     OneLedger,
     SentBundle,
 )
@@ -31,6 +30,7 @@ from quire_testing.explorer.invariants import NAMES, Violation
 from quire_testing.explorer.parts import Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.symmetry import Renaming
 
 BundleMove = tuple[Label, BundleState]
 
@@ -60,7 +60,8 @@ class BundleWorld:
     def initial(self) -> BundleState:
         """Both ledgers are there, and nothing is written."""
         x, y = (ledger.initial() for ledger in self.ledgers)
-        return BundleState((x, y), (), 0, self.configuration.failures, self.configuration.fences)
+        c = self.configuration
+        return BundleState((x, y), (), 0, c.failures, c.leaves, c.fences)
 
     def successors(self, state: BundleState) -> list[BundleMove]:
         """Every next step: a label and the state after it."""
@@ -77,8 +78,11 @@ class BundleWorld:
             moves += self._of_disk(state, bookie)
             if state.failures:
                 moves += self._fails(state._replace(failures=state.failures - 1), bookie)
+            x = self.ledgers[0]
+            if state.leaves:
+                for label, after in x.remembered(x.left, state.ledgers[0], bookie):
+                    moves += self._then(state._replace(leaves=state.leaves - 1), label, {0: after})
             if state.fences:
-                x = self.ledgers[0]
                 for label, after in x.remembered(x.fenced, state.ledgers[0], bookie):
                     moves += self._then(state._replace(fences=state.fences - 1), label, {0: after})
         return moves
@@ -87,7 +91,7 @@ class BundleWorld:
 
     def _turn(self, state: BundleState) -> Iterator[BundleMove]:
         """What is appended in a turn leaves at its end, in a bundle where both have something for the same bookies."""
-        letters = self.turns[state.turn]
+        letters, (x, y) = self.turns[state.turn], self.ledgers
         label = Label("client", f"appends {letters}", kind="append")
         for said, ledgers in self._appended(state.ledgers, letters[: len(LEDGERS)]):
             after = state._replace(ledgers=ledgers, turn=state.turn + 1)
@@ -101,6 +105,7 @@ class BundleWorld:
                     (runs[0], runs[1]),
                     way,
                     sum(1 << bookie for bookie in way),
+                    (x.ensemble(ledgers[0]), y.ensemble(ledgers[1])),
                     self.acks.number(acks),
                 )
                 after = after._replace(bundles=(*state.bundles, bundle))
@@ -288,19 +293,22 @@ class BundleWorld:
         """Rows get the acknowledgements of some bookies."""
         found: list[tuple[tuple[str, ...], BundleState]] = [((), state)]
         for delivery in deliveries:
+            some = [bookie for tag, bookie in enumerate(bundle.bookies) if delivery.bookies >> tag & 1]
             for row in range(delivery.first, delivery.first + delivery.rows):
-                for number, bookie in enumerate(bundle.bookies):
-                    if delivery.bookies >> number & 1:
-                        found = [each for one in found for each in self._told(*one, row, bundle, bookie)]
+                found = [each for one in found for each in self._told(*one, row, bundle, tuple(some))]
         yield from found
 
     def _told(
-        self, said: tuple[str, ...], state: BundleState, row: int, bundle: SentBundle, bookie: int
+        self,
+        said: tuple[str, ...],
+        state: BundleState,
+        row: int,
+        bundle: SentBundle,
+        bookies: tuple[int, ...],
     ) -> Iterator[tuple[tuple[str, ...], BundleState]]:
-        ledger, by_slot = self.ledgers[row], self.switches.bundles == "by slot"
-        told: Callable[..., Half] = ledger.slot_told if by_slot else ledger.told
-        for label, after in ledger.remembered(told, state.ledgers[row], bookie, bundle.runs[row]):
-            line = f"{ledger.name} gets the acknowledgement of {bookie_name(bookie)}"
+        ledger, run, ensemble = self.ledgers[row], bundle.runs[row], bundle.ensembles[row]
+        line = f"{ledger.name} gets the acknowledgement of {' '.join(map(bookie_name, bookies))}"
+        for label, after in ledger.remembered(ledger.told, state.ledgers[row], bookies, ensemble, run):
             more = (line, *_of(ledger.name, label))
             yield (*said, *more), state._replace(ledgers=_put(state.ledgers, row, after))
 
@@ -347,9 +355,7 @@ class BundleWorld:
             ledger.alone, after
         ):
             return False
-        if self.switches.bundles == "stays on return":
-            return not ledger.has_returned(before, after)
-        return self.switches.bundles != "by slot"
+        return self.switches.bundles != "stays on return" or not ledger.has_returned(before, after)
 
     def _dissolved(self, state: BundleState) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         """Every bundle is dissolved: what has not reached its rows does now."""
@@ -378,7 +384,7 @@ class BundleWorld:
                 for ledger, at, run in zip(self.ledgers, state.ledgers, bundle.runs, strict=True)
             )
             if counts or bundle.untaken:
-                kept.append(bundle if counts else bundle._replace(acks=OVER))
+                kept.append(bundle if counts else bundle._replace(acks=OVER, ensembles=((), ())))
         return state._replace(bundles=tuple(kept)) if state.bundles else state
 
     # --- for people ------------------------------------------------------------------------------------------------
@@ -402,7 +408,7 @@ class BundleForm:
         self._world = world
         x, y = (ledger.symmetry._renamings for ledger in world.ledgers)
         assert x == y
-        self._renamings = [names for names, _ in x]
+        self._renamings = x
         self._bundles: dict[tuple[SentBundle, ...], list[tuple[SentBundle, ...]]] = {}
 
     def __call__(self, state: BundleState) -> BundleState:
@@ -413,12 +419,14 @@ class BundleForm:
         bundles = self._bundles.get(state.bundles)
         if bundles is None:
             bundles = self._bundles[state.bundles] = [
-                tuple(self._renamed(bundle, names) for bundle in state.bundles) for names in self._renamings
+                tuple(self._renamed(bundle, renaming) for bundle in state.bundles)
+                for renaming in self._renamings
             ]
         best = min(zip(x.remembered(x.forms, at_x), y.remembered(y.forms, at_y), bundles, strict=True))
         return state._replace(ledgers=best[:2], bundles=best[2])
 
-    def _renamed(self, bundle: SentBundle, names: tuple[int, ...]) -> SentBundle:
+    def _renamed(self, bundle: SentBundle, renaming: Renaming) -> SentBundle:
+        names, slots = renaming
         order = sorted(range(len(bundle.bookies)), key=lambda number: names[bundle.bookies[number]])
         acks = bundle.acks
         if acks != OVER:
@@ -429,6 +437,10 @@ class BundleForm:
         return bundle._replace(
             bookies=tuple(names[bundle.bookies[number]] for number in order),
             untaken=_bits_renamed(bundle.untaken, names),
+            ensembles=(
+                _ensemble_renamed(bundle.ensembles[0], names, slots),
+                _ensemble_renamed(bundle.ensembles[1], names, slots),
+            ),
             acks=acks,
             judged=_bits_renamed(bundle.judged, names),
         )
@@ -471,6 +483,15 @@ def _of(name: str, label: Label) -> tuple[str, ...]:
 
 def _named(name: str, label: Label) -> Label:
     return label._replace(command=f"{label.command}, of {name}")
+
+
+def _ensemble_renamed(
+    ensemble: tuple[int, ...], names: tuple[int, ...], slots: tuple[int, ...]
+) -> tuple[int, ...]:
+    renamed = list(ensemble)
+    for slot, bookie in enumerate(ensemble):
+        renamed[slots[slot]] = names[bookie]
+    return tuple(renamed)
 
 
 def _bits_renamed(bits: int, names: tuple[int, ...]) -> int:

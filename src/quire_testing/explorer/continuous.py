@@ -170,6 +170,7 @@ CONTINUOUS: Final[tuple[AnyConfiguration, ...]] = (
     BundleConfiguration(2, 2, 2, 2, recoverers=1),
     BundleConfiguration(2, 2, 2, 2, "XY-XY", crashes=1),
     BundleConfiguration(2, 2, 2, 1, recoverers=1),
+    BundleConfiguration(4, 3, 3, 2, leaves=1),
     BundleConfiguration(4, 3, 3, 2, timeouts=1, drops=True),
     BundleConfiguration(2, 2, 2, 2, "XYX", transit_damages=1, closes=True),
     BundleConfiguration(2, 2, 2, 1, "XYX", fences=1),
@@ -183,6 +184,7 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     LogConfiguration(2, 4, 3),
     BundleConfiguration(2, 2, 2, 1, "XY-XY", recoverers=1),
     BundleConfiguration(2, 2, 2, 2, "XY-XY", recoverers=1),
+    BundleConfiguration(3, 2, 2, 2, "XY-XY", timeouts=1, leaves=1),
     Configuration(2, 2, 2, 2, entries=2, recoverers=2),
     Configuration(3, 3, 3, 2, entries=2),
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
@@ -222,6 +224,7 @@ BOUNDED: Final = (
     (StreamConfiguration(4, 4, 3, 2, entries=2, fencing=True), 5_000_000),
     (StreamConfiguration(2, 2, 2, 1, entries=2, window=2, clients=2, take_overs=2, fencing=True), 5_000_000),
     (StreamConfiguration(4, repairers=2, changed=True, fencing=True), 5_000_000),
+    (BundleConfiguration(4, 3, 3, 2, recoverers=1, timeouts=1), 800_000),
 )
 """(configuration, states): looked at so far, by fingerprints, not complete; part of `make full`."""
 

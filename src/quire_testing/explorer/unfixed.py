@@ -44,6 +44,12 @@ class UnorderedWriter(WriterMachine):
         window._head = run + 1
         self.out.append(Confirmed(first, window.lac))
 
+    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """Each by itself."""
+        for slot, bookie in enumerate(ensemble):
+            if slots >> slot & 1:
+                self.adds_acked(slot, bookie, run)
+
 
 class LooksBeforeItFences(BookieLedgerMachine):
     """X27: a fencing request is answered with what is here, and the flag is set when the journal has it."""
