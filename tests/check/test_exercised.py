@@ -28,15 +28,11 @@ from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE, Status
 from quire_testing.explorer.check import form_of, setting_of
-from quire_testing.explorer.collector_forms import CollectorForm
-from quire_testing.explorer.collector_watch import CollectorWatch
-from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
+from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.invariants import InvariantWatch
 from quire_testing.explorer.log_parts import LogConfiguration
-from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.reach import log_is_settled, recovery_is_done, stranded
@@ -274,31 +270,12 @@ def explored():
         seen.answers |= {
             (request[0], answer) for link in world.links.parts for request, answer, _ in link.replies
         }
-    for configuration in LOGS:
-        world = LogWorld(configuration, switches)
-        result = explore(world, LogWatch(world), count_kinds=True)
-        assert result.complete
-        seen.kinds += result.kinds
-    for configuration in COLLECTORS:
-        world = CollectorWorld(configuration, switches)
-        result = explore(world, CollectorWatch(), count_kinds=True, canonical=CollectorForm(world))
-        assert result.complete
-        seen.kinds += result.kinds
-    for configuration in BUNDLES:
+    for configuration in (*LOGS, *COLLECTORS, *BUNDLES, DirectoryConfiguration(entries=1, starts=2)):
         setting = setting_of(configuration, switches, None)
-        form = form_of(setting.world)
-        result = explore(
-            setting.world, setting.violation_in, setting.deadlock_in, canonical=form, count_kinds=True
-        )
+        world, form = setting.world, form_of(setting.world)
+        result = explore(world, setting.violation_in, setting.deadlock_in, canonical=form, count_kinds=True)
         assert result.complete
         seen.kinds += result.kinds
-    directories = explore(
-        DirectoryWorld(DirectoryConfiguration(entries=1, starts=2), switches),
-        DirectoryWatch(),
-        count_kinds=True,
-    )
-    assert directories.complete
-    seen.kinds += directories.kinds
     return seen
 
 
