@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from conformance.proxied import behind
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_options import EtcdOptions
+from quire.metadata.etcd.options import EtcdOptions
+from quire.metadata.etcd.store import EtcdStore
 from support.rounds import FULL
 
 SESSION_MS = 10_000 if FULL else 2000

@@ -5,8 +5,8 @@ import json
 import sys
 
 from quire.core.errors import QuireError
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
 
 
 async def serve(path, timeout_ms):

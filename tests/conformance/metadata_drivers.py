@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_connection import REVOKE
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.connection import REVOKE
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.store import EtcdStore
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
+from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper.store import ZookeeperStore
 from quire.wire.proto.etcd_pb2 import LeaseRevokeRequest
 from support.etcd_server import etcd_or_skip
 from support.zookeeper_server import zookeeper_or_skip

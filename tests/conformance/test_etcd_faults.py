@@ -17,9 +17,9 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.connect import format_store, open_store
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_connection import TXN, Method
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.connection import TXN, Method
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.store import EtcdStore
 from quire.metadata.store import Create, KeyMissingError, Put, StoreAwayError, VersionConflictError
 from quire.wire.proto.etcd_pb2 import CompactionRequest, CompactionResponse
 from support.etcd_server import EtcdServer, etcd_or_skip

@@ -19,9 +19,9 @@ from quire.core.errors import (
     RefusedError,
 )
 from quire.metadata.connect import format_store, open_store
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_connection import TXN
-from quire.metadata.etcd_keys import put
+from quire.metadata.etcd.connection import TXN
+from quire.metadata.etcd.keys import put
+from quire.metadata.etcd.store import EtcdStore
 from quire.metadata.store import Create, StoreAwayError
 from quire.wire.proto.etcd_pb2 import TxnRequest
 from support.etcd_server import EtcdServer, etcd_or_skip

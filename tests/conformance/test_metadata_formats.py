@@ -10,10 +10,10 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import NO_NOTES, BookieHoles, EntryRange, LedgerNotes
 from quire.metadata.checked import HEAD, open_sealed, seal
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_connection import TXN
-from quire.metadata.etcd_formats import NUMBERS_KEY, Instance
-from quire.metadata.etcd_keys import put
+from quire.metadata.etcd.connection import TXN
+from quire.metadata.etcd.formats import NUMBERS_KEY, Instance
+from quire.metadata.etcd.keys import put
+from quire.metadata.etcd.store import EtcdStore
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import Upgraded, VersionConflictError
 from quire.wire.proto.etcd_pb2 import RangeRequest, TxnRequest

@@ -6,12 +6,13 @@ import pytest
 
 from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
 from quire.core.errors import CorruptMetadataError, MisuseError, RefusedError
-from quire.metadata import etcd_ids, zookeeper_ids
-from quire.metadata.etcd_formats import Instance
-from quire.metadata.etcd_keys import put
+from quire.metadata.etcd import ids as etcd_ids
+from quire.metadata.etcd.formats import Instance
+from quire.metadata.etcd.keys import put
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.metadata.store import RAISED_MAX
-from quire.metadata.zookeeper_options import ZookeeperLayout
+from quire.metadata.zookeeper import ids as zookeeper_ids
+from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.wire.proto.etcd_pb2 import TxnRequest
 
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conformance.metadata_drivers import EtcdDriver, ZookeeperDriver
 from quire.core.errors import AlreadyExistsError
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, KeyMissingError, Put, Require, VersionConflictError
 from support.rounds import rounds
 

@@ -26,8 +26,8 @@ from conformance.metadata_drivers import (
     until,
 )
 from quire.core.errors import MetadataUnknownError, QuireError
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
 
 
 @pytest.fixture

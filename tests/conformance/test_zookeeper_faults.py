@@ -22,8 +22,8 @@ from quire.core.errors import (
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import Create, Put, StoreAwayError, VersionConflictError
-from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper.store import ZookeeperStore
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop

@@ -19,9 +19,9 @@ from quire.core.errors import (
 )
 from quire.metadata.connect import format_store, open_store
 from quire.metadata.store import StoreAwayError
-from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_ids import REMOVED_AT_ONCE
-from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout, ZookeeperOptions
+from quire.metadata.zookeeper.ids import REMOVED_AT_ONCE
+from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperLayout, ZookeeperOptions
+from quire.metadata.zookeeper.store import ZookeeperStore
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from conformance.proxied import behind
-from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import ZookeeperOptions
+from quire.metadata.zookeeper.options import ZookeeperOptions
+from quire.metadata.zookeeper.store import ZookeeperStore
 from support.rounds import FULL
 
 SESSION_MS = 10_000 if FULL else 1500

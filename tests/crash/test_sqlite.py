@@ -11,9 +11,9 @@ import shutil
 
 import pytest
 
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_sequence import SequenceFile, newest_of
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.sequence import SequenceFile, newest_of
+from quire.metadata.sqlite.store import SqliteStore
 from quire_testing.crash import ImageBuilder
 from support.rounds import rounds
 from support.sqlite_disk import SqliteRecorder, warnings

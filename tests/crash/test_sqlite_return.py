@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite_sequence import SequenceFile, StoreProgress, newest_of
+from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile
+from quire.metadata.sqlite.sequence import SequenceFile, StoreProgress, newest_of
 from support.rounds import rounds
 from support.sqlite_disk import warnings
 from support.sqlite_writer import kill, killed_writer, writer

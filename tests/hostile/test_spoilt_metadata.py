@@ -21,8 +21,8 @@ from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistr
 from quire.metadata.checked import seal
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import SqliteFile
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata, ledger_notes, store_records, stream_metadata
 from quire.wire.ledger_notes import LOST_KEY, notes_of_record, record_with_notes
 from support.rounds import rounds

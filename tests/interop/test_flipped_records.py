@@ -44,9 +44,9 @@ def raw_sqlite(path: Path) -> tuple[Read, Write]:
 
 def raw_etcd(store: Any) -> tuple[Read, Write]:
     """Values as the server has them."""
-    from quire.metadata.etcd_connection import TXN
-    from quire.metadata.etcd_keys import put
-    from quire.metadata.etcd_keys import read as asked
+    from quire.metadata.etcd.connection import TXN
+    from quire.metadata.etcd.keys import put
+    from quire.metadata.etcd.keys import read as asked
     from quire.wire.proto.etcd_pb2 import TxnRequest
 
     async def read(key: str) -> bytes:

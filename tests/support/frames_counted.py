@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.metadata.zookeeper_session import ZookeeperSession
+from quire.metadata.zookeeper.session import ZookeeperSession
 from quire.net.channel import Channel
 from quire.wire.entry import Buffer
 

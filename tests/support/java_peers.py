@@ -285,7 +285,7 @@ def why_not() -> str | None:
     for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
             return f"no {program} on this machine: nothing was tested against Java peers"
-    if importlib.util.find_spec("quire.metadata.zookeeper") is None:
+    if importlib.util.find_spec("quire.metadata.zookeeper.store") is None:
         return "there is no driver for ZooKeeper yet: nothing was tested against Java peers"
     return None
 

@@ -34,8 +34,8 @@ PRELOAD = [
     "support.sink_leader",
     "uvloop",
     "quire.client.connecting",
-    "quire.metadata.etcd",
-    "quire.metadata.sqlite",
+    "quire.metadata.etcd.store",
+    "quire.metadata.sqlite.store",
 ]
 """What a life would import, imported once."""
 LIFE_SECONDS = 300

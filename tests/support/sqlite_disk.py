@@ -86,7 +86,7 @@ def warnings():
     found = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.getMessage())
-    logger = logging.getLogger("quire.metadata.sqlite_sequence")
+    logger = logging.getLogger("quire.metadata.sqlite.sequence")
     logger.addHandler(handler)
     try:
         yield found

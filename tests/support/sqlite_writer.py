@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_options import SETTLE_MS, SqliteOptions
+from quire.metadata.sqlite.options import SETTLE_MS, SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, Put
 
 

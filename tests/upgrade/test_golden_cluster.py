@@ -21,7 +21,7 @@ from quire.env.real import RealClock
 from quire.log.client import QuireClient
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.sqlite_file import RESTORE_LEAP
+from quire.metadata.sqlite.file import RESTORE_LEAP
 from quire.metadata.store import MetadataStore
 from quire.storage.config import StorageConfig
 from quire.wire import ledger_metadata

@@ -296,7 +296,7 @@ class LocalCluster:
         """Refuse to make a new metadata file where bookies have data, before anything is made."""
         path = self.directory / METADATA_FILE
         if not path.exists() or not path.stat().st_size:
-            from quire.metadata.sqlite_place import check_lost
+            from quire.metadata.sqlite.place import check_lost
 
             check_lost(path, create=True)
 

@@ -9,9 +9,9 @@ from quire.core.errors import AlreadyExistsError, MisuseError, NoClusterError
 from quire.distribution import Extra, require
 from quire.env.real import expanded
 from quire.metadata.memory import MemoryStore, space
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import MetadataStore
-from quire.metadata.zookeeper_options import is_zookeeper, parse_uri
+from quire.metadata.zookeeper.options import is_zookeeper, parse_uri
 
 FORMS = (
     "sqlite:PATH (all processes of one machine), zk://HOST:2181/ledgers (ZooKeeper), etcd://HOST:2379/ledgers (etcd) or"
@@ -44,13 +44,13 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
             return MemoryStore(space(rest))
         case _ if is_zookeeper(scheme):
             require(Extra.ZOOKEEPER, "A cluster in ZooKeeper")
-            from quire.metadata.zookeeper import ZookeeperStore
+            from quire.metadata.zookeeper.store import ZookeeperStore
 
             return await ZookeeperStore.open(parse_uri(uri), create=create)
         case "etcd":
             require(Extra.ETCD, "A cluster in etcd")
-            from quire.metadata.etcd import EtcdStore
-            from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
+            from quire.metadata.etcd.options import parse_uri as parse_etcd_uri
+            from quire.metadata.etcd.store import EtcdStore
 
             return await EtcdStore.open(parse_etcd_uri(uri), create=create)
         case _:
@@ -76,13 +76,13 @@ async def format_store(uri: str, *, force: bool = False) -> str:
     scheme, _, path = uri.partition(":")
     if is_zookeeper(scheme):
         require(Extra.ZOOKEEPER, "A cluster in ZooKeeper")
-        from quire.metadata.zookeeper import format_cluster
+        from quire.metadata.zookeeper.store import format_cluster
 
         return (await format_cluster(parse_uri(uri), force=force)).instance_id
     if scheme == "etcd":
         require(Extra.ETCD, "A cluster in etcd")
-        from quire.metadata.etcd import format_cluster as format_etcd
-        from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
+        from quire.metadata.etcd.options import parse_uri as parse_etcd_uri
+        from quire.metadata.etcd.store import format_cluster as format_etcd
 
         return await format_etcd(parse_etcd_uri(uri), force=force)
     if force:

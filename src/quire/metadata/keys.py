@@ -3,7 +3,7 @@
 In ZooKeeper only those that begin with `underreplication/` lie under BookKeeper's paths, because they are BookKeeper's:
 whatever stands under its `cookies` Java's auditor takes for a bookie.
 
-Source: `docs/formats/metadata.md`, "Keys"; `metadata/zookeeper_paths.py` has the paths.
+Source: `docs/formats/metadata.md`, "Keys"; `metadata/zookeeper/paths.py` has the paths.
 """
 
 from __future__ import annotations

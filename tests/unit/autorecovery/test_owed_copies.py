@@ -26,7 +26,7 @@ from quire.core.repair_marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.ledgers import ledger_key
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, run, without_one
 

@@ -24,7 +24,7 @@ from quire.core import conditions
 from quire.core.errors import NoClusterError
 from quire.env.real import RealClock, RealFiles
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 from support.waiting import until_async
 

@@ -22,7 +22,7 @@ from quire.cli.toolbox import open_toolbox
 from quire.cli.top import heading
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 
 
 @pytest.fixture(scope="module")

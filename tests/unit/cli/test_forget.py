@@ -17,7 +17,7 @@ from quire.core.ledger_metadata import new_stream
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from support.records import record_of
 
 GONE, OTHER = BookieId("b3.x7k2pq"), BookieId("b4.aaaaaa")

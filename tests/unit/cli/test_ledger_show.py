@@ -14,7 +14,7 @@ from quire.cli.main import app
 from quire.core.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger_metadata import LedgerState
 from quire.metadata.ledgers import ledger_key
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata
 from quire_testing.explorer.beginning import record_of
 from quire_testing.explorer.configuration import Configuration

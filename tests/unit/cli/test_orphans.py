@@ -23,7 +23,7 @@ from quire.client.inquiries import Inquiries
 from quire.core.answers import Answer
 from quire.core.errors import NoClusterError
 from quire.metadata.ledgers import LedgerStore, ledger_key
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 
 SMALL = StorageConfig(segment_bytes=256 * KIB)

@@ -22,7 +22,7 @@ from quire.cli.space import _lines, _row
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.env.real import RealClock
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 from quire.wire.native_info import SpaceTask
 from support.waiting import until_async

@@ -15,7 +15,7 @@ import quire
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.main import app
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 from support.waiting import until_async
 

@@ -14,7 +14,7 @@ from quire.cli.main import app
 from quire.core.errors import CorruptMetadataError
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Upgraded
 from quire.metadata.upgrading import bookies_of, upgrade_cluster
 

@@ -31,7 +31,7 @@ from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Op, Put, StoreAwayError, StoreBusyError, Versioned
 from support.log_cluster import BY, FAST, LIMIT_S, World, in_world, log_id_of, numbers, staged, values
 from support.waiting import until_async

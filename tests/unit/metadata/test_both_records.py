@@ -17,7 +17,7 @@ from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import LIST_LIMIT, Create
 from support.records import record_of
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import NoClusterError, QuireError
-from quire.metadata.etcd_keys import KeyLayout, Plan, prefix_end, refuse
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions, parse_uri
+from quire.metadata.etcd.keys import KeyLayout, Plan, prefix_end, refuse
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions, parse_uri
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Create, Delete, Put, Require
 from quire.wire.proto.etcd_pb2 import Compare

@@ -10,14 +10,14 @@ import grpc.aio
 import pytest
 
 from quire.core.errors import MisuseError
-from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_connection import KEEP_ALIVE, EtcdConnection
-from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import KeyLayout
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
-from quire.metadata.etcd_registrations import EtcdRegistrations
-from quire.metadata.etcd_watches import EtcdWatches
+from quire.metadata.etcd.changes import Changes
+from quire.metadata.etcd.connection import KEEP_ALIVE, EtcdConnection
+from quire.metadata.etcd.formats import StoredValues
+from quire.metadata.etcd.keys import KeyLayout
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.registrations import EtcdRegistrations
+from quire.metadata.etcd.store import EtcdStore
+from quire.metadata.etcd.watches import EtcdWatches
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     KeyValue,

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from quire.core.errors import RefusedError
-from quire.metadata.etcd_connection import AUTHENTICATE, WATCH, EtcdConnection
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
-from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
+from quire.metadata.etcd.connection import AUTHENTICATE, WATCH, EtcdConnection
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
 from quire.wire.proto.etcd_pb2 import (
     AuthenticateRequest,
     AuthenticateResponse,

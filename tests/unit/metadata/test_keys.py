@@ -23,8 +23,8 @@ from quire.metadata.keys import (
     watermark_key,
 )
 from quire.metadata.store import check_key
-from quire.metadata.zookeeper_options import ZookeeperLayout
-from quire.metadata.zookeeper_paths import KeyPaths
+from quire.metadata.zookeeper.options import ZookeeperLayout
+from quire.metadata.zookeeper.paths import KeyPaths
 
 OF_LEDGERS = [ledger_notes_key, tombstone_key, stream_key, repairs_key]
 SHARED = [missing_key, lock_key]

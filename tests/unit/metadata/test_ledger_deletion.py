@@ -16,7 +16,7 @@ from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ATTEMPTS_MAX
 from quire.metadata.repairs import RepairStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.store_records import Tombstone, encode_tombstone

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from quire.core.errors import StorageError
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from support.waiting import until_async
 
 

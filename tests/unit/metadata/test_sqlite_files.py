@@ -19,13 +19,14 @@ from quire.core.errors import (
     NoClusterError,
     StorageError,
 )
-from quire.metadata import sqlite_place, sqlite_sessions
 from quire.metadata.connect import open_store
 from quire.metadata.memory import MemoryStore
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_place import filesystem_of
+from quire.metadata.sqlite import place as sqlite_place
+from quire.metadata.sqlite import sessions as sqlite_sessions
+from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.place import filesystem_of
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, StoreBusyError
 from support.waiting import until_async
 

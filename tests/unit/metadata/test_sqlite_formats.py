@@ -13,9 +13,9 @@ from quire.core.errors import CorruptMetadataError, DiskFullError, MisuseError
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.checked import HEAD, open_sealed, seal
 from quire.metadata.ledgers import LedgerStore, ledger_key
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_schema import TOO_OLD
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.schema import TOO_OLD
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Upgraded
 
 GOLDEN = Path(__file__).parents[2] / "vectors" / "golden_9e5fe3a" / "metadata.db.gz"

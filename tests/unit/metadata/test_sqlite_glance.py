@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import CorruptMetadataError, MisuseError
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 
 
 def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -> None:

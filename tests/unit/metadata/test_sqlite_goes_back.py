@@ -13,10 +13,10 @@ import pytest
 
 from quire.core.errors import NoClusterError
 from quire.metadata.connect import open_store
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_sequence import SequenceFile
+from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.sequence import SequenceFile
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Put
 from support.waiting import until_async
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 
 BESIDE = ("-wal", "-shm", "-sequence")
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_sequence import (
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.sequence import (
     SEQUENCE,
     SLOT_BYTES,
     SequenceFile,
@@ -20,6 +19,7 @@ from quire.metadata.sqlite_sequence import (
     encode_progress,
     newest_of,
 )
+from quire.metadata.sqlite.store import SqliteStore
 
 ONE = "54d02935-bc30-42f5-b7af-82a9983dd84c"
 OTHER = "11111111-bc30-42f5-b7af-82a9983dd84c"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Watch
 from support.process import descriptors
 from support.rounds import FULL, keep_figures, rounds
@@ -27,7 +27,7 @@ COMMITS = rounds(50, 300)
 
 REGISTERS = """
 import asyncio, sys
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 
 async def work():
     stores = [await SqliteStore.open(sys.argv[1], create=True) for _ in range(int(sys.argv[2]))]

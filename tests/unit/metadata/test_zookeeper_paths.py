@@ -13,8 +13,8 @@ from quire.core.ids import ID_MAX
 from quire.metadata.keys import DISABLE, LOST_DELAY, lock_key, missing_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import check_key
-from quire.metadata.zookeeper_options import ZookeeperLayout, ZookeeperOptions, parse_uri
-from quire.metadata.zookeeper_paths import (
+from quire.metadata.zookeeper.options import ZookeeperLayout, ZookeeperOptions, parse_uri
+from quire.metadata.zookeeper.paths import (
     SHORT_ID_END,
     KeyPaths,
     digit_range,

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from quire.metadata import zookeeper_session
-from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper import session as zookeeper_session
+from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper.store import ZookeeperStore
 from support.waiting import until_async
 
 

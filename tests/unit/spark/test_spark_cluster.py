@@ -11,7 +11,7 @@ import pytest
 
 from quire.blocking import loop
 from quire.core.errors import NoClusterError
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.spark import cluster
 
 

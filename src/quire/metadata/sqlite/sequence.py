@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from quire.env.private import FILE_MODE, share_as
 from quire.env.real import RealFiles
-from quire.metadata.sqlite_schema import Counters, FileIdentity
+from quire.metadata.sqlite.schema import Counters, FileIdentity
 from quire.wire.layout import IGNORES, Field, FieldUse, Layout
 
 SLOTS: Final = 2

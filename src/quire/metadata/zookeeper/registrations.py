@@ -20,10 +20,10 @@ from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, S
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.store import KeyMissingError, Registration
-from quire.metadata.zookeeper_nodes import EPHEMERAL, SEQUENTIAL, Nodes
-from quire.metadata.zookeeper_paths import SEQUENCE_ZEROS, KeyPaths
-from quire.metadata.zookeeper_session import LOST, ZookeeperSession
-from quire.metadata.zookeeper_watches import ZookeeperWatches
+from quire.metadata.zookeeper.nodes import EPHEMERAL, SEQUENTIAL, Nodes
+from quire.metadata.zookeeper.paths import SEQUENCE_ZEROS, KeyPaths
+from quire.metadata.zookeeper.session import LOST, ZookeeperSession
+from quire.metadata.zookeeper.watches import ZookeeperWatches
 
 ATTEMPTS_MAX: Final = 20
 RETRY_SECONDS: Final = 1.0

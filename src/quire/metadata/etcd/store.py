@@ -2,15 +2,15 @@
 
 | need | how |
 | --- | --- |
-| compare-and-swap | a transaction that compares `mod_revision`, of one key or many: `etcd_keys.py` |
+| compare-and-swap | a transaction that compares `mod_revision`, of one key or many: `etcd/keys.py` |
 | what returned is seen by everyone | etcd's reads are linearizable |
 | lists of one moment | one range request |
-| watches | one stream, taken up again at the revision where it broke: `etcd_watches.py` |
-| registrations | keys on a lease, made again on another: `etcd_registrations.py` |
+| watches | one stream, taken up again at the revision where it broke: `etcd/watches.py` |
+| registrations | keys on a lease, made again on another: `etcd/registrations.py` |
 | lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence
-makes reading on the same handle decisive: `etcd_changes.py` |
-| damage | every value has a checksum, in a store of format 2: `etcd_formats.py` |
-| ledger ids | the count of writes of one key: `etcd_ids.py` |
+makes reading on the same handle decisive: `etcd/changes.py` |
+| damage | every value has a checksum, in a store of format 2: `etcd/formats.py` |
+| ledger ids | the count of writes of one key: `etcd/ids.py` |
 
 Source: etcd v3 API; `metadata/store.py` has the promises.
 """
@@ -28,11 +28,11 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.metadata.checked import PLAIN_FORMAT, listed
-from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_connection import EtcdConnection
-from quire.metadata.etcd_formats import Instance, StoredValues, upgrade
-from quire.metadata.etcd_ids import WRITES_MAX, EtcdLedgerIds
-from quire.metadata.etcd_keys import (
+from quire.metadata.etcd.changes import Changes
+from quire.metadata.etcd.connection import EtcdConnection
+from quire.metadata.etcd.formats import Instance, StoredValues, upgrade
+from quire.metadata.etcd.ids import WRITES_MAX, EtcdLedgerIds
+from quire.metadata.etcd.keys import (
     KeyLayout,
     Plan,
     absent,
@@ -43,9 +43,9 @@ from quire.metadata.etcd_keys import (
     refuse,
     unchanged,
 )
-from quire.metadata.etcd_options import EtcdAddress
-from quire.metadata.etcd_registrations import EtcdRegistrations
-from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
+from quire.metadata.etcd.options import EtcdAddress
+from quire.metadata.etcd.registrations import EtcdRegistrations
+from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
 from quire.metadata.id_floor import check_raised, raise_floor
 from quire.metadata.keys import sequential_key
 from quire.metadata.store import (

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from quire.metadata.held import made_again
 from quire.metadata.keys import sequential_key
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_place import SESSIONS
-from quire.metadata.sqlite_sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.place import SESSIONS
+from quire.metadata.sqlite.sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
 from quire.metadata.store import Create, KeyMissingError, Put, Registration
 
 

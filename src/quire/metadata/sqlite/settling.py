@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from quire.core.errors import NoClusterError
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
 
 LAST_TRIES: Final = 20
 """How often a store that is closed tries to write its sequence while another process does; 5 ms apart."""

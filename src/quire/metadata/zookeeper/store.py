@@ -3,11 +3,11 @@
 | need | how |
 | --- | --- |
 | compare-and-swap | a znode's data version, plus 1; several keys: one multi-operation |
-| a version that does not come back | it does after delete and create: see the promises in `store.py` |
+| a version that does not come back | it does after delete and create: see the promises in `metadata/store.py` |
 | what returned is seen by everyone | `sync` before each read |
-| lists of one moment | one request reads folders and values: `zookeeper_tree.py` |
-| watches | persistent and recursive, set again on each connection: `zookeeper_watches.py` |
-| registrations | ephemeral znodes, made again in a new session: `zookeeper_registrations.py` |
+| lists of one moment | one request reads folders and values: `zookeeper/tree.py` |
+| watches | persistent and recursive, set again on each connection: `zookeeper/watches.py` |
+| registrations | ephemeral znodes, made again in a new session: `zookeeper/registrations.py` |
 | lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError` |
 
 `Require(key, None)` has no ZooKeeper operation: the key is created and deleted in the multi-operation.
@@ -54,16 +54,16 @@ from quire.metadata.store import (
     check_op,
     check_value,
 )
-from quire.metadata.zookeeper_cluster import Cluster, ClusterRoot
-from quire.metadata.zookeeper_ids import ZookeeperLedgerIds
-from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
-from quire.metadata.zookeeper_options import ZookeeperAddress
-from quire.metadata.zookeeper_paths import KeyPaths
-from quire.metadata.zookeeper_registrations import ZookeeperRegistrations
-from quire.metadata.zookeeper_requests import Node
-from quire.metadata.zookeeper_session import ZookeeperSession
-from quire.metadata.zookeeper_tree import ZnodeTree, versioned
-from quire.metadata.zookeeper_watches import ZookeeperWatches
+from quire.metadata.zookeeper.cluster import Cluster, ClusterRoot
+from quire.metadata.zookeeper.ids import ZookeeperLedgerIds
+from quire.metadata.zookeeper.nodes import ANY_VERSION, Nodes
+from quire.metadata.zookeeper.options import ZookeeperAddress
+from quire.metadata.zookeeper.paths import KeyPaths
+from quire.metadata.zookeeper.registrations import ZookeeperRegistrations
+from quire.metadata.zookeeper.requests import Node
+from quire.metadata.zookeeper.session import ZookeeperSession
+from quire.metadata.zookeeper.tree import ZnodeTree, versioned
+from quire.metadata.zookeeper.watches import ZookeeperWatches
 
 REQUEST_BYTES_MAX: Final = 1_040_000
 """A server ends the connection of who sends more than a mebibyte at once."""

@@ -18,7 +18,7 @@ from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterErro
 from quire.env.private import FILE_MODE, close_to_others, companion_folder_mode, companion_mode
 from quire.env.real import RealFiles
 from quire.metadata.checked import FORMATS
-from quire.metadata.sqlite_schema import Counters
+from quire.metadata.sqlite.schema import Counters
 from quire.metadata.store import StoreBusyError
 
 Result = TypeVar("Result")

@@ -28,8 +28,8 @@ from quire.metadata.checked import (
     seal,
     to_store,
 )
-from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_keys import KeyLayout, prefix_end, put, unchanged
+from quire.metadata.etcd.changes import Changes
+from quire.metadata.etcd.keys import KeyLayout, prefix_end, put, unchanged
 from quire.metadata.patience import Turns
 from quire.metadata.store import Create, Op, Put, Upgraded
 from quire.wire.proto.etcd_pb2 import KeyValue, RangeRequest

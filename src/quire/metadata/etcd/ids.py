@@ -14,9 +14,9 @@ import asyncio
 from typing import Final
 
 from quire.core.ids import LedgerId
-from quire.metadata.etcd_connection import TXN, EtcdConnection
-from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import KeyLayout, fewer_writes, put, read
+from quire.metadata.etcd.connection import TXN, EtcdConnection
+from quire.metadata.etcd.formats import StoredValues
+from quire.metadata.etcd.keys import KeyLayout, fewer_writes, put, read
 from quire.metadata.id_floor import floor_of
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.wire.proto.etcd_pb2 import RequestOp, TxnRequest, TxnResponse

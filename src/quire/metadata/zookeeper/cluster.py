@@ -20,10 +20,10 @@ from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, T
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoClusterError
 from quire.metadata.patience import Turns
-from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
-from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout
-from quire.metadata.zookeeper_paths import OWN, layout_text, parse_layout
-from quire.metadata.zookeeper_session import ZookeeperSession
+from quire.metadata.zookeeper.nodes import ANY_VERSION, Nodes
+from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperLayout
+from quire.metadata.zookeeper.paths import OWN, layout_text, parse_layout
+from quire.metadata.zookeeper.session import ZookeeperSession
 
 INSTANCE_MARK: Final = b"instance: "
 INSTANCE_BYTES_MAX: Final = 200

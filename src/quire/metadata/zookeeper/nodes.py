@@ -14,8 +14,8 @@ from kazoo.protocol.serialization import Create, Delete, Exists
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.metadata.patience import Turns
 from quire.metadata.store import StoreAwayError
-from quire.metadata.zookeeper_paths import OWN
-from quire.metadata.zookeeper_session import LOST, ZookeeperSession
+from quire.metadata.zookeeper.paths import OWN
+from quire.metadata.zookeeper.session import LOST, ZookeeperSession
 
 EPHEMERAL: Final = 1
 SEQUENTIAL: Final = 2

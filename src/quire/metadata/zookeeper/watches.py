@@ -14,9 +14,9 @@ from typing import Any
 
 from quire.core.errors import QuireError
 from quire.metadata.store import Watch
-from quire.metadata.zookeeper_paths import KeyPaths
-from quire.metadata.zookeeper_requests import AddWatch, RemoveWatches
-from quire.metadata.zookeeper_session import ZookeeperSession
+from quire.metadata.zookeeper.paths import KeyPaths
+from quire.metadata.zookeeper.requests import AddWatch, RemoveWatches
+from quire.metadata.zookeeper.session import ZookeeperSession
 
 
 class ZookeeperWatches:

@@ -1,7 +1,7 @@
 """Requests to an etcd cluster over gRPC, on the caller's event loop. Knows nothing of keys.
 
 What a lost response means: a read, or anything that may happen twice, is sent again. The outcome of a transaction is
-unknown, and a server may still have it under way when this client reads; `etcd_changes.py` fences it off first. gRPC's
+unknown, and a server may still have it under way when this client reads; `etcd/changes.py` fences it off first. gRPC's
 own retries are switched off, so that nothing is sent twice unknown to us.
 
 Source: etcd v3 API; etcd source, `rpctypes/error.go`: what each status means; gRPC, "Status codes", "Keepalive".
@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 
 from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError, RefusedError
 from quire.env.home import check_home
-from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
+from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
 from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
 from quire.wire.proto import etcd_pb2 as pb

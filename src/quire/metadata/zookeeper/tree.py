@@ -16,9 +16,9 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import GetChildren, GetData
 
 from quire.metadata.store import StoreBusyError, Versioned
-from quire.metadata.zookeeper_paths import FOLDER_END, IdTree, KeyPaths, decode_part, digit_range
-from quire.metadata.zookeeper_requests import MultiRead, Node
-from quire.metadata.zookeeper_session import ZookeeperSession
+from quire.metadata.zookeeper.paths import FOLDER_END, IdTree, KeyPaths, decode_part, digit_range
+from quire.metadata.zookeeper.requests import MultiRead, Node
+from quire.metadata.zookeeper.session import ZookeeperSession
 
 ATTEMPTS_MAX: Final = 100
 Found = dict[str, Node | None]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite.file import CommittedChanges, SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
 from quire.metadata.store import Watch
 
 

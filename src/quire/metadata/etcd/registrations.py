@@ -18,8 +18,8 @@ from typing import Final
 import grpc.aio
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
-from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_connection import (
+from quire.metadata.etcd.changes import Changes
+from quire.metadata.etcd.connection import (
     GRANT,
     KEEP_ALIVE,
     RETRY_DELAY_S,
@@ -28,9 +28,9 @@ from quire.metadata.etcd_connection import (
     LeaseGoneError,
     StoreFullError,
 )
-from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, read, unchanged
-from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
+from quire.metadata.etcd.formats import StoredValues
+from quire.metadata.etcd.keys import KeyLayout, absent, delete, leased, put, read, unchanged
+from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.keys import sequential_key
 from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from quire.core.errors import QuireError
-from quire.metadata.sqlite_file import StoredRow
+from quire.metadata.sqlite.file import StoredRow
 from quire.metadata.store import Versioned
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from quire.env.real import RealFiles
-from quire.metadata.sqlite_place import primary_code
+from quire.metadata.sqlite.place import primary_code
 
 LOG_PAGES_MAX: Final = 512
 """A commit that leaves so many pages in the log brings them into the database; the next one writes over them."""

@@ -39,7 +39,7 @@ from quire.core.ids import ID_MAX
 from quire.metadata.bookies import AVAILABLE, COOKIES, READONLY
 from quire.metadata.keys import AUDITORS, DISABLE, LOCKS, LOST_DELAY, MISSING, UNDERREPLICATION
 from quire.metadata.ledgers import PREFIX as LEDGERS
-from quire.metadata.zookeeper_options import ZookeeperLayout
+from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.wire.bookie_service_info import check_bookie_id
 
 SHORT_ID_END: Final = 2**31 - 1

@@ -25,10 +25,10 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Tr
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.patience import Turns
-from quire.metadata.zookeeper_nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
-from quire.metadata.zookeeper_options import ZookeeperLayout
-from quire.metadata.zookeeper_paths import SHORT_ID_END
-from quire.metadata.zookeeper_session import LOST, ZookeeperSession
+from quire.metadata.zookeeper.nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
+from quire.metadata.zookeeper.options import ZookeeperLayout
+from quire.metadata.zookeeper.paths import SHORT_ID_END
+from quire.metadata.zookeeper.session import LOST, ZookeeperSession
 
 ID_NODE: Final = "ID-"
 HIGH_BITS_NODE: Final = "HOB-"

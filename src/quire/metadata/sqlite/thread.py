@@ -27,13 +27,13 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
-from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_place import BUSY_MS, explain, primary_code
-from quire.metadata.sqlite_registrations import SqliteRegistrations
-from quire.metadata.sqlite_sessions import SessionRow
-from quire.metadata.sqlite_settling import Settling
-from quire.metadata.sqlite_watching import (
+from quire.metadata.sqlite.file import CommittedChanges, SqliteFile
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.place import BUSY_MS, explain, primary_code
+from quire.metadata.sqlite.registrations import SqliteRegistrations
+from quire.metadata.sqlite.sessions import SessionRow
+from quire.metadata.sqlite.settling import Settling
+from quire.metadata.sqlite.watching import (
     forget_after_fork,
     go_on_after_fork,
     hold_for_fork,

@@ -3,9 +3,9 @@
 | need | how |
 | --- | --- |
 | durable compare-and-swap | `BEGIN IMMEDIATE`, synchronous=FULL; an error at COMMIT is "unknown", unless it says that the disk is full |
-| watches over processes | one thread of a process polls `PRAGMA data_version`, then reads `version > last`: `sqlite_watching.py` |
-| registrations that end with their owner | session files: `sqlite_sessions.py` |
-| event loops that never wait for a disk | one thread for each open store: `sqlite_thread.py` |
+| watches over processes | one thread of a process polls `PRAGMA data_version`, then reads `version > last`: `sqlite/watching.py` |
+| registrations that end with their owner | session files: `sqlite/sessions.py` |
+| event loops that never wait for a disk | one thread for each open store: `sqlite/thread.py` |
 
 Nothing is carried over a fork: a child that uses its parent's store gets a `MisuseError`. A process that is stopped in
 the middle of a commit keeps every other writer waiting until it goes on or is killed; that is SQLite's lock.
@@ -27,11 +27,11 @@ from quire.env.home import check_home
 from quire.metadata.id_floor import check_raised, floor_of, raised
 from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
 from quire.metadata.slow import SlowNote
-from quire.metadata.sqlite_file import SqliteFile
-from quire.metadata.sqlite_glance import Glance
-from quire.metadata.sqlite_options import SqliteOptions
-from quire.metadata.sqlite_place import BUSY_MS
-from quire.metadata.sqlite_thread import Job, StoreThread
+from quire.metadata.sqlite.file import SqliteFile
+from quire.metadata.sqlite.glance import Glance
+from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.place import BUSY_MS
+from quire.metadata.sqlite.thread import Job, StoreThread
 from quire.metadata.store import (
     LIST_LIMIT,
     MetadataStore,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc.aio
 
 from quire.core.errors import RefusedError
-from quire.metadata.etcd_connection import RETRY_DELAY_S, WATCH, EtcdConnection
+from quire.metadata.etcd.connection import RETRY_DELAY_S, WATCH, EtcdConnection
 from quire.wire.proto.etcd_pb2 import (
     Event,
     WatchCancelRequest,

@@ -3,8 +3,8 @@
 | etcd key, under the root | what |
 | --- | --- |
 | `keys/<key>` | a key of the metadata store, with its value; registrations hang on a lease |
-| `instance` | the cluster's id, and the store's format: `etcd_formats.py` |
-| `ledger-ids` | each write of it takes an id: the number of its writes, and more after a leap: `etcd_ids.py` |
+| `instance` | the cluster's id, and the store's format: `etcd/formats.py` |
+| `ledger-ids` | each write of it takes an id: the number of its writes, and more after a leap: `etcd/ids.py` |
 | `numbers` | the last number of a sequential registration |
 | `fences/<client>-<n>` | nothing that the client sent before its n-th doubt happens any more |
 

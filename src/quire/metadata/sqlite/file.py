@@ -3,7 +3,7 @@
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
 a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller
 must report "unknown". Session files without a row are swept at the next open. A -wal that was damaged later loses
-commits: `sqlite_sequence.py` detects that.
+commits: `sqlite/sequence.py` detects that.
 
 | table | what |
 | --- | --- |
@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
 from quire.metadata.checked import CHECKED_FORMAT, PLAIN_FORMAT, listed, open_sealed, to_store
-from quire.metadata.sqlite_log import WriteAheadLog
-from quire.metadata.sqlite_options import TOMBSTONES_KEPT
-from quire.metadata.sqlite_place import (
+from quire.metadata.sqlite.log import WriteAheadLog
+from quire.metadata.sqlite.options import TOMBSTONES_KEPT
+from quire.metadata.sqlite.place import (
     APPLICATION_ID,
     BUSY_MS,
     check_kind,
@@ -39,7 +39,7 @@ from quire.metadata.sqlite_place import (
     patiently,
     went_back_while_open,
 )
-from quire.metadata.sqlite_schema import (
+from quire.metadata.sqlite.schema import (
     Counters,
     FileIdentity,
     create,
@@ -48,14 +48,14 @@ from quire.metadata.sqlite_schema import (
     upgrade,
     write_identity,
 )
-from quire.metadata.sqlite_sequence import (
+from quire.metadata.sqlite.sequence import (
     SequenceFile,
     StoreProgress,
     after_return,
     look_back,
     warn_of_return,
 )
-from quire.metadata.sqlite_sessions import SessionRow
+from quire.metadata.sqlite.sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
 FIRST_LEDGER_ID: Final = 1

@@ -50,8 +50,8 @@ from quire.core.errors import MetadataUnknownError, MisuseError, NoClusterError,
 from quire.env.home import check_home
 from quire.metadata.slow import SlowNote
 from quire.metadata.store import StoreAwayError
-from quire.metadata.zookeeper_options import ZookeeperAddress
-from quire.metadata.zookeeper_requests import know_all_errors
+from quire.metadata.zookeeper.options import ZookeeperAddress
+from quire.metadata.zookeeper.requests import know_all_errors
 
 LOST: Final = (
     ConnectionLoss,

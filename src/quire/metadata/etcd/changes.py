@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from quire.core.errors import MetadataUnknownError
-from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method, StoreFullError
-from quire.metadata.etcd_keys import KeyLayout, absent, put, read
+from quire.metadata.etcd.connection import GRANT, RANGE, TXN, EtcdConnection, Method, StoreFullError
+from quire.metadata.etcd.keys import KeyLayout, absent, put, read
 from quire.metadata.patience import ATTEMPTS_MAX, Patience
 from quire.wire.proto.etcd_pb2 import (
     Compare,

@@ -1,0 +1,1 @@
+"""The store in one SQLite file: the embedded default, for the processes of one machine."""

@@ -1,0 +1,1 @@
+"""The store in ZooKeeper, in BookKeeper's own layout."""
