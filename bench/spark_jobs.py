@@ -30,8 +30,8 @@ import quire
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, say
 from peers import OUT, PeerMissingError, QuireCluster, forget_cached
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import LogSettings
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import LogSettings
 from quire.log.client import QuireClient
 from quire.log.committing import LogCommitter
 from quire.log.staging import StagedBy, stage

@@ -26,17 +26,22 @@ def declared() -> Iterator[tuple[str, str, Table]]:
     """(room, module, table) of every table that a module declares, in the order of its lines."""
     seen: set[int] = set()
     for room in ROOMS:
-        for found in sorted(pkgutil.iter_modules(room.__path__), key=lambda found: found.name):
+        below = f"{room.__name__}."
+        for found in sorted(pkgutil.walk_packages(room.__path__, below), key=lambda found: found.name):
             if found.ispkg:
                 continue
-            module = importlib.import_module(f"{room.__name__}.{found.name}")
+            module = importlib.import_module(found.name)
             for table in vars(module).values():
                 # One that is imported is shown where it is made.
                 if isinstance(table, Layout | Message | Names) and id(table) not in seen:
                     if table.name not in Path(str(module.__file__)).read_text():
                         continue
                     seen.add(id(table))
-                    yield room.__name__.removeprefix("quire."), found.name, table
+                    yield (
+                        below.removeprefix("quire.")[:-1],
+                        found.name.removeprefix(below).replace(".", "/"),
+                        table,
+                    )
 
 
 def rows_of(table: Table) -> list[str]:

@@ -32,15 +32,15 @@ class Sentence:
 
 SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
     "BookKeeper ledgers to logs": (
-        Sentence("A log in bookkeeper is built from a number of ledgers, with a fixed order.", "core/log_list.py: LogHead", "log-blind-truncation"),
+        Sentence("A log in bookkeeper is built from a number of ledgers, with a fixed order.", "core/log/list.py: LogHead", "log-blind-truncation"),
         Sentence("Ledgers cannot be reopened for writing once they have been closed/recovered.", "ledgers_to_fence", "log-fences-last-two"),
         Sentence("there can only ever been one leader that adds entries to a single ledger", "ledgers_to_fence", "X20-fence"),
-        Sentence("It is the job of the log to guarantee that only one can write changes to the system.", "core/log_swap.py: SWAP", "X20-swap"),
+        Sentence("It is the job of the log to guarantee that only one can write changes to the system.", "core/log/swap.py: SWAP", "X20-swap"),
         Sentence("fence the last 2 ledgers in the list", "ledgers_to_fence", "X19"),
-        Sentence("When the CAS operation fails, the leader must start at step 1 again.", "core/log_handle.py: LOG", "X20-swap"),
+        Sentence("When the CAS operation fails, the leader must start at step 1 again.", "core/log/handle.py: LOG", "X20-swap"),
         Sentence("The node must not serve any writes until step 5 completes successfully", "may_serve", "X21"),
-        Sentence("Ledgers can only be deleted as a whole.", "core/log_trimming.py: TRIM", "log-deletes-first"),
-        Sentence("3. write the new ledger list to the datastore", "core/log_roll.py: ROLL", "X22"),
+        Sentence("Ledgers can only be deleted as a whole.", "core/log/trimming.py: TRIM", "log-deletes-first"),
+        Sentence("3. write the new ledger list to the datastore", "core/log/roll.py: ROLL", "X22"),
         Sentence("By deferring the closing of the previous ledger until step 4, we can continue writing to the log", "may_send_to_next", "log-sends-early"),
         Sentence("This is safe as long as you fence the last 2 ledgers when acquiring leadership.", "may_roll", "X34"),
     ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.log_marks import MARK_RULES
+from quire.core.log.marks import MARK_RULES
 from support.checkpoint_world import NUMBERS_ALONE, CheckpointWorld, Config
 from support.commit_world import search
 

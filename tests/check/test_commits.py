@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.log_commit import COMMIT_RULES
+from quire.core.log.commit import COMMIT_RULES
 from support.commit_world import UNMARKED, Config, walk
 
 WORLDS = {

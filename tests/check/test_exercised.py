@@ -14,16 +14,19 @@ from typing import get_args
 
 import pytest
 
-from quire.core import effects, log_effects, log_trimming, repair_effects
+from quire.core import effects
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log import LogMachine
-from quire.core.log_effects import EndReason
-from quire.core.log_handle import LOG, LogStatus
-from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
-from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
-from quire.core.repair_effects import REPAIR_TABLE, RepairEffect, RepairStatus
-from quire.core.rereplication import RepairMachine
+from quire.core.log import effects as log_effects
+from quire.core.log import trimming as log_trimming
+from quire.core.log.effects import EndReason
+from quire.core.log.handle import LOG, LogStatus
+from quire.core.log.machine import LogMachine
+from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
+from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
+from quire.core.repair import effects as repair_effects
+from quire.core.repair.effects import REPAIR_TABLE, RepairEffect, RepairStatus
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WRITER_TABLE, Status

@@ -12,26 +12,30 @@ from types import FunctionType
 
 import pytest
 
-from quire.core import after_loss, boot, bundle_acks, log_closing, log_opening, log_rolling
-from quire.core.after_loss import AfterLoss
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core import boot, bundle_acks
+from quire.core.bookie import after_loss
+from quire.core.bookie.after_loss import AfterLoss
+from quire.core.bookie.garbage import CollectorMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
+from quire.core.bookie.vigil import VigilMachine
 from quire.core.bundle_acks import BundleAcks
 from quire.core.closing import Closing
 from quire.core.ensemble_change import EnsembleChange
-from quire.core.finding_end import EndSearch, FenceAnswers, Votes
-from quire.core.garbage import CollectorMachine
-from quire.core.log import LogMachine
-from quire.core.log_fencing import Fencing
-from quire.core.log_handle import HandleState
-from quire.core.log_roll import Roll
-from quire.core.log_swap import HeadSwap
-from quire.core.log_trimming import TrimMachine
+from quire.core.log import closing as log_closing
+from quire.core.log import opening as log_opening
+from quire.core.log import rolling as log_rolling
+from quire.core.log.fencing import Fencing
+from quire.core.log.handle import HandleState
+from quire.core.log.machine import LogMachine
+from quire.core.log.roll import Roll
+from quire.core.log.swap import HeadSwap
+from quire.core.log.trimming import TrimMachine
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.record_swap import RecordSwap
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.write_back import WriteBack
 from quire.core.run_window import RunWindow
-from quire.core.vigil import VigilMachine
-from quire.core.write_back import WriteBack
 from quire.core.writer import WriterMachine
 from quire.core.writer_waits import WriterWaits
 from quire_testing.explorer.bundle_parts import BundleConfiguration
@@ -173,7 +177,7 @@ NOT_CALLED = {
         "LogMachine",
         "create_failed",
     ): "a world whose ledgers have run out leaves its handle waiting (tests/golden)",
-    ("log_rolling", "create_failed"): "the same",
+    ("rolling", "create_failed"): "the same",
     ("LogMachine", "abandon"): "a client that gives up is one whose steps are never taken (test_legality.py)",
     ("LogMachine", "head_seen"): LEADS_ALONE,
     ("HeadSwap", "learned"): LEADS_ALONE,

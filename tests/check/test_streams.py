@@ -12,8 +12,8 @@ import pytest
 
 from check.test_exercised import Seen
 from quire.core import effects
+from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
 from quire.core.rules import RULES
-from quire.core.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
 from quire.core.terms import NO_TERM, reach_of, told_in
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore

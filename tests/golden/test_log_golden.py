@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from quire.core import log_effects as e
-from quire.core import log_trimming as t
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine
-from quire.core.log_list import Adoption, Leader, LedgerSummary, LogHead, LogItem, LogPage, PageLayout, paged
-from quire.core.log_trimming import TrimMachine
+from quire.core.log import effects as e
+from quire.core.log import trimming as t
+from quire.core.log.list import Adoption, Leader, LedgerSummary, LogHead, LogItem, LogPage, PageLayout, paged
+from quire.core.log.machine import LogMachine
+from quire.core.log.trimming import TrimMachine
 from quire.core.transcript import block
 
 FILES = sorted((Path(__file__).parent / "log").glob("*.txt"))

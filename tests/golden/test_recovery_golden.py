@@ -18,7 +18,7 @@ from quire.core.guarantee import GUARANTEED
 from quire.core.ids import EntryId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.core.reader import LacMachine, ReadMachine
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire.core.transcript import block
 from support.transcripts import effect_lines
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
 from quire.env.interfaces import FileStamp
 from quire.storage import footer_format as footer

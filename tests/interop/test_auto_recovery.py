@@ -20,7 +20,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import residues_of_slot
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair.marks import MarkReason, RepairMark
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
 from support.java_peers import PATIENT, PATIENT_CLIENT, JavaClient, JavaPeers, own_peers

@@ -17,7 +17,7 @@ from quire.autorecovery.owed_copies import OwedCopies
 from quire.cli.local_cluster import LocalCluster
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.guarantee import GUARANTEED, KEPT
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair.effects import RepairOutcome
 from support.java_peers import PATIENT_JAVA, JavaPeers
 from support.ledgers import payload
 from support.rounds import keep_figures

@@ -15,7 +15,7 @@ from quire.client.replica_lists import replica_list
 from quire.client.scrubbing import ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.replica import Replica
+from quire.core.repair.replica import Replica
 from quire.core.shares import shares
 from support.java_peers import PATIENT, PATIENT_CLIENT, own_peers
 

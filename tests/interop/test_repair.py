@@ -16,7 +16,7 @@ from quire.client.client import Client
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair.effects import RepairOutcome
 from support.java_peers import PATIENT, PATIENT_CLIENT, JavaPeers, our_bookies, own_peers
 from support.ledgers import COUNT, DIGESTS, LANGUAGES, Ledgers
 from support.rounds import keep_figures, rounds

@@ -15,7 +15,7 @@ from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import NO_ASKER
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore

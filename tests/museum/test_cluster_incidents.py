@@ -21,8 +21,8 @@ from quire.core.errors import QuireError, RecoveryInconclusiveError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.reader import ReadMachine
-from quire.core.repair_effects import ListReplica, RepairEffect, WriteRepaired
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.effects import ListReplica, RepairEffect, WriteRepaired
+from quire.core.repair.rereplication import RepairMachine
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key

@@ -9,7 +9,7 @@ from typing import Any
 from crc32c import crc32c
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import QuireError
 from quire.storage.footer_format import encode_trailer
 from quire.storage.ledger_storage import LedgerStorage

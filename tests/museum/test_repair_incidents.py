@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from quire.autorecovery.auditor import Auditor
 from quire.core.answers import Answer
-from quire.core.audit_effects import ClusterBookies
-from quire.core.repair_queue import QueueLimits, RepairQueue
+from quire.core.repair.audit_effects import ClusterBookies
+from quire.core.repair.work_queue import QueueLimits, RepairQueue
 from quire.core.rules import RULES
 from support.museum import incident, require
 from support.recovering_cluster import recovering_cluster

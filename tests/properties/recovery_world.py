@@ -27,7 +27,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from quire.core.quorum import covers_exactly, write_set
-from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 
 BYTES_PER_ENTRY = 10

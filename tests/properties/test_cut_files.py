@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from quire.core.bookie.garbage import Kept, StoreName
 from quire.core.errors import DamagedSegmentError, QuireError
-from quire.core.garbage import Kept, StoreName
 from quire.storage.boot import BOOT_FILE, MARKER_FILE
 from quire.storage.collector_file import COLLECTOR_FILE, encode_collector
 from quire.storage.config import StorageConfig

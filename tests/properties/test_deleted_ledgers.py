@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import SegmentRecordKind
 from quire_testing.kit.stepped import HurriedClock

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError, PastEndError
 from quire.core.ids import LedgerId
-from quire.core.log_list import (
+from quire.core.log.list import (
     FAN_OUT_MAX,
     Adoption,
     Intent,
@@ -28,7 +28,7 @@ from quire.core.log_list import (
     Place,
     paged,
 )
-from quire.core.log_trimming import (
+from quire.core.log.trimming import (
     TrimDeleteLedger,
     TrimDeletePage,
     TrimMachine,

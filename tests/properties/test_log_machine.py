@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core import log_effects as effects
 from quire.core.errors import NotWritingError, QuireError
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine
-from quire.core.log_effects import EndReason
-from quire.core.log_handle import LogStatus
-from quire.core.log_list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
-from quire.core.log_trimming import (
+from quire.core.log import effects
+from quire.core.log.effects import EndReason
+from quire.core.log.handle import LogStatus
+from quire.core.log.list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
+from quire.core.log.machine import LogMachine
+from quire.core.log.trimming import (
     TrimDeleteLedger,
     TrimDeletePage,
     TrimEnded,

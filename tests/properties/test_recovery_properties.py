@@ -18,7 +18,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.effects import RecoveryInconclusive
 from quire.core.ledger_metadata import LedgerState
 from quire.core.quorum import entry_coverage, write_set
-from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 
 QUORUMS = [(2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (3, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 2), (6, 3, 3)]

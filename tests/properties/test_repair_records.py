@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import (
+from quire.core.repair.marks import (
     ANY_BOOKIE,
     MARKS_MAX,
     AwayCount,

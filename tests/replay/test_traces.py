@@ -17,7 +17,7 @@ import pytest
 from quire.client.config import ClientConfig
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import QuireError
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair.effects import RepairOutcome
 from quire.core.writer import WriterMachine
 from quire_testing.replay.recording import DriverDiffersError, Recorder, check_log
 from support.rounds import rounds

@@ -19,7 +19,7 @@ from quire.core.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import covers_exactly, write_set, write_set_masks
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.run_window import RunWindow
 from quire_testing.explorer.calibration import LOST, ClassicWorld

@@ -25,7 +25,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import covers_exactly, entry_coverage, write_set
 from quire.core.reader import LacMachine, ReadMachine
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 
 NAMES = ("b1", "b2", "b3")
 TRIPLES = [(E, Qw, Qa) for E in range(1, 6) for Qw in range(1, E + 1) for Qa in range(1, Qw + 1)]

@@ -23,7 +23,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire.core.writer import WriterMachine
 from quire.wire.entry import HEADER_BYTES, EntryDigest
 from quire_testing.explorer.check import check

@@ -19,7 +19,7 @@ from quire.core.effects import (
 )
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 
 NAMES = ("b1", "b2", "b3")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.effects import Ended
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger

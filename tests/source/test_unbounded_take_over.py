@@ -26,7 +26,7 @@ from quire.core.errors import TermSupersededError
 from quire.core.ids import NO_ENTRY, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.reader import LacMachine
-from quire.core.take_over import TakeOverMachine
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.terms import StreamMode
 from quire.core.writer import WriterMachine
 from quire.wire.entries import Entries

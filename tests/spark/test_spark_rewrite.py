@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import LogSettings
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import LogSettings
 from quire.log.committing import LogCommitter
 from quire.log.staging import StagedBy, stage
 from quire.spark.jobs import rewrite

@@ -1,7 +1,9 @@
 """A cluster as auditors see it: registrations, records, counters and marks, with what may go wrong on the way to them."""
 
-from quire.core.audit import AUDIT_TABLE, AuditMachine
-from quire.core.audit_effects import (
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.repair.audit import AUDIT_TABLE, AuditMachine
+from quire.core.repair.audit_effects import (
     AuditEnded,
     AuditLimits,
     ClusterBookies,
@@ -12,8 +14,6 @@ from quire.core.audit_effects import (
     MarkLedgers,
     ReadBookies,
 )
-from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.rules import RULES
 
 B = [BookieId(f"b{number}") for number in range(6)]

@@ -1,6 +1,6 @@
 """A small world in which a stream's checkpoint is put back, copied, and used by older programs, in every interleaving.
 
-What is real is the machine of `core/log_commit.py`, the marks' rules and the fingerprints. Rows arrive one by one; a
+What is real is the machine of `core/log/commit.py`, the marks' rules and the fingerprints. Rows arrive one by one; a
 driver notes the end of its input, stages what passes the query's filter, commits, and notes that. A checkpoint may lose
 its last batches, or be copied: then two drivers go on from it. A batch that is refused stands for ever: no restart ends
 it. An older program compares numbers alone, and carries the fingerprint of the batch before along.
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from quire.core import log_commit as c
-from quire.core.fingerprints import Fingerprint, of_input
 from quire.core.ids import LedgerId
-from quire.core.log_commit import COMMIT_RULES, CommitBatch, CommitMachine, CommitOutcome, FoundHead, Part
-from quire.core.log_list import ItemState, LogHead, LogItem
-from quire.core.log_marks import MARK_RULES, MarkRules
+from quire.core.log import commit as c
+from quire.core.log.commit import COMMIT_RULES, CommitBatch, CommitMachine, CommitOutcome, FoundHead, Part
+from quire.core.log.fingerprints import Fingerprint, of_input
+from quire.core.log.list import ItemState, LogHead, LogItem
+from quire.core.log.marks import MARK_RULES, MarkRules
 from quire_testing.explorer.snapshot import clone, state_of
 from support.commit_world import LOG, page_name
 

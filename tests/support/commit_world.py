@@ -1,6 +1,6 @@
 """A small world in which every interleaving of a sink's commits is walked: drivers that die, linger and lose answers.
 
-What is real is the machine of `core/log_commit.py` and the list's own rules. The store, Spark's driver and a leader are
+What is real is the machine of `core/log/commit.py` and the list's own rules. The store, Spark's driver and a leader are
 modelled: a driver stages two ledgers, commits, and after an error aborts and is started again under the same number,
 as Spark does; one that was taken for dead may still act; a swap whose answer was lost lands later, or never. Deletion
 looks at the list first and happens only if the list is still of the version that was looked at.
@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from quire.core import log_commit as c
-from quire.core.fingerprints import Fingerprint, of_input
 from quire.core.ids import LedgerId
-from quire.core.log_commit import (
+from quire.core.log import commit as c
+from quire.core.log.commit import (
     COMMIT_RULES,
     CommitBatch,
     CommitMachine,
@@ -25,8 +24,9 @@ from quire.core.log_commit import (
     FoundHead,
     Part,
 )
-from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
-from quire.core.log_marks import MARK_RULES
+from quire.core.log.fingerprints import Fingerprint, of_input
+from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
+from quire.core.log.marks import MARK_RULES
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.history.logs import follows
 

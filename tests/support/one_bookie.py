@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.effects import (
     FindLength,
     RecoveryClosed,
@@ -22,7 +22,7 @@ from quire.core.effects import (
 )
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage

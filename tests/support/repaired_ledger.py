@@ -10,7 +10,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
-from quire.core.repair_effects import (
+from quire.core.repair.effects import (
     REPAIR_TABLE,
     CopyRange,
     EndLimbo,
@@ -20,8 +20,8 @@ from quire.core.repair_effects import (
     RepairEnded,
     WriteRepaired,
 )
-from quire.core.replica import ReplicaList
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.replica import ReplicaList
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.shares import HeldInterval
 
 INPUTS = {

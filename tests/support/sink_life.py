@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from quire.core.errors import MetadataUnknownError, QuireError
-from quire.core.log_commit import COMMIT_RULES
+from quire.core.log.commit import COMMIT_RULES
 from quire.metadata.store import Put, StoreAwayError
 from quire.spark import cluster, staged
 from quire.spark.given import Given

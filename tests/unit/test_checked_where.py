@@ -30,11 +30,7 @@ def test_the_machines_that_decide_are_run_by_the_explorer():
         "AuditMachine",
         "CommitMachine",
         "FlushMachine",
-        "MemoryPeakMachine",
-        "PacingMachine",
         "RewriteMachine",
-        "SilenceMachine",
-        "YieldMachine",
     }
     assert {each.name for each in MACHINES if not each.proven_by} == alone
 

@@ -12,9 +12,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 60
 
 LONG_FILES = {
-    "src/quire/core/bookie_ledger.py": "one machine: the short ways of an add and a LAC stand beside what they must equal",
-    "src/quire/core/log_commit.py": "one machine: a swap whose answer is lost, adoption and takeover share the heads that were read",
-    "src/quire/core/log_list.py": "every legal change of the list beside the check that refuses the others",
+    "src/quire/core/bookie/ledger.py": "one machine: the short ways of an add and a LAC stand beside what they must equal",
+    "src/quire/core/log/commit.py": "one machine: a swap whose answer is lost, adoption and takeover share the heads that were read",
+    "src/quire/core/log/list.py": "every legal change of the list beside the check that refuses the others",
     "src/quire/core/rules.py": "every judgement in one list, a line or two each, beside the set that a mutant changes",
     "src/quire/core/writer.py": "one machine: every input and every effect; what is decided is in its parts",
     "src/quire_testing/history/ledger.py": "one judge: reads, acknowledgements, ends and LACs are compared with the same entries",

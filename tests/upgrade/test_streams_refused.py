@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.env.real import RealFiles
 from quire.storage.config import StorageConfig
 from quire.storage.identity import open_identity

@@ -16,8 +16,11 @@ from typing import Final
 
 from quire.autorecovery.following import AGAIN_S, following
 from quire.client.client import Client
-from quire.core.audit import AuditMachine
-from quire.core.audit_effects import (
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.repair.audit import AuditMachine
+from quire.core.repair.audit_effects import (
     LIMITS,
     AuditEffect,
     AuditEnded,
@@ -32,10 +35,7 @@ from quire.core.audit_effects import (
     MissingMark,
     ReadBookies,
 )
-from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.repair_marks import AwayCount
+from quire.core.repair.marks import AwayCount
 from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election

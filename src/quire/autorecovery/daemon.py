@@ -14,11 +14,11 @@ from quire.autorecovery.auditor import Auditor
 from quire.autorecovery.owed_copies import OwedCopies
 from quire.autorecovery.worker import RepairWorker
 from quire.client.client import Client
-from quire.core.audit_effects import LIMITS as AUDIT_LIMITS
-from quire.core.audit_effects import AuditLimits
-from quire.core.open_tails import GRACE, GraceLimits
-from quire.core.repair_queue import LIMITS as QUEUE_LIMITS
-from quire.core.repair_queue import QueueLimits
+from quire.core.repair.audit_effects import LIMITS as AUDIT_LIMITS
+from quire.core.repair.audit_effects import AuditLimits
+from quire.core.repair.open_tails import GRACE, GraceLimits
+from quire.core.repair.work_queue import LIMITS as QUEUE_LIMITS
+from quire.core.repair.work_queue import QueueLimits
 from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 

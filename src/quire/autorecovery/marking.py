@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from quire.client.client import Client
 from quire.client.scrubbing import Finding
 from quire.core.ids import BookieId
-from quire.core.repair_marks import RepairMark
+from quire.core.repair.marks import RepairMark
 from quire.metadata.repairs import RepairStore
 
 

@@ -20,9 +20,9 @@ from quire.client.ledger_repair import LedgerRepair, access_of
 from quire.client.replica_lists import replica_list
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
-from quire.core.repair_debt import LedgerDebt, ledger_debt
-from quire.core.repair_effects import Loss, RepairEnded, RepairOutcome
-from quire.core.repair_queue import is_whole
+from quire.core.repair.debt import LedgerDebt, ledger_debt
+from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
+from quire.core.repair.work_queue import is_whole
 from quire.metadata.repairs import LedgerMarks
 
 LEDGER_BYTES_MAX: Final = 8 << 20

@@ -18,7 +18,7 @@ from quire.client.copy_rate import CopyRate
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
-from quire.core.yielding import CopyPace
+from quire.env.yielding import CopyPace
 
 FLOOR_PART: Final = 20
 """One part in so many of a disk stays free of copies."""

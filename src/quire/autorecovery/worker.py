@@ -1,4 +1,4 @@
-"""Repairs the ledgers of a cluster that are marked, one lock at a time each; `core/repair_queue.py` decides which and when.
+"""Repairs the ledgers of a cluster that are marked, one lock at a time each; `core/repair/work_queue.py` decides which and when.
 
 A mark is advice: the repair itself asks the bookies before anything is copied. A lock only keeps two workers from copying
 the same; that a record stays right rests on its compare-and-swap.
@@ -22,10 +22,11 @@ from quire.client.client import Client
 from quire.client.ledger_repair import LedgerRepair
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
-from quire.core.open_tails import GRACE, GraceLimits, OpenTails
-from quire.core.repair_effects import RepairEnded, RepairReport
-from quire.core.repair_marks import RepairWorkerState
-from quire.core.repair_queue import (
+from quire.core.repair.effects import RepairEnded, RepairReport
+from quire.core.repair.marks import RepairWorkerState
+from quire.core.repair.open_tails import GRACE, GraceLimits, OpenTails
+from quire.core.repair.rate import RepairRate
+from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,
     NoteAttempts,
@@ -35,7 +36,6 @@ from quire.core.repair_queue import (
     StopRepair,
     is_whole,
 )
-from quire.core.repair_rate import RepairRate
 from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration

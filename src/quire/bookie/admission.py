@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
-from quire.core.descriptors import ConnectionEntry, Shares, admit
+from quire.env.descriptors import ConnectionEntry, Shares, admit
 
 LAST_RESPONSES_SECONDS: Final = 1.0
 """So long a bookie that stops waits for clients to read what it has written."""

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.bookie.cleaning import COMPACTING
-from quire.core import conditions as kinds
-from quire.core.conditions import Announcements, Condition, SlowLoop
+from quire.core.bookie import conditions as kinds
+from quire.core.bookie.conditions import Announcements, Condition, SlowLoop
 from quire.core.errors import DirectoryLostError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Requests of the background wait here while adds of others are in flight; `core/yielding.py` decides which is served when.
+"""Requests of the background wait here while adds of others are in flight; `env/yielding.py` decides which is served when.
 
 Here is measured, too, how long adds of others take, from when they were taken until their responses leave.
 
@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
+from quire.bookie.recent_times import RecentTimes
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.recent_times import RecentTimes
-from quire.core.yielding import Entrance, YieldMachine
 from quire.env.interfaces import Clock
+from quire.env.yielding import Entrance, YieldMachine
 from quire.wire.native import Kind, Request
 from quire.wire.plain_adds import AddRequest
 

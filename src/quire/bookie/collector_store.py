@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from quire.core.bookie.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedError
-from quire.core.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.both_records import BothRecords

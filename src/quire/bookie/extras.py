@@ -1,6 +1,6 @@
 """A bookie drops copies that are too many: what it holds of ledgers whose records do not give it to the bookie.
 
-`core/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
+`core/repair/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
 passes of the collector: a pass looks at so many ledgers for the first time, and finishes with those of which the time of
 grace is over.
 
@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, Protocol
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, StorageError
-from quire.core.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.replica import Replica
+from quire.core.repair.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
+from quire.core.repair.replica import Replica
 from quire.core.rules import Rules
 from quire.core.shares import HeldInterval, joined_stretches
 from quire.env.interfaces import Clock

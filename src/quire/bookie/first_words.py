@@ -23,9 +23,9 @@ from quire.bookie.introductions import Again, Then
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads, Told
 from quire.bookie.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
-from quire.core.after_loss import once_read
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import NO_KEY
+from quire.core.bookie.after_loss import once_read
+from quire.core.bookie.ledger import NO_KEY
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.shares import HeldInterval
 from quire.storage.holding import RangeHeld
 from quire.wire.entry import Buffer

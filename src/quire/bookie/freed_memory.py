@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quire.bookie.unread import UnreadAnswers
-from quire.core.memory import MemoryPeakMachine
 from quire.env.interfaces import Worker
+from quire.env.memory import MemoryPeakMachine
 from quire.env.real import give_back_memory
 from quire.net.receive_memory import ReceiveBudget, Scratch
 

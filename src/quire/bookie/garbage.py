@@ -1,6 +1,6 @@
 """A bookie's collector: drops the entries of ledgers that were deleted, on a proof.
 
-`core/garbage.py` says what a proof is. Here are its questions to the metadata store, the last look before each drop, and
+`core/bookie/garbage.py` says what a proof is. Here are its questions to the metadata store, the last look before each drop, and
 the turns that the loop gets in between: no stretch of work is longer than `SLICE` ledgers.
 
 One pass: raise the own counter; compare what is here with the records, page by page; fetch the tombstones; look once
@@ -29,16 +29,10 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.extras import ExtraCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.pending_drops import PendingDrops
+from quire.bookie.progress import TaskProgress
 from quire.bookie.slices import SLICE, turn_for_others
 from quire.bookie.waiters import settle
-from quire.core.errors import (
-    CorruptMetadataError,
-    DescriptorShortageError,
-    DirectoryLostError,
-    QuireError,
-    StorageError,
-)
-from quire.core.garbage import (
+from quire.core.bookie.garbage import (
     CollectorMachine,
     Count,
     Hold,
@@ -48,8 +42,14 @@ from quire.core.garbage import (
     TombstoneMark,
     id_to_leap_over,
 )
+from quire.core.errors import (
+    CorruptMetadataError,
+    DescriptorShortageError,
+    DirectoryLostError,
+    QuireError,
+    StorageError,
+)
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.progress import TaskProgress
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError

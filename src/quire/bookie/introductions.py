@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from quire.bookie.waiters import Asker, Waiter
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.rules import Introduction, Rules
 from quire.wire.native import Request
 from quire.wire.plain_adds import AddedRun, AddRequest

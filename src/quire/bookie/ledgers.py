@@ -22,9 +22,9 @@ from quire.bookie.introductions import Introductions, Then
 from quire.bookie.lac_bodies import is_lac_body
 from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import FACTS_OF, NO_ASKER, NOBODY, WHEN_DURABLE, Asker, Waiter
-from quire.core.after_loss import AfterLoss
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, LedgerFacts
+from quire.core.bookie.after_loss import AfterLoss
+from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata

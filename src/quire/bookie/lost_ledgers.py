@@ -13,7 +13,7 @@ from typing import Final
 from quire.bookie.first_words import introduction_of
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import WHEN_DURABLE, settle
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.both_records import BothRecords, ListedRecord

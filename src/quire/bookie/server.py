@@ -45,11 +45,11 @@ from quire.bookie.vigil import Vigil
 from quire.bookie.waiters import LateRefusalError
 from quire.core.answers import Answer
 from quire.core.boot import BootState
-from quire.core.descriptors import share_out
 from quire.core.errors import DiskFullError, QuireError, StorageError
 from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 from quire.core.version import VERSION
+from quire.env.descriptors import share_out
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry

@@ -18,7 +18,7 @@ from quire.bookie.followers import Followers
 from quire.bookie.introductions import Introductions
 from quire.bookie.lac_bodies import key_of, lac_body_of, plain_lac_body
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem
 
 SWEEPS_UNSAVED: Final = 5

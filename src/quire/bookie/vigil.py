@@ -1,6 +1,6 @@
 """Checks that this process owns its bookie's identity, holds responses while that is unknown, and else ends it.
 
-`core/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, beside the data path:
+`core/bookie/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, beside the data path:
 a store that is silent delays that record and nothing else.
 
 Source: `docs/protocol/bookie.md`, "Holding".
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from quire.bookie.boots import BootRecord
+from quire.core.bookie.vigil import VigilMachine
 from quire.core.errors import IdentityReplacedError, QuireError
 from quire.core.rules import RULES, Rules
-from quire.core.vigil import VigilMachine
 
 if TYPE_CHECKING:
     from quire.core.boot import BootState

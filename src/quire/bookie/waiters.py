@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.errors import StorageError
 
 FIRST_WORDS_MAX: Final = 128

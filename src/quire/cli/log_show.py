@@ -15,7 +15,7 @@ from quire.cli.output import Output, human_bytes
 from quire.core.errors import NoSuchLogError, QuireError
 
 if TYPE_CHECKING:
-    from quire.core.log_list import LogSettings
+    from quire.core.log.list import LogSettings
     from quire.log.client import QuireClient
     from quire.log.records import LogDescription
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.output import counted, human_bytes, human_duration
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
-from quire.core.repair_marks import WaitsFor
-from quire.core.repair_queue import LIMITS, seen_mark
-from quire.core.repair_rate import seconds_left
+from quire.core.repair.marks import WaitsFor
+from quire.core.repair.rate import seconds_left
+from quire.core.repair.work_queue import LIMITS, seen_mark
 
 if TYPE_CHECKING:
     from quire.core.ledger_metadata import LedgerMetadata
-    from quire.core.repair_marks import LedgerRepairs
+    from quire.core.repair.marks import LedgerRepairs
     from quire.metadata.both_records import BothRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from quire.autorecovery.repair import ClusterRepair, RepairTotals
     from quire.client.client import Client
-    from quire.core.repair_debt import LedgerDebt
-    from quire.core.repair_effects import Loss
+    from quire.core.repair.debt import LedgerDebt
+    from quire.core.repair.effects import Loss
 
 _TICK_S: Final = 0.2
 
@@ -293,7 +293,7 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
         RefusedError: entries would be lost that the file does not name.
     """
     from quire.core.ledger_notes import EntryRange
-    from quire.core.repair_effects import Loss
+    from quire.core.repair.effects import Loss
 
     ranges = accepted.get(debt.ledger_id, [])
     for each in debt.gone_only:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from quire.autorecovery.repair import ClusterDebt, RepairTotals
     from quire.core.ledger_notes import EntryRange
-    from quire.core.repair_debt import DebtReason, LedgerDebt
-    from quire.core.repair_effects import RepairEnded
+    from quire.core.repair.debt import DebtReason, LedgerDebt
+    from quire.core.repair.effects import RepairEnded
 
 MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
@@ -50,7 +50,7 @@ def debt_rows(found: ClusterDebt) -> list[dict[str, Any]]:
 
 
 def _needs(reason: DebtReason, bookies: list[str]) -> str:
-    from quire.core.repair_debt import DebtReason
+    from quire.core.repair.debt import DebtReason
 
     match reason:
         case DebtReason.GONE:
@@ -272,6 +272,6 @@ def _entries_of(ranges: Iterable[tuple[EntryRange, ...]]) -> int:
 
 
 def _code_of(ended: RepairEnded) -> int:
-    from quire.core.repair_effects import RepairOutcome
+    from quire.core.repair.effects import RepairOutcome
 
     return {RepairOutcome.INCOMPLETE: EXIT_FAILED, RepairOutcome.QUIET: EXIT_ATTENTION}.get(ended.outcome, 0)

@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
-from quire.core.conditions import READ_ONLY
+from quire.core.bookie.conditions import READ_ONLY
 from quire.core.errors import MisuseError, NotEnoughBookiesError
 from quire.core.guarantee import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.ids import BookieId

@@ -26,7 +26,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange, LedgerNotes
-from quire.core.repair_effects import (
+from quire.core.repair.effects import (
     CopyRange,
     EndLimbo,
     ListReplica,
@@ -37,8 +37,8 @@ from quire.core.repair_effects import (
     RepairOutcome,
     WriteRepaired,
 )
-from quire.core.replica import Replica, ReplicaList, dirty_parts
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.replica import Replica, ReplicaList, dirty_parts
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.terms import needs_of
 from quire.metadata.patience import pause_after
 from quire.metadata.store import VersionConflictError

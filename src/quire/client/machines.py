@@ -15,9 +15,9 @@ from typing import Final, Protocol, TypeAlias
 
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.recovery import RecoveryMachine
-from quire.core.rereplication import RepairMachine
-from quire.core.take_over import TakeOverMachine
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
 

@@ -15,7 +15,7 @@ from typing import Final
 from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import ANY_BOOKIE, MarkReason, RepairMark
+from quire.core.repair.marks import ANY_BOOKIE, MarkReason, RepairMark
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.records import RecordStore

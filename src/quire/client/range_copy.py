@@ -20,8 +20,8 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import CopyRange
-from quire.core.replica import Replica
+from quire.core.repair.effects import CopyRange
+from quire.core.repair.replica import Replica
 from quire.core.shares import Stretch
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM

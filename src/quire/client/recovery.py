@@ -1,7 +1,7 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
 The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a
-stream is a recovery between another beginning and another end (`take_over.py`): every request of it names the term of
+stream is a recovery between another beginning and another end (`recovery/take_over.py`): every request of it names the term of
 its sender, and every entry its origin term.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
@@ -50,8 +50,8 @@ from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
-from quire.core.recovery import RecoveryMachine
-from quire.core.take_over import TakeOverMachine
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.terms import by_origin, needs_of, told_in
 from quire.core.writer_state import Hole
 from quire.metadata.patience import AT_ONCE

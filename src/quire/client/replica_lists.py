@@ -21,7 +21,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.replica import Replica, ReplicaList, period_of
+from quire.core.repair.replica import Replica, ReplicaList, period_of
 from quire.core.shares import HeldInterval, Stretch, shares
 from quire.core.terms import needs_of
 

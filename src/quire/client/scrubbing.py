@@ -26,7 +26,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import told_through
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair.marks import MarkReason, RepairMark
 from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.core.terms import needs_of
 from quire.wire.entries import Entries

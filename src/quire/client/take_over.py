@@ -35,8 +35,8 @@ from quire.core.effects import (
 from quire.core.errors import MetadataUnknownError, NoSuchStreamError
 from quire.core.ids import BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.recovery import RecoveryMachine
-from quire.core.take_over import TakeOverMachine
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.terms import by_origin, needs_of
 from quire.wire.entry import Entry, NoOp
 from quire.wire.native_bodies import BY_ID

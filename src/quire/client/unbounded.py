@@ -1,6 +1,6 @@
 """An unbounded ledger, or stream, by its name: a ledger without an end, which clients write in turn.
 
-`core/take_over.py` decides how a client becomes the writer, `take_over.py` performs it. Reads are those of a ledger
+`core/recovery/take_over.py` decides how a client becomes the writer, `recovery/take_over.py` performs it. Reads are those of a ledger
 (`reader.py`), with a record that has terms.
 
 Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.

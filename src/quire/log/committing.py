@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.client.client import Client
-from quire.core import log_commit as c
 from quire.core.errors import (
     LogLedError,
     MetadataUnknownError,
@@ -24,9 +23,9 @@ from quire.core.errors import (
     RecoveryInconclusiveError,
     StagedLedgerGoneError,
 )
-from quire.core.fingerprints import Fingerprint
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log_commit import (
+from quire.core.log import commit as c
+from quire.core.log.commit import (
     COMMIT_RULES,
     CommitBatch,
     CommitMachine,
@@ -34,9 +33,10 @@ from quire.core.log_commit import (
     CommitRules,
     FoundHead,
 )
-from quire.core.log_effects import RecoverLedger
-from quire.core.log_list import ItemFlags, LogHead, LogItem, PageLayout
-from quire.core.log_trimming import TrimMachine
+from quire.core.log.effects import RecoverLedger
+from quire.core.log.fingerprints import Fingerprint
+from quire.core.log.list import ItemFlags, LogHead, LogItem, PageLayout
+from quire.core.log.trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.electing import election_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from quire.core.errors import MisuseError
-from quire.core.log_list import FAN_OUT_MAX
+from quire.core.log.list import FAN_OUT_MAX
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from quire.core.errors import MisuseError, RefusedError
-from quire.core.log_list import LogHead
+from quire.core.log.list import LogHead
 from quire.metadata.paging import every_key
 from quire.metadata.patience import Patience
 from quire.metadata.store import (

@@ -15,7 +15,7 @@ from typing import Final
 
 from quire.client.writer import LedgerWriter
 from quire.core.errors import QuireError
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair.effects import RepairOutcome
 from quire.log.ledgers import LogLedgers
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_commit import HeadChange
-from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
+from quire.core.log.commit import HeadChange
+from quire.core.log.list import LogHead, LogItem, LogPage, PageRef
 from quire.metadata.keys import named_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.paging import every_key

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from quire.client.writer import LedgerWriter
-from quire.core import log_effects as e
 from quire.core.errors import (
     CorruptMetadataError,
     LedgerClosedError,
@@ -29,10 +28,11 @@ from quire.core.errors import (
 )
 from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine
-from quire.core.log_effects import EndReason
-from quire.core.log_handle import LogStatus
-from quire.core.log_list import LedgerSummary, LogHead, PageLayout
+from quire.core.log import effects as e
+from quire.core.log.effects import EndReason
+from quire.core.log.handle import LogStatus
+from quire.core.log.list import LedgerSummary, LogHead, PageLayout
+from quire.core.log.machine import LogMachine
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
 from quire.log.filling import FILLS_MAX, fill_holes

@@ -21,8 +21,8 @@ from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerE
 from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
-from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
-from quire.core.repair_effects import RepairOutcome
+from quire.core.log.list import LedgerSummary, LogHead, LogItem, Place
+from quire.core.repair.effects import RepairOutcome
 from quire.log.config import LogGuarantee
 from quire.log.guaranteeing import GuaranteeWait
 from quire.wire.batch import BatchHeader, BatchView

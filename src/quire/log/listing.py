@@ -19,7 +19,7 @@ from quire.core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
 )
-from quire.core.log_list import LogHead, LogItem, PageRef, Place
+from quire.core.log.list import LogHead, LogItem, PageRef, Place
 from quire.log.heads import HEADS, LogHeads
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.patience import LOST, Patience

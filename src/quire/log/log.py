@@ -19,10 +19,10 @@ from quire.core.errors import (
     PastEndError,
     TrimmedError,
 )
-from quire.core.log import LogMachine
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
-from quire.core.log_trimming import TrimMachine
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
+from quire.core.log.machine import LogMachine
+from quire.core.log.trimming import TrimMachine
 from quire.core.quorum import check_min_present, check_quorums
 from quire.distribution import Extra, require
 from quire.env.home import not_pickled

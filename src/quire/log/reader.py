@@ -23,7 +23,7 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_list import ItemFlags, LogHead, LogItem, Place
+from quire.core.log.list import ItemFlags, LogHead, LogItem, Place
 from quire.log.heads import LogHeads, lost_page
 from quire.log.ledgers import LogLedgers, entry_holding, summary, views_of
 from quire.log.records import BatchAt, Record

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
-from quire.core.log_list import ItemState, LogSettings, Mark, Place
+from quire.core.log.list import ItemState, LogSettings, Mark, Place
 from quire.wire.batch import BatchView
 
 Bytes: TypeAlias = bytes

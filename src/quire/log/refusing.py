@@ -14,7 +14,7 @@ from quire.core.errors import (
     TransactionResetError,
     TransactionRowsError,
 )
-from quire.core.log_commit import CommitBatch, CommitEnded, CommitOutcome
+from quire.core.log.commit import CommitBatch, CommitEnded, CommitOutcome
 
 NAMED: Final = "app:"
 """What the marks of named transactions begin with, so that no name can be a query's id."""

@@ -23,9 +23,9 @@ from quire.core.errors import (
     StagedLedgerGoneError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_commit import HeadChange
-from quire.core.log_list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
-from quire.core.log_rewriting import Replacement, RewriteMachine, RewriteStatus, RewriteWriteHead, replaceable
+from quire.core.log.commit import HeadChange
+from quire.core.log.list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
+from quire.core.log.rewriting import Replacement, RewriteMachine, RewriteStatus, RewriteWriteHead, replaceable
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary

@@ -18,7 +18,7 @@ from quire.client.writer import LedgerWriter
 from quire.core.errors import WindowFullError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
-from quire.core.log_list import ItemState, LogItem, LogSettings
+from quire.core.log.list import ItemState, LogItem, LogSettings
 from quire.log.ledgers import LOG_KEY, OWNER_KEY
 from quire.wire.batch_format import FORMAT_BATCH1
 

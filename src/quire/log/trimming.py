@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from quire.core import log_trimming as t
 from quire.core.errors import MisuseError, NoSuchLogError, PastEndError
-from quire.core.log_list import INTENTS_MAX, LogHead
-from quire.core.log_trimming import TrimMachine, TrimOutcome
+from quire.core.log import trimming as t
+from quire.core.log.list import INTENTS_MAX, LogHead
+from quire.core.log.trimming import TrimMachine, TrimOutcome
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads

@@ -31,7 +31,7 @@ from quire.core.errors import (
 )
 from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import BookieId, LedgerId
-from quire.core.log_list import LedgerSummary
+from quire.core.log.list import LedgerSummary
 from quire.env.home import check_home, not_pickled
 from quire.env.interfaces import Clock
 from quire.log.batching import (

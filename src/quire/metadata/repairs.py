@@ -26,7 +26,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import ID_MAX, BookieId, LedgerId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import (
+from quire.core.repair.marks import (
     AwayCount,
     LedgerRepairs,
     MarkReason,

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
-from quire.core.silence import Silence, SilenceMachine
 from quire.net.awaited_rows import AwaitedRows
 from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Waiting
 from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
@@ -26,6 +25,7 @@ from quire.net.framing import FrameProtocol
 from quire.net.native_greeting import NativeGreeting
 from quire.net.opening import Opening, says_no, why_it_ended
 from quire.net.security import ClientKeys
+from quire.net.silence import Silence, SilenceMachine
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import SETTING

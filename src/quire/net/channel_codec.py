@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from quire.core.pacing import PacingMachine
 from quire.net.connection_states import ConnectionState
 from quire.net.opening import Opening
+from quire.net.pacing import PacingMachine
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys

@@ -9,7 +9,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from quire.core.silence import (
+from quire.net.silence import (
     KEEPALIVE_EVERY_SECONDS,
     KEEPALIVE_IDLE_SECONDS,
     KEEPALIVE_PROBES,

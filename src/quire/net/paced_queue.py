@@ -1,6 +1,6 @@
 """Entries that do not leave yet: the bookie has as many as it should have at one time, or has refused them as too busy.
 
-Source: `core/pacing.py`.
+Source: `net/pacing.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from quire.core.pacing import PacingMachine
+from quire.net.pacing import PacingMachine
 
 
 class PacedTurn:

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from quire.core import fingerprints
-from quire.core.fingerprints import Fingerprint
+from quire.core.log import fingerprints
+from quire.core.log.fingerprints import Fingerprint
 from quire.spark.given import use_error
 
 HEAD_LINES: Final = 2

@@ -17,7 +17,7 @@ from quire.core.errors import (
     QuireError,
     ReadUnavailableError,
 )
-from quire.core.log_list import Place
+from quire.core.log.list import Place
 from quire.log.archive import ArchiveError, ArchiveLostError
 from quire.spark import cluster
 from quire.spark.given import SparkUseError

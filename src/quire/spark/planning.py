@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.log_list import ItemFlags, Place
+from quire.core.log.list import ItemFlags, Place
 from quire.log.archive import ArchivePlace
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking

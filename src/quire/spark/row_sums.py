@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.core.fingerprints import RowSum
+from quire.core.log.fingerprints import RowSum
 
 _NONE: Final = b"-"
 """Stands for the length of what is null."""

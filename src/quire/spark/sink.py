@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from quire.core.errors import QuireError
-from quire.core.fingerprints import RowSum
-from quire.core.log_commit import OnReset
+from quire.core.log.commit import OnReset
+from quire.core.log.fingerprints import RowSum
 from quire.log.staging import StagedBy
 from quire.spark import outgoing, staged
 from quire.spark.checkpoints import Checkpoint, query_of

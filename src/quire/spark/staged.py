@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from quire.core import fingerprints
 from quire.core.errors import AlreadyExistsError, NoSuchLogError, QuireError
-from quire.core.fingerprints import Fingerprint, RowSum
-from quire.core.log_commit import COMMIT_RULES, CommitBatch, CommitRules, OnReset, Part
-from quire.core.log_list import LogItem, LogSettings
+from quire.core.log import fingerprints
+from quire.core.log.commit import COMMIT_RULES, CommitBatch, CommitRules, OnReset, Part
+from quire.core.log.fingerprints import Fingerprint, RowSum
+from quire.core.log.list import LogItem, LogSettings
 from quire.log.committing import LogCommitter, discard
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
@@ -63,7 +63,7 @@ class TaskShare:
 
 @dataclass(frozen=True, slots=True)
 class StagedMark:
-    """Under which name and number a batch is committed; see `quire.core.log_commit.Batch`.
+    """Under which name and number a batch is committed; see `quire.core.log.commit.Batch`.
 
     Attributes:
         checkpoint: of a stream; None for a named transaction.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.log_list import Place
+from quire.core.log.list import Place
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN

@@ -3,7 +3,7 @@
 Counter and evidence are in one file, written whole: a bookie that loses one loses both, and begins a new chain with no
 evidence.
 
-Source: docs/formats/fields.md, "storage/collector_file.py"; `core/garbage.py`.
+Source: docs/formats/fields.md, "storage/collector_file.py"; `core/bookie/garbage.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quire.core.descriptors import is_shortage
+from quire.core.bookie.garbage import FINDINGS_KEPT, Kept, StoreName
 from quire.core.errors import StorageError
-from quire.core.garbage import FINDINGS_KEPT, Kept, StoreName
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Files
 from quire.storage.patient_worker import shortage
 from quire.storage.segment_format import FormatError

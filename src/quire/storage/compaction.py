@@ -20,11 +20,11 @@ from itertools import accumulate, groupby, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
 from quire.core.shares import joined_stretches
 from quire.core.space import SCARCE_SHARE
 from quire.core.terms import ANY_ORIGIN
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock
 from quire.storage.carrying import Carrier
 from quire.storage.cutting import part_of

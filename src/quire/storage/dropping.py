@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
 from quire.core.rules import Rules

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.journal import Journal
 from quire.storage.record_bodies import Suspicion
 from quire.storage.segment_files import Space

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from quire.core.descriptors import is_shortage
+from quire.env.descriptors import is_shortage
 from quire.storage.contents import Contents, contents_of
 from quire.storage.footer_format import (
     KEPT_RECORD,

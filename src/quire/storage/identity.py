@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import (
     DirectoryInUseError,
     DiskFullError,
@@ -28,6 +27,7 @@ from quire.core.errors import (
     WrongDirectoryError,
 )
 from quire.core.ids import BookieId
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Chance, Files, Lock
 from quire.env.real import RealFiles
 from quire.storage.patient_worker import shortage

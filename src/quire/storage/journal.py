@@ -16,8 +16,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import DescriptorShortageError, DiskFullError, StorageError
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import Trailer

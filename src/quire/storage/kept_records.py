@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from crc32c import crc32c
 
-from quire.core.descriptors import is_shortage
+from quire.env.descriptors import is_shortage
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, KeptPlace
 from quire.storage.journal import Journal

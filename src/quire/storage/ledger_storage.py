@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
-from quire.core.descriptors import is_shortage
 from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.core.terms import NO_TERM
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.carrying import Carrier

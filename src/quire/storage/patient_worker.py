@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import DescriptorShortageError
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Done, Worker
 
 

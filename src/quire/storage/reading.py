@@ -19,11 +19,11 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.core.terms import ANY_ORIGIN
+from quire.env.descriptors import is_shortage
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
 from quire.storage.dead_ranges import Dead, living

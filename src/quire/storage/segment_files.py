@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Chance, File, Files
 from quire.storage.config import StorageConfig
 from quire.storage.segment import Segment

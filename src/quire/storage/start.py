@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
 from quire.core.rules import RULES, Rules
 from quire.storage.dead_ranges import is_dead

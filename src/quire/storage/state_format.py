@@ -10,9 +10,9 @@ import struct
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from quire.core import doubt
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import EVERY_ID, Doubt
+from quire.core.bookie import doubt
+from quire.core.bookie.doubt import EVERY_ID, Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.storage.segment_format import FormatError
 from quire.wire.entry import Buffer

@@ -13,7 +13,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.journal import Journal
 from quire.storage.record_bodies import Suspicion, encode_suspicion, encode_tombstones
 from quire.storage.segment import Segment

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
-from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
+from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock
 from quire.storage.damages import Damages
 from quire.storage.findings import Damage, Scan

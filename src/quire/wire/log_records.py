@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from quire.core.errors import CorruptMetadataError
-from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
-from quire.core.log_list import (
+from quire.core.log.fingerprints import Fingerprint
+from quire.core.log.list import (
     Adoption,
     Intent,
     IntentKind,

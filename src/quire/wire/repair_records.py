@@ -12,7 +12,7 @@ from typing import Final
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import (
+from quire.core.repair.marks import (
     MARKS_MAX,
     AwayCount,
     LedgerRepairs,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from quire.core.after_loss import AfterLoss, once_read
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.bookie_ledger import (
+from quire.core.bookie.after_loss import AfterLoss, once_read
+from quire.core.bookie.ledger import (
     BookieLedgerMachine,
     BookieReady,
     Fence,
@@ -24,7 +24,7 @@ from quire.core.bookie_ledger import (
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
-from quire.core.replica import ReplicaList
+from quire.core.repair.replica import ReplicaList
 from quire.core.rules import Rules
 from quire.core.shares import HeldInterval
 from quire_testing.explorer.configuration import Configuration

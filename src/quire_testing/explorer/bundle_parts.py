@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
+from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.errors import MisuseError
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status

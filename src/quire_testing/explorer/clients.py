@@ -20,8 +20,8 @@ from quire.core.closing import ClosingStatus
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.recovery import RecoveryStatus
-from quire.core.repair_effects import CopyRange
+from quire.core.recovery.machine import RecoveryStatus
+from quire.core.repair.effects import CopyRange
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status, WriterLimits

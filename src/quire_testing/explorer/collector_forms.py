@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.core.garbage import CollectorMachine, Kept, PassCount, Proof
+from quire.core.bookie.garbage import CollectorMachine, Kept, PassCount, Proof
 from quire_testing.explorer.collector_parts import CollectorBookie, CollectorState, MetaStore, Pass, Swap
 from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.snapshot import clone

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from quire.core.garbage import (
+from quire.core.bookie.garbage import (
     By,
     CollectorMachine,
     Count,

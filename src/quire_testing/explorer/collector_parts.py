@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.core.garbage import PassCount, Proof
+from quire.core.bookie.garbage import PassCount, Proof
 from quire_testing.explorer.configuration import budgets_text
 
 LEDGER = 1

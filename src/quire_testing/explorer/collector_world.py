@@ -22,8 +22,8 @@ from dataclasses import replace
 from functools import partial
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.garbage import By, CollectorMachine, Hold, Kept, StoreName, TombstoneMark
+from quire.core.bookie.garbage import By, CollectorMachine, Hold, Kept, StoreName, TombstoneMark
+from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire_testing.explorer.collector_parts import (
     IDLE,
     LEDGER,

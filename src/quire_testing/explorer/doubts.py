@@ -8,7 +8,7 @@ Source: `bookie/first_words.py`, `bookie/server.py`, `client/repair.py`; `docs/p
 
 from __future__ import annotations
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
 from quire.core.transcript import record_text

@@ -14,7 +14,7 @@ from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import covers_exactly, write_set
 from quire.core.record_swap import StoreRequest
-from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_number

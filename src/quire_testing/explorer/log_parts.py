@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from quire.core.log_handle import LogStatus
-from quire.core.log_trimming import TrimStatus
+from quire.core.log.handle import LogStatus
+from quire.core.log.trimming import TrimStatus
 from quire_testing.explorer.configuration import budgets_text
 
 

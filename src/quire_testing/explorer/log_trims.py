@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from quire.core import log_trimming as t
 from quire.core.ids import LedgerId
-from quire.core.log_list import LogHead
-from quire.core.log_trimming import TrimMachine
+from quire.core.log import trimming as t
+from quire.core.log.list import LogHead
+from quire.core.log.trimming import TrimMachine
 from quire_testing.explorer.log_parts import LogConfiguration, LogState, Trimmer, put
 from quire_testing.explorer.parts import Label, Table
 from quire_testing.explorer.snapshot import clone, state_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quire.core.log_list import LogHead
+from quire.core.log.list import LogHead
 from quire_testing.explorer.invariants import LOG_INVARIANTS, Violation
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, LedgerNotes
-from quire.core.repair_effects import RepairOutcome
+from quire.core.repair.effects import RepairOutcome
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, Outcome
 from quire_testing.explorer.configuration import Configuration

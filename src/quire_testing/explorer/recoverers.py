@@ -10,11 +10,11 @@ from typing import Any
 
 from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.finding_end import EndStatus
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
-from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.finding_end import EndStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.clients import (
     ClientDriver,
     ClientState,

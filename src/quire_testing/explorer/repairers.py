@@ -4,7 +4,7 @@ What a bookie lists, and what is read of it for a copy, is looked at where it is
 steps would change nothing at a bookie. Copies travel as requests like those of other clients, and the record is read and
 written in two steps.
 
-Source: `core/rereplication.py`; docs/protocol/repair.md.
+Source: `core/repair/rereplication.py`; docs/protocol/repair.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.repair_effects import (
+from quire.core.repair.effects import (
     CopyRange,
     Loss,
     ReadRecord,
@@ -26,9 +26,9 @@ from quire.core.repair_effects import (
     RepairStatus,
     WriteRepaired,
 )
-from quire.core.repair_plan import RepairPlan
-from quire.core.replica import Replica, ReplicaList
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.plan import RepairPlan
+from quire.core.repair.replica import Replica, ReplicaList
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.shares import shares
 from quire_testing.explorer.clients import (
     ClientDriver,

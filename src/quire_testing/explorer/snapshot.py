@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
 from quire.core.effects import Problem
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.beginning import NOT_CREATED

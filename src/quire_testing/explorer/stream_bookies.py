@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
+from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot

@@ -16,11 +16,11 @@ from typing import Any
 from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
-from quire.core.finding_end import EndStatus
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.recovery import RecoveryStatus
-from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.finding_end import EndStatus
+from quire.core.recovery.machine import RecoveryStatus
+from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import NO_TERM
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.clients import (

@@ -3,7 +3,7 @@
 A bookie's list names origin terms, and a copy is of one. The operator's word may be wrong: a bookie that is called gone may
 live, and takes part as before.
 
-Source: docs/protocol/repair.md, "Streams"; `core/rereplication.py`.
+Source: docs/protocol/repair.md, "Streams"; `core/repair/rereplication.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.repair_effects import CopyRange, RepairOutcome, RepairStatus
-from quire.core.replica import ReplicaList, dirty_parts
+from quire.core.repair.effects import CopyRange, RepairOutcome, RepairStatus
+from quire.core.repair.replica import ReplicaList, dirty_parts
 from quire.core.shares import HeldInterval
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import entries_text

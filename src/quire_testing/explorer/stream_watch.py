@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import origin_of, resolve
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
-from quire.core.recovery import RecoveryStatus
+from quire.core.recovery.machine import RecoveryStatus
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie.garbage import CollectorMachine
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.bundle_acks import BundleAcks
-from quire.core.garbage import CollectorMachine
-from quire.core.log import LogMachine
-from quire.core.log_trimming import TrimMachine
-from quire.core.recovery import RecoveryMachine
-from quire.core.rereplication import RepairMachine
+from quire.core.log.machine import LogMachine
+from quire.core.log.trimming import TrimMachine
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
-from quire.core.take_over import TakeOverMachine
 from quire.core.writer import WriterMachine
 
 

@@ -18,19 +18,19 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from quire.core.closing import Closing
 from quire.core.ensemble_change import EnsembleChange
-from quire.core.finding_end import EndSearch, FenceAnswers, Votes
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import Fragment, LedgerMetadata
-from quire.core.missing_copies import MissingCopies
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.record_swap import RecordSwap
-from quire.core.recovery import RecoveryMachine
-from quire.core.repair_effects import CopyRange, EndLimbo, RepairReport, WriteRepaired
-from quire.core.repair_plan import RepairPlan
-from quire.core.replica import Replica, ReplicaList
-from quire.core.rereplication import RepairMachine
+from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.write_back import WriteBack
+from quire.core.repair.effects import CopyRange, EndLimbo, RepairReport, WriteRepaired
+from quire.core.repair.missing_copies import MissingCopies
+from quire.core.repair.plan import RepairPlan
+from quire.core.repair.replica import Replica, ReplicaList
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.run_window import RunWindow
-from quire.core.write_back import WriteBack
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
 from quire.core.writer_waits import WriterWaits

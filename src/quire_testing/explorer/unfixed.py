@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
+from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
 from quire.core.ensemble_change import mask_of
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.log_list import LogHead
-from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
-from quire.core.recovery import RecoveryMachine
-from quire.core.repair_effects import RepairStatus, WriteRepaired
-from quire.core.repair_record import SlotReplacement
-from quire.core.rereplication import RepairMachine
+from quire.core.log.list import LogHead
+from quire.core.log.trimming import TrimDeleteLedger, TrimMachine, TrimStatus
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.repair.effects import RepairStatus, WriteRepaired
+from quire.core.repair.record import SlotReplacement
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.writer import WriterMachine
 
 

@@ -16,8 +16,8 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.server import BookieServer
 from quire.bookie.waiters import NOBODY
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.rules import Rules
 from quire.env.interfaces import Clock

@@ -24,7 +24,7 @@ from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire.core.transcript import effect_line
 from quire.core.writer_state import Hole
 from quire.metadata.bookies import BookieInfo, BookieRegistry

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from quire.core.log_trimming import TrimMachine, TrimStatus
+from quire.core.log.trimming import TrimMachine, TrimStatus
 from quire.log.log import Log
 from quire.metadata.memory import MemorySpace
 from quire_testing.explorer.log_trims import trim_text

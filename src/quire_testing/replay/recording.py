@@ -19,11 +19,11 @@ from quire.client.machines import Machines
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.log_handle import LOG
-from quire.core.log_trimming import TRIM
-from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
-from quire.core.repair_effects import LIMITS, REPAIR_TABLE, RepairLimits
-from quire.core.rereplication import RepairMachine
+from quire.core.log.handle import LOG
+from quire.core.log.trimming import TRIM
+from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
+from quire.core.repair.effects import LIMITS, REPAIR_TABLE, RepairLimits
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire.core.writer import WriterMachine

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState
 from quire_testing.explorer.invariants import NAMES, InvariantWatch, Violation

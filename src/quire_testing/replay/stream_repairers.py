@@ -17,7 +17,7 @@ from typing import Any, Final
 from quire.client.context import ClientContext
 from quire.client.machines import Machines
 from quire.core.ids import BookieId
-from quire.core.repair_effects import CopyRange, EndLimbo, ListReplica, RepairEffect, RepairEnded
+from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEffect, RepairEnded
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import Bookie

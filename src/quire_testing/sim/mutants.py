@@ -17,8 +17,8 @@ from quire.client.machines import Machines
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerState
-from quire.core.recovery import RecoveryMachine
-from quire.core.take_over import TakeOverMachine
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.writer import WriterMachine
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace

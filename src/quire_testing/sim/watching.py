@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from quire.core.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import Rules
 from quire.core.transcript import record_text
 from quire.core.writer import WriterMachine

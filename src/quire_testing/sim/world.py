@@ -13,13 +13,13 @@ from typing import Any
 
 from quire.client.machines import SHIPPED as SHIPPED_MACHINES
 from quire.client.machines import Machines, MakeWriter
-from quire.core.bookie_ledger import Fence
-from quire.core.descriptors import is_shortage
+from quire.core.bookie.ledger import Fence
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import covers
 from quire.core.shares import not_held, shares
+from quire.env.descriptors import is_shortage
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace

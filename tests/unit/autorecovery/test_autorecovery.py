@@ -15,15 +15,15 @@ import pytest
 
 from quire.bookie.background import BackgroundQueue
 from quire.client.writer import LedgerWriter
-from quire.core.audit_effects import AuditLimits
 from quire.core.errors import AlreadyExistsError, QuireError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import LIMITS
-from quire.core.repair_marks import MarkReason, RepairMark, WaitsFor
-from quire.core.repair_queue import MarkStatus
-from quire.core.yielding import Entrance, YieldMachine
+from quire.core.repair.audit_effects import AuditLimits
+from quire.core.repair.effects import LIMITS
+from quire.core.repair.marks import MarkReason, RepairMark, WaitsFor
+from quire.core.repair.work_queue import MarkStatus
+from quire.env.yielding import Entrance, YieldMachine
 from quire.metadata.keys import missing_key
 from quire_testing.sim.programs import SIM_CLIENT
 from support.recovering_cluster import RecoveringCluster, recovering_cluster

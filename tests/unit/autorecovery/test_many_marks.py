@@ -12,7 +12,7 @@ import pytest
 
 from quire.autorecovery.targets import LOOK_AGAIN_MS, RepairTargets
 from quire.core.ids import BookieId, LedgerId
-from quire.core.repair_queue import LIMITS, MarkStatus
+from quire.core.repair.work_queue import LIMITS, MarkStatus
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration
 from support.recovering_cluster import recovering_cluster

@@ -21,8 +21,8 @@ from quire.core.guarantee import GIVEN_UP, GUARANTEED, KEPT
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import RepairOutcome
-from quire.core.repair_marks import ANY_BOOKIE, MarkReason
+from quire.core.repair.effects import RepairOutcome
+from quire.core.repair.marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.ledgers import ledger_key

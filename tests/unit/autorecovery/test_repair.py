@@ -22,8 +22,8 @@ from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_debt import DebtReason
-from quire.core.repair_effects import Loss, RepairOutcome
+from quire.core.repair.debt import DebtReason
+from quire.core.repair.effects import Loss, RepairOutcome
 from quire.metadata.ledgers import ledger_key
 from support.small_cluster import SmallCluster, small_cluster
 

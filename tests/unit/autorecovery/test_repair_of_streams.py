@@ -22,8 +22,8 @@ from quire.client.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.repair_effects import RepairOutcome
-from quire.core.repair_marks import LedgerRepairs, MarkReason, WaitsFor
+from quire.core.repair.effects import RepairOutcome
+from quire.core.repair.marks import LedgerRepairs, MarkReason, WaitsFor
 from quire.core.shares import BookieShare, shares
 from quire.metadata.repairs import Stored
 from quire.wire.entry import Entry

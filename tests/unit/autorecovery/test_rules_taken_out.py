@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from quire.core.audit_effects import AuditLimits
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair.audit_effects import AuditLimits
+from quire.core.repair.marks import MarkReason, RepairMark
 from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore, Stored
 from support.recovering_cluster import RecoveringCluster, recovering_cluster

@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair.marks import MarkReason, RepairMark
 from quire.core.shares import shares
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 

@@ -16,9 +16,9 @@ from quire.client.ledger_repair import LedgerRepair
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import Loss, RepairEnded
-from quire.core.repair_marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
-from quire.core.repair_queue import LIMITS, QueueLimits
+from quire.core.repair.effects import Loss, RepairEnded
+from quire.core.repair.marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
+from quire.core.repair.work_queue import LIMITS, QueueLimits
 from quire.metadata.keys import missing_key
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 

@@ -13,7 +13,7 @@ from quire.bookie import first_words, lost_ledgers, record_reads
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.metadata.ledgers import LedgerStore, ledger_key

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.yielding import LIMITS
+from quire.env.yielding import LIMITS
 from quire.wire import native, native_bodies
 from quire.wire.native import Flag, Kind
 from quire.wire.run import checksum

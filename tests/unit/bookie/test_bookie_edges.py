@@ -12,7 +12,7 @@ import pytest
 
 from quire.bookie.polls import POLLS_MAX
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval

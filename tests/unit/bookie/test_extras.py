@@ -15,12 +15,12 @@ from quire.bookie.server import BookieServer
 from quire.bookie.waiters import NOBODY
 from quire.client.ledger_repair import LedgerRepair
 from quire.client.member_lists import MemberLister
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import AcceptedLoss, EntryRange
-from quire.core.replica import Replica
+from quire.core.repair.replica import Replica
 from quire.metadata.memory import MemoryStore
 from support.small_cluster import SmallCluster, small_cluster
 from support.storage_disk import make_run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
 from quire.core.ledger_metadata import DigestType
 from quire.core.shares import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, new_stream
 from quire.core.terms import Terms

@@ -20,7 +20,7 @@ from quire.bookie.server import BookieServer
 from quire.cli.attention import conditions_of
 from quire.cli.failures import EXIT_ATTENTION
 from quire.cli.main import app
-from quire.core import conditions
+from quire.core.bookie import conditions
 from quire.core.errors import NoClusterError
 from quire.env.real import RealClock, RealFiles
 from quire.metadata.bookies import BookieRegistry

@@ -16,7 +16,7 @@ from quire.core.errors import (
     ReadUnavailableError,
     RecoveryInconclusiveError,
 )
-from quire.core.pacing import IN_FLIGHT_MAX
+from quire.net.pacing import IN_FLIGHT_MAX
 from support.busy_bookie import ADDS, READS, URGENT, BusyBookie, busy_cluster
 from support.waiting import until_async
 

@@ -18,7 +18,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
 from quire.core.ledger_metadata import DigestType
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import CopyRange
+from quire.core.repair.effects import CopyRange
 from quire.core.terms import TermRange
 from quire.wire.entry import Entry, EntryDigest
 from quire.wire.native_bodies import BY_ID

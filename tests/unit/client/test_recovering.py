@@ -20,7 +20,7 @@ from quire.client.connecting import Connecting
 from quire.client.ledger_repair import LedgerRepair
 from quire.client.recovery import LedgerRecovery
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import (
     LedgerFencedError,
     NoClusterError,
@@ -30,7 +30,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.repair_effects import ReadRecord, RepairOutcome
+from quire.core.repair.effects import ReadRecord, RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_reading import put, run, texts
 

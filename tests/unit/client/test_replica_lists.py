@@ -16,8 +16,8 @@ from quire.client.scrubbing import CopyVerdict, ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import RepairOutcome
-from quire.core.replica import Replica
+from quire.core.repair.effects import RepairOutcome
+from quire.core.repair.replica import Replica
 from quire.core.shares import shares
 from support.small_cluster import small_cluster
 

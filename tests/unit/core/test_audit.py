@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.core.audit_effects import (
+from quire.core.repair.audit_effects import (
     AuditStatus,
     EndAway,
     ListLedgers,
     MarkLedgers,
     ReadBookies,
 )
-from quire.core.open_tails import GraceLimits, OpenTails
+from quire.core.repair.open_tails import GraceLimits, OpenTails
 from quire.core.rules import RULES
 from support.audited_cluster import DELAY_S, TICK_S, AuditedCluster, B, ledger
 

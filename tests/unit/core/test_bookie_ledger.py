@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
 from quire.core.rules import RULES, Rules
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20

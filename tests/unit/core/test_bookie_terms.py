@@ -9,10 +9,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quire.core.after_loss import AfterLoss
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.after_loss import AfterLoss
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
 from quire.core.rules import RULES, TERM_JUMP_MAX, Introduction, Rules
 
 KEY = b"k" * 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.conditions import AGAIN_MS, LATE_MS, REMEMBERED_MS, Announcements, Condition, SlowLoop
+from quire.core.bookie.conditions import AGAIN_MS, LATE_MS, REMEMBERED_MS, Announcements, Condition, SlowLoop
 
 ONE = Condition("limbo", "ledger 5", "recover it")
 

@@ -12,7 +12,7 @@ from quire.core.effects import WaitForAnswers, WriteMetadata
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.reader import LacMachine, ReadMachine
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery.machine import RecoveryMachine
 
 BOOKIES = [BookieId(f"b{number}") for number in range(3)]
 

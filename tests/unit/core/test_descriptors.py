@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from quire.core.descriptors import LEAST, OWN, ConnectionEntry, Shares, admit, is_shortage, share_out
 from quire.core.errors import MisuseError
+from quire.env.descriptors import LEAST, OWN, ConnectionEntry, Shares, admit, is_shortage, share_out
 
 
 @pytest.mark.parametrize("limit", [LEAST, 64, 100, 256, 1024, 20_000, 1 << 20])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
 from quire.core.ids import ID_MAX
 
 SPAN = st.tuples(st.integers(0, 200), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))

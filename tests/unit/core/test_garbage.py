@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.garbage import (
+from quire.core.bookie.garbage import (
     By,
     CollectorMachine,
     Count,

@@ -12,17 +12,17 @@ from quire.core.errors import MisuseError, NotWritingError
 from quire.core.flush import FLUSH_TABLE, FlushMachine, FlushStatus, UnacknowledgedCopies
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.log import LogMachine
-from quire.core.log_commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
-from quire.core.log_fencing import Fencing
-from quire.core.log_handle import LOG, LogStatus
-from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, PageLayout
-from quire.core.log_rewriting import REWRITE, Replacement, RewriteMachine, RewriteStatus
-from quire.core.log_roll import ROLL, Roll, RollStep
-from quire.core.log_swap import SWAP, HeadSwap, SwapStep
-from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
+from quire.core.log.commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
+from quire.core.log.fencing import Fencing
+from quire.core.log.handle import LOG, LogStatus
+from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, PageLayout
+from quire.core.log.machine import LogMachine
+from quire.core.log.rewriting import REWRITE, Replacement, RewriteMachine, RewriteStatus
+from quire.core.log.roll import ROLL, Roll, RollStep
+from quire.core.log.swap import SWAP, HeadSwap, SwapStep
+from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
-from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
+from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.wire.log_records import page_name
 from quire_testing.explorer.snapshot import state_of

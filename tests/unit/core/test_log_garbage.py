@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.garbage import CollectorMachine, Kept
-from quire.core.log_garbage import LogGarbage
+from quire.core.bookie.garbage import CollectorMachine, Kept
+from quire.core.log.garbage import LogGarbage
 from quire.core.rules import RULES
 
 GRACE_MS = 100

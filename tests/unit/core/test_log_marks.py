@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.fingerprints import Fingerprint, RowSum, is_same_batch, of_input, of_rows
-from quire.core.log_list import LogHead, Mark
-from quire.core.log_marks import MARK_LAG_MAX, Standing, lags, standing, with_mark
+from quire.core.log.fingerprints import Fingerprint, RowSum, is_same_batch, of_input, of_rows
+from quire.core.log.list import LogHead, Mark
+from quire.core.log.marks import MARK_LAG_MAX, Standing, lags, standing, with_mark
 
 ONE = of_input(5, ['{"logs":{"a":7}}'])
 OTHER = of_input(5, ['{"logs":{"a":8}}'])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.memory import QUIET_MS, WORTH_BYTES, MemoryPeakMachine
+from quire.env.memory import QUIET_MS, WORTH_BYTES, MemoryPeakMachine
 
 CROWD = 20 * WORTH_BYTES
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.pacing import IN_FLIGHT_MAX, PAUSE_MS_MAX, PAUSE_MS_MIN, PacingMachine
+from quire.net.pacing import IN_FLIGHT_MAX, PAUSE_MS_MAX, PAUSE_MS_MIN, PacingMachine
 
 
 def test_so_many_leave_and_others_when_these_are_answered() -> None:

@@ -13,8 +13,8 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import NO_NOTES, BookieHoles, EntryRange, LedgerNotes
 from quire.core.quorum import write_set
-from quire.core.repair_debt import DebtKind, DebtReason, ledger_debt
-from quire.core.replica import ReplicaList
+from quire.core.repair.debt import DebtKind, DebtReason, ledger_debt
+from quire.core.repair.replica import ReplicaList
 from quire.core.shares import HeldInterval
 
 BOOKIES = [BookieId(f"b{number}") for number in range(6)]

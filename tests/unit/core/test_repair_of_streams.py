@@ -17,10 +17,10 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, new_ledger, new_stream
 from quire.core.quorum import write_set
-from quire.core.repair_debt import ledger_debt
-from quire.core.repair_effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
-from quire.core.replica import ReplicaList
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.debt import ledger_debt
+from quire.core.repair.effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
+from quire.core.repair.replica import ReplicaList
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES
 from quire.core.shares import HeldInterval
 from support.repaired_ledger import RepairedLedger

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_effects import RepairOutcome, RepairReport
-from quire.core.repair_marks import WaitsFor
-from quire.core.repair_queue import (
+from quire.core.repair.effects import RepairOutcome, RepairReport
+from quire.core.repair.marks import WaitsFor
+from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,
     MarkedLedger,

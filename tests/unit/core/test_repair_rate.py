@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.repair_rate import LATELY_MS, RepairRate, seconds_left
+from quire.core.repair.rate import LATELY_MS, RepairRate, seconds_left
 
 MB = 1_000_000
 

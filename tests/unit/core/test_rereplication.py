@@ -15,7 +15,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
-from quire.core.repair_effects import (
+from quire.core.repair.effects import (
     CopyRange,
     EndLimbo,
     ListReplica,
@@ -25,7 +25,7 @@ from quire.core.repair_effects import (
     RepairOutcome,
     WriteRepaired,
 )
-from quire.core.rereplication import RepairMachine
+from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES
 from support.repaired_ledger import RepairedLedger
 

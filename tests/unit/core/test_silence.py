@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.silence import SILENT_MS, Silence, SilenceMachine
+from quire.net.silence import SILENT_MS, Silence, SilenceMachine
 
 LOOK_MS = 250
 

@@ -27,8 +27,8 @@ from quire.core.errors import MisuseError, TermSupersededError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
 from quire.core.reader import LacMachine
-from quire.core.recovery import RecoveryMachine
-from quire.core.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.terms import TermRange
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine

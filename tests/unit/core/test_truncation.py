@@ -24,8 +24,8 @@ from quire.core.effects import (
 )
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId, Slot
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.rules import RULES, Rules
-from quire.core.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.stream_parts import in_mode

@@ -7,9 +7,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.bookie.recent_times import PERIOD_MS, RecentTimes
 from quire.core.ids import BookieId
-from quire.core.recent_times import PERIOD_MS, RecentTimes
-from quire.core.yielding import (
+from quire.env.yielding import (
     LIMITS,
     RATE_MIN,
     UNITS_BEGIN,

@@ -15,10 +15,10 @@ from quire.core.errors import (
     TransactionResetError,
     TransactionRowsError,
 )
-from quire.core.fingerprints import Fingerprint, RowSum, of_input, of_rows
-from quire.core.log_commit import CommitBatch, OnReset, Part
-from quire.core.log_list import LogHead, LogItem, LogSettings, Mark
-from quire.core.log_marks import MARK_LAG_MAX
+from quire.core.log.commit import CommitBatch, OnReset, Part
+from quire.core.log.fingerprints import Fingerprint, RowSum, of_input, of_rows
+from quire.core.log.list import LogHead, LogItem, LogSettings, Mark
+from quire.core.log.marks import MARK_LAG_MAX
 from quire.log.collecting import LogCollector
 from quire.log.committing import Committed, LogCommitter
 from quire.log.heads import LogHeads

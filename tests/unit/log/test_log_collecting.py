@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import StagedLedgerGoneError
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import LogItem, LogPage, LogSettings
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import LogItem, LogPage, LogSettings
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
 from quire.log.committing import LogCommitter

@@ -18,9 +18,9 @@ from quire.core.errors import (
     StagedLedgerGoneError,
     TransactionResetError,
 )
-from quire.core.log_commit import CommitBatch, OnReset, Part
-from quire.core.log_list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, Mark
-from quire.core.log_marks import with_mark
+from quire.core.log.commit import CommitBatch, OnReset, Part
+from quire.core.log.list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, Mark
+from quire.core.log.marks import with_mark
 from quire.log.committing import LogCommitter, discard
 from quire.log.config import LogConfig
 from quire.log.cursors import CursorHoldsError, CursorUse, LogCursors

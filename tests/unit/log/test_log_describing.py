@@ -13,7 +13,7 @@ from quire.client.lac_sending import LacFrames
 from quire.client.writer import LedgerWriter
 from quire.core.errors import PastEndError
 from quire.core.ids import BookieId
-from quire.core.log_list import LogItem
+from quire.core.log.list import LogItem
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.log import Log

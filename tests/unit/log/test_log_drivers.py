@@ -25,7 +25,7 @@ from quire.core.errors import (
     WindowFullError,
 )
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log_list import ItemState, LogItem
+from quire.core.log.list import ItemState, LogItem
 from quire.log.batching import LedgerTarget, RecordQueue
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import NotLeaderError
-from quire.core.log_list import LogHead
+from quire.core.log.list import LogHead
 from quire.log.electing import CandidateStanding, Elector, StoreElector, election_of
 from quire.log.heads import LogHeads
 from quire.log.log import Log

@@ -23,8 +23,8 @@ from quire.core.errors import (
     NotWritingError,
     QuireError,
 )
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import ItemState, LogHead, LogItem
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import ItemState, LogHead, LogItem
 from quire.log import altering
 from quire.log.altering import alter_log
 from quire.log.committing import LogCommitter

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import MisuseError
-from quire.core.log_list import ItemFlags, LogItem
-from quire.core.log_rewriting import Replacement
+from quire.core.log.list import ItemFlags, LogItem
+from quire.core.log.rewriting import Replacement
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.records import Record

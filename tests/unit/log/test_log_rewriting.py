@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from quire.core.errors import ListChangedError, MetadataUnknownError, MisuseError, StagedLedgerGoneError
 from quire.core.ids import LedgerId
-from quire.core.log_commit import CommitBatch, Part
-from quire.core.log_list import (
+from quire.core.log.commit import CommitBatch, Part
+from quire.core.log.list import (
     ItemFlags,
     ItemState,
     LogHead,
@@ -25,7 +25,7 @@ from quire.core.log_list import (
     PageRef,
     paged,
 )
-from quire.core.log_rewriting import Replacement, replaceable, with_replaced
+from quire.core.log.rewriting import Replacement, replaceable, with_replaced
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
 from quire.log.committing import LogCommitter

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from quire.core.log_list import ItemState
+from quire.core.log.list import ItemState
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op, Put
 from support.log_cluster import World, in_world

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.log_list import LogSettings
+from quire.core.log.list import LogSettings
 from quire.log import ledgers
 from quire.log.staging import StagedBy, stage
 from quire.wire.batch import encode_batch

@@ -10,7 +10,7 @@ import pytest
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger_notes import EntryRange
-from quire.core.repair_marks import MarkReason, RepairMark
+from quire.core.repair.marks import MarkReason, RepairMark
 from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore

@@ -6,10 +6,10 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType
-from quire.core.silence import SILENT_MS
 from quire.net.channel import Channel, NativeCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
+from quire.net.silence import SILENT_MS
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Kind

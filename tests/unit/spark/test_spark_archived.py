@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructField, StructType
 
-from quire.core.log_list import ItemState, LedgerSummary, LogItem, Place
+from quire.core.log.list import ItemState, LedgerSummary, LogItem, Place
 from quire.log.archive import (
     SCHEMA,
     ArchiveError,

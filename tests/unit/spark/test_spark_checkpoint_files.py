@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quire.core.fingerprints import is_same_batch, of_input
+from quire.core.log.fingerprints import is_same_batch, of_input
 from quire.spark import checkpoints
 from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.given import SparkUseError

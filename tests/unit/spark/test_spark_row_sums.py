@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.fingerprints import RowSum
+from quire.core.log.fingerprints import RowSum
 from quire.spark.row_sums import sum_of
 from quire.wire.batch_arrow import arrow_schema
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.log_list import Mark
+from quire.core.log.list import Mark
 from quire.log.cursors import CursorUse, LogCursors
 from quire.log.heads import LogHeads
 from quire.spark.given import Given, Use

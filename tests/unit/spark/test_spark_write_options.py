@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quire.core.log_commit import OnReset
+from quire.core.log.commit import OnReset
 from quire.spark.given import Given, SparkUseError
 from quire.spark.options import READ_OPTIONS
 from quire.spark.outgoing import EntryPacker, Times, by_log, check_columns, packed, records_of, unpacked

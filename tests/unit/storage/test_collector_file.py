@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quire.core.garbage import Kept, StoreName
+from quire.core.bookie.garbage import Kept, StoreName
 from quire.storage.collector_file import decode_collector, encode_collector
 from quire.storage.segment_format import FormatError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage import compaction
 from quire.storage.compaction import SealedSize, plan, sparse_share
 from quire.storage.footer_format import OFFSET_UNIT, DirectoryEntry, Row

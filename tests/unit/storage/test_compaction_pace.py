@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.env.cyclic_garbage import ShortCollections
 from quire.env.real import RealClock
 from quire.storage.config import MIB, StorageConfig

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.kit.disk import Stopped
 from quire_testing.kit.stepped import StepWorker

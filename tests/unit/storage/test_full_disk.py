@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DiskFullError
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
 from quire.storage import record_bodies as bodies
 from quire.storage.ledger_storage import LedgerStorage

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DiskFullError, MisuseError, StorageError
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.storage.config import StorageConfig

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.terms import ANY_ORIGIN
 from quire.storage.footer_format import Row, RowFlag
 from quire.storage.index import RunPiece

@@ -7,7 +7,7 @@ import random
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DiskFullError
 from quire.storage import index
 from quire.storage.config import StorageConfig

@@ -7,8 +7,8 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage import footer_format as footer
 from quire.storage import record_bodies as bodies
 from quire.storage import segment_format as form

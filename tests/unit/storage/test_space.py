@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.core.space import Reason
 from quire.storage.ledger_storage import LedgerStorage

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import EVERY_ID, RANGES_MAX, Doubt
+from quire.core.bookie.doubt import EVERY_ID, RANGES_MAX, Doubt
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.storage.segment_format import FormatError
 from quire.storage.state_format import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
 from quire.storage.ledger_storage import LedgerStorage

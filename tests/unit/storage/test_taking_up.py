@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import DirectoryEntry

@@ -9,7 +9,7 @@ import pytest
 
 from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import SegmentRecordKind as RecordKind
 from quire.wire.stored_record import RECORD_HEADER_BYTES

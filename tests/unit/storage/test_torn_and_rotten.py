@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
 from quire.core.ids import BookieId
 from quire.storage import first_group

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.bookie_ledger import LedgerFacts
+from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.footer_format import ROW_BYTES
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through

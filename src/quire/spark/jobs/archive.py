@@ -24,8 +24,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from quire.core.errors import NoSuchLedgerError
-from quire.core.log_list import LogItem, Place
-from quire.core.log_rewriting import Replacement, replaceable
+from quire.core.log.list import LogItem, Place
+from quire.core.log.rewriting import Replacement, replaceable
 from quire.log.archive import SCHEMA as COLUMNS
 from quire.log.archive import (
     ArchiveError,

@@ -33,8 +33,8 @@ from quire.core.errors import (
     NoSuchLedgerError,
     StagedLedgerGoneError,
 )
-from quire.core.log_list import LogHead, LogItem
-from quire.core.log_rewriting import Replacement, replaceable
+from quire.core.log.list import LogHead, LogItem
+from quire.core.log.rewriting import Replacement, replaceable
 from quire.log.cursors import LogCursors
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy, StagedLedger, stage

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from quire.core.ids import LedgerId
-from quire.core.log_list import LogItem, LogSettings, Place
-from quire.core.log_rewriting import Replacement
+from quire.core.log.list import LogItem, LogSettings, Place
+from quire.core.log.rewriting import Replacement
 from quire.log.rewriting import SWAPPED_AT_ONCE
 from quire.spark.jobs import command
 from quire.spark.jobs.units import Row

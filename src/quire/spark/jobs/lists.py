@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import SparkSession
 
 from quire.core.errors import ListChangedError, StagedLedgerGoneError
-from quire.core.log_rewriting import Replacement
+from quire.core.log.rewriting import Replacement
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.jobs import units
 from quire.spark.jobs.units import Progress, Row, U, batched
 
 if TYPE_CHECKING:
-    from quire.core.log_list import LogHead
+    from quire.core.log.list import LogHead
     from quire.log.client import QuireClient
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from quire.core.errors import NoSuchLedgerError
-from quire.core.log_list import LogItem
-from quire.core.log_rewriting import Replacement
+from quire.core.log.list import LogItem
+from quire.core.log.rewriting import Replacement
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import cluster

@@ -39,7 +39,7 @@ from quire.client.scrubbing import (
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.log_list import Place
+from quire.core.log.list import Place
 from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units

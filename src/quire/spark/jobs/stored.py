@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.log_list import ItemFlags, LogItem
+from quire.core.log.list import ItemFlags, LogItem
 from quire.log.archive import SCHEMA
 from quire.log.ledgers import LogLedgers, views_of
 from quire.spark import cluster

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import LedgerNotes
-from quire.core.repair_effects import CopyRange, WriteRepaired
-from quire.core.replica import Replica
+from quire.core.repair.effects import CopyRange, WriteRepaired
+from quire.core.repair.replica import Replica
 from quire.core.rules import Rules
 from quire.core.shares import Stretch
 

@@ -10,8 +10,8 @@ Three phases, after announcing them in the record:
 Where the write quorum is guaranteed, reading begins after the LAFR, and the close waits until what was written back is on
 all of its write sets.
 
-It is made of parts with their own state: what finds the end (`finding_end.py`), and what writes back
-(`write_back.py`) with an ensemble change of its own. Here are the announcement, the close, and every effect.
+It is made of parts with their own state: what finds the end (`recovery/finding_end.py`), and what writes back
+(`recovery/write_back.py`) with an ensemble change of its own. Here are the announcement, the close, and every effect.
 
 Entries are read by window (many ids, one request per bookie) but judged one by one, strictly in order. Reads go to
 the ensemble that the record named; writes go to another one, which starts as the same and changes when bookies fail.
@@ -41,12 +41,12 @@ from quire.core.effects import (
     WriteMetadata,
 )
 from quire.core.ensemble_change import ChangeStatus, EnsembleChange
-from quire.core.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.recovery.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
+from quire.core.recovery.write_back import WriteBack
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
-from quire.core.write_back import WriteBack
 
 WINDOW_ENTRIES: Final = 4096
 """Entries asked for at once; also the bound on entries written back and not yet confirmed."""

@@ -17,8 +17,8 @@ from typing import Final
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.repair.seconds_seen import SecondsSeen
 from quire.core.rules import RULES, Rules
-from quire.core.seconds_seen import SecondsSeen
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.log_effects import BackOff, CreateLedger, EndReason, RecoverLedger, Serve
-from quire.core.log_handle import HandleState, LogStatus
-from quire.core.log_list import OPEN_ITEMS_MAX, LogHead, LogItem
+from quire.core.log.effects import BackOff, CreateLedger, EndReason, RecoverLedger, Serve
+from quire.core.log.handle import HandleState, LogStatus
+from quire.core.log.list import OPEN_ITEMS_MAX, LogHead, LogItem
 
 
 def read(handle: HandleState) -> None:

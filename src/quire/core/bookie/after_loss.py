@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules

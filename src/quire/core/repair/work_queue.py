@@ -9,7 +9,7 @@ that ends such a failure can be seen: a link that is mended, a disk that has roo
 repair at once, and count attempts anew: a bookie that comes, and marks that say something else. A bookie that is writable
 again is one where it may take copies. What only a gone bookie has waits for that bookie, and for no other. An open ledger
 of which a bookie is gone is no failed attempt: it is looked at again until its writer has moved on, or has had its time
-(`open_tails.py`).
+(`repair/open_tails.py`).
 
 What is repaired side by side is bounded by bytes; one that needs much is not passed by those that need little.
 
@@ -27,8 +27,8 @@ from typing import Final, NamedTuple, TypeAlias
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import fewest_copies
-from quire.core.repair_effects import RepairOutcome, RepairReport
-from quire.core.repair_marks import RepairAttempts, WaitsFor
+from quire.core.repair.effects import RepairOutcome, RepairReport
+from quire.core.repair.marks import RepairAttempts, WaitsFor
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 

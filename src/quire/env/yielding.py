@@ -157,7 +157,7 @@ GROWTH: Final = 4
 """A look at which no bookie is slower adds so small a part of the rate: a quarter."""
 UNITS_MIN: Final = 2
 UNITS_BEGIN: Final = 8
-"""Beside adds of others so much is repaired side by side at first, in units of `repair_queue.py`."""
+"""Beside adds of others so much is repaired side by side at first, in units of `repair/work_queue.py`."""
 UNITS_MAX: Final = 64
 
 

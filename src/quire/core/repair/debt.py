@@ -17,10 +17,10 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.missing_copies import MissingCopies
-from quire.core.repair_effects import LIMITS
-from quire.core.repair_plan import RepairPlan
-from quire.core.replica import Replica, ReplicaList, period_of
+from quire.core.repair.effects import LIMITS
+from quire.core.repair.missing_copies import MissingCopies
+from quire.core.repair.plan import RepairPlan
+from quire.core.repair.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
 
 

@@ -1,6 +1,6 @@
 """What a handle on a log knows, and the steps that its verbs share: one compare-and-swap at a time, changes, the end.
 
-The verbs are in `log_opening.py`, `log_rolling.py` and `log_closing.py`; `log.py` gives them their inputs.
+The verbs are in `log/opening.py`, `log/rolling.py` and `log/closing.py`; `log.py` gives them their inputs.
 
 Source: BookKeeper ledgers to logs; docs/decisions/017-leader-epoch.md.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
-from quire.core.log_effects import (
+from quire.core.log.effects import (
     Change,
     DeleteLedger,
     Effect,
@@ -22,8 +22,8 @@ from quire.core.log_effects import (
     ReadHead,
     WriteHead,
 )
-from quire.core.log_fencing import Fencing
-from quire.core.log_list import (
+from quire.core.log.fencing import Fencing
+from quire.core.log.list import (
     DEFAULT_LAYOUT,
     ItemFlags,
     Leader,
@@ -33,8 +33,8 @@ from quire.core.log_list import (
     PageNamer,
     paged,
 )
-from quire.core.log_roll import Roll, RollStep
-from quire.core.log_swap import HeadSwap
+from quire.core.log.roll import Roll, RollStep
+from quire.core.log.swap import HeadSwap
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 

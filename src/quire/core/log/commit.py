@@ -22,11 +22,11 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError
-from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
-from quire.core.log_effects import RecoverLedger
-from quire.core.log_fencing import Fencing
-from quire.core.log_list import (
+from quire.core.log.effects import RecoverLedger
+from quire.core.log.fencing import Fencing
+from quire.core.log.fingerprints import Fingerprint
+from quire.core.log.list import (
     DEFAULT_LAYOUT,
     Adoption,
     ItemState,
@@ -40,8 +40,8 @@ from quire.core.log_list import (
     PageNamer,
     paged,
 )
-from quire.core.log_marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
-from quire.core.log_swap import HeadSwap
+from quire.core.log.marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
+from quire.core.log.swap import HeadSwap
 from quire.core.rules import RULES
 from quire.core.state_table import StateTable
 
@@ -142,7 +142,7 @@ class CommitBatch:
     Attributes:
         parts: one for each log, in the order of their names.
         query_id: whose batch it is; "" for a write that is never repeated under the same number.
-        batch_id: its number; how it stands to the log's mark says `core/log_marks.py`.
+        batch_id: its number; how it stands to the log's mark says `core/log/marks.py`.
         incarnation: of a named transaction, the checkpoint that counts its batches.
         named: a named transaction: its mark moves even where it has no rows, since nothing else shows that it was
             there.

@@ -8,8 +8,8 @@ know records, stores or bookies; the driver is `log/leader.py`.
                 ^                                |
                 +------- BACKING_OFF <-----------+   another leader's write came first
 
-What it knows is in `log_handle.py`, with the table of its states; what it does in `log_opening.py`, `log_rolling.py`
-(adopted ledgers get their places there) and `log_closing.py`.
+What it knows is in `log/handle.py`, with the table of its states; what it does in `log/opening.py`, `log/rolling.py`
+(adopted ledgers get their places there) and `log/closing.py`.
 
 Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers";
 docs/decisions/016-open-items-are-recovered.md; docs/decisions/017-leader-epoch.md;
@@ -18,13 +18,15 @@ docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md; doc
 
 from __future__ import annotations
 
-from quire.core import log_closing, log_opening, log_rolling
 from quire.core.errors import MisuseError, NotWritingError
 from quire.core.ids import LedgerId
-from quire.core.log_effects import CompleteLedger, DeleteLedger, EndReason, ListLedger, PlaceAdoptions
-from quire.core.log_handle import LEADING, LOG, HandleState, LogStatus
-from quire.core.log_list import LedgerSummary, LogHead, LogItem
-from quire.core.log_roll import ROLL, RollStep
+from quire.core.log import closing as log_closing
+from quire.core.log import opening as log_opening
+from quire.core.log import rolling as log_rolling
+from quire.core.log.effects import CompleteLedger, DeleteLedger, EndReason, ListLedger, PlaceAdoptions
+from quire.core.log.handle import LEADING, LOG, HandleState, LogStatus
+from quire.core.log.list import LedgerSummary, LogHead, LogItem
+from quire.core.log.roll import ROLL, RollStep
 
 
 class LogMachine(HandleState):

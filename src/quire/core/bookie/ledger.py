@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
-from quire.core.doubt import Doubt
+from quire.core.bookie.doubt import Doubt
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.core.rules import RULES, Rules

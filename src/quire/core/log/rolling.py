@@ -12,9 +12,9 @@ docs/decisions/024-adoption.md.
 
 from __future__ import annotations
 
-from quire.core import log_closing
 from quire.core.ids import LedgerId
-from quire.core.log_effects import (
+from quire.core.log import closing as log_closing
+from quire.core.log.effects import (
     CloseLedger,
     CreateLedger,
     DrainLedger,
@@ -22,9 +22,9 @@ from quire.core.log_effects import (
     PlaceAdoptions,
     SwitchLedger,
 )
-from quire.core.log_handle import HandleState
-from quire.core.log_list import LedgerSummary, LogItem
-from quire.core.log_roll import RollStep
+from quire.core.log.handle import HandleState
+from quire.core.log.list import LedgerSummary, LogItem
+from quire.core.log.roll import RollStep
 
 
 def begin(handle: HandleState) -> None:

@@ -16,8 +16,8 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import write_set
-from quire.core.repair_effects import Loss
-from quire.core.replica import Replica, period_of
+from quire.core.repair.effects import Loss
+from quire.core.repair.replica import Replica, period_of
 from quire.core.shares import Stretch, has_class, stretches_between
 from quire.core.terms import TermRange, by_origin
 

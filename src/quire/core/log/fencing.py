@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.core.ids import LedgerId
-from quire.core.log_list import LedgerSummary, LogHead, LogItem
+from quire.core.log.list import LedgerSummary, LogHead, LogItem
 from quire.core.rules import Rules
 
 

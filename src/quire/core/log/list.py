@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from quire.core.errors import CorruptMetadataError, MisuseError, PastEndError
-from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
+from quire.core.log.fingerprints import Fingerprint
 
 OPEN_ITEMS_MAX: Final = 2
 """The previous ledger, whose close is deferred, and the current one."""

@@ -25,7 +25,7 @@ from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
-from quire.core.replica import Replica, period_of
+from quire.core.repair.replica import Replica, period_of
 from quire.core.rules import RULES, ExtraProof, Rules
 from quire.core.shares import HeldInterval
 

@@ -23,8 +23,7 @@ from quire.core.holes import without_holes
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.missing_copies import MissingCopies
-from quire.core.repair_effects import (
+from quire.core.repair.effects import (
     LIMITS,
     REPAIR_TABLE,
     CopyRange,
@@ -40,9 +39,10 @@ from quire.core.repair_effects import (
     RepairStatus,
     WriteRepaired,
 )
-from quire.core.repair_plan import RepairPlan
-from quire.core.repair_record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
-from quire.core.replica import Replica, ReplicaList, period_of
+from quire.core.repair.missing_copies import MissingCopies
+from quire.core.repair.plan import RepairPlan
+from quire.core.repair.record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
+from quire.core.repair.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
 from quire.core.terms import NO_TERM
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import ListChangedError, MisuseError
 from quire.core.ids import LedgerId
-from quire.core.log_list import (
+from quire.core.log.list import (
     KEPT_ITEMS,
     ItemFlags,
     ItemState,
@@ -31,7 +31,7 @@ from quire.core.log_list import (
     Place,
     paged,
 )
-from quire.core.log_swap import HeadSwap
+from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 PagedItems: TypeAlias = Sequence[tuple[PageRef, Sequence[LogItem]]]

@@ -14,7 +14,7 @@ from quire.core.guarantee import kept
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import AcceptedLoss, EntryRange, LedgerNotes
-from quire.core.repair_effects import Loss
+from quire.core.repair.effects import Loss
 
 
 class SlotReplacement(NamedTuple):

@@ -7,9 +7,9 @@ Source: BookKeeper ledgers to logs; docs/decisions/017-leader-epoch.md.
 
 from __future__ import annotations
 
-from quire.core.log_effects import CloseLedger, CompleteLedger, Resign, Rolled
-from quire.core.log_handle import HandleState, LogStatus
-from quire.core.log_list import LedgerSummary
+from quire.core.log.effects import CloseLedger, CompleteLedger, Resign, Rolled
+from quire.core.log.handle import HandleState, LogStatus
+from quire.core.log.list import LedgerSummary
 
 
 def begin(handle: HandleState) -> None:

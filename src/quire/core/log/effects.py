@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from quire.core.ids import LedgerId
-from quire.core.log_list import Leader, LedgerSummary, LogHead, LogItem, LogPage
+from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage
 
 
 class EndReason(Enum):

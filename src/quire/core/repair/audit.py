@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quire.core.audit_effects import (
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.quorum import fewest_copies
+from quire.core.repair.audit_effects import (
     LIMITS,
     AuditEffect,
     AuditEnded,
@@ -33,11 +36,8 @@ from quire.core.audit_effects import (
     MissingMark,
     ReadBookies,
 )
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import fewest_copies
+from quire.core.repair.seconds_seen import SecondsSeen
 from quire.core.rules import RULES, Rules
-from quire.core.seconds_seen import SecondsSeen
 from quire.core.state_table import StateTable
 
 AUDIT_TABLE = StateTable(

@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError, PastEndError
 from quire.core.ids import LedgerId
-from quire.core.log_list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
-from quire.core.log_swap import HeadSwap
+from quire.core.log.list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
+from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 

@@ -27,8 +27,8 @@ from enum import Enum
 from typing import Final
 
 from quire.core.errors import MisuseError
-from quire.core.fingerprints import Fingerprint, is_same_batch
-from quire.core.log_list import MARKS_MAX, LogHead, Mark
+from quire.core.log.fingerprints import Fingerprint, is_same_batch
+from quire.core.log.list import MARKS_MAX, LogHead, Mark
 
 DAY_MS: Final = 86_400_000
 MARK_RETENTION_MS: Final = 90 * DAY_MS
