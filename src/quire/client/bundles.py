@@ -223,9 +223,12 @@ class Bundle:
 
     def waits_for(self, bookie: BookieId) -> bool:
         """Whether a bookie's connection has not taken its frame."""
-        if self._waits_at is None:
-            return True
-        return any(channel.meant == bookie and channel.unsent_bytes(self) > 0 for channel in self._waits_at)
+        return self.is_open or bool(self._unsent_to(bookie))
+
+    def _unsent_to(self, bookie: BookieId) -> list[Channel]:
+        """The connection to a bookie, if it has not taken the frame."""
+        waits_at = self._waits_at or ()
+        return [channel for channel in waits_at if channel.meant == bookie and channel.unsent_bytes(self)]
 
     def leave(self) -> Sequence[Channel]:
         """Send it, if it is open; returns the connections that it was given to, where it may wait for the turn's end."""
@@ -337,11 +340,10 @@ class Bundle:
     def give_up(self, bookie: BookieId) -> None:
         """A bookie does not take its bytes: nobody waits for that any more, and the frame never leaves for it."""
         self.leave()  # an open one would leave later, and wait for this bookie too
-        for channel in self._waits_at or ():
-            if channel.meant == bookie and channel.unsent_bytes(self):
-                channel.drop(self)
-                everything = BundlePart(0, len(self._runs), Answer.TIMED_OUT)
-                self.answered(self.lane.bookies.index(bookie), [everything])
+        for channel in self._unsent_to(bookie):
+            channel.drop(self)
+            everything = BundlePart(0, len(self._runs), Answer.TIMED_OUT)
+            self.answered(self.lane.bookies.index(bookie), [everything])
 
     def _forget(self) -> None:
         """Nothing more is to be done about its runs: who still holds one holds no more than that."""
@@ -407,7 +409,7 @@ class Lane:
         if bundle is not None:
             flush(bundle.leave())
         channels = self._client.channels_with(BUNDLES, self.bookies)
-        if size > RUN_BYTES_MAX or not channels:
+        if not channels:
             return None
         self._newest += 1
         bundle = self._open = Bundle(self, channels, self._newest)

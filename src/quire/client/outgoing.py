@@ -104,11 +104,6 @@ class Outgoing:
         self._oldest = self._unsettled = self._unconfirmed = 0
 
     @property
-    def holds(self) -> bool:
-        """Whether a run is unsettled or unsent somewhere."""
-        return bool(self._held)
-
-    @property
     def sends_alone(self) -> bool:
         """Whether something is held, or not acknowledged by a bookie, that does not travel in a bundle."""
         return any(run.bundle is None or not run.bundle.together for run in self._held.values()) or any(

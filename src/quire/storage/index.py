@@ -283,9 +283,9 @@ class RowTable:
 
     def maps(self, ledger_id: int, origin_term: int = 0) -> list[IntervalMap]:
         """The interval maps of a ledger's entries of an origin term; `ANY_ORIGIN`: those of all."""
-        self._index(ledger_id)
         if origin_term == ANY_ORIGIN:
             return self._all_maps(ledger_id)
+        self._index(ledger_id)
         holder = (ledger_id, origin_term) if origin_term else ledger_id
         maps = list(self._striped.get(holder, {}).values())
         dense = self._dense.get(holder)

@@ -134,6 +134,11 @@ class SentBundle(NamedTuple):
     acks: int
     judged: int = 0
 
+    def gone_to(self, bookie: int) -> SentBundle:
+        """The same, of which this bookie takes nothing more: it has taken it, or never will."""
+        others = ~(1 << bookie)
+        return self._replace(untaken=self.untaken & others, judged=self.judged & others)
+
 
 class BundleState(NamedTuple):
     """All that can differ: of each ledger the state of its world, as a number.

@@ -173,10 +173,7 @@ class BundleWorld:
                 label = Label(bookie_name(bookie), f"collects and judges bundle {bundle.turn}", kind="bundle")
                 yield label, state._replace(bundles=_put(state.bundles, place, judged))
                 return
-        taken = bundle._replace(
-            untaken=bundle.untaken & ~(1 << bookie), judged=bundle.judged & ~(1 << bookie)
-        )
-        after = state._replace(bundles=_put(state.bundles, place, taken))
+        after = state._replace(bundles=_put(state.bundles, place, bundle.gone_to(bookie)))
         command = f"takes bundle {bundle.turn}"
         if was_judged:
             of_x, of_y = (
@@ -210,15 +207,8 @@ class BundleWorld:
             x.remembered(x.crashed, at_x, bookie), y.remembered(y.crashed, at_y, bookie), strict=True
         )
         for (label, after_x), (_, after_y) in crashes:
-            bundles = [
-                bundle._replace(
-                    untaken=bundle.untaken & ~(1 << bookie), judged=bundle.judged & ~(1 << bookie)
-                )
-                for bundle in state.bundles
-            ]
-            yield from self._then(
-                state, label, {0: after_x, 1: after_y}, state._replace(bundles=tuple(bundles))
-            )
+            bundles = tuple(bundle.gone_to(bookie) for bundle in state.bundles)
+            yield from self._then(state, label, {0: after_x, 1: after_y}, state._replace(bundles=bundles))
 
     def _fails(self, state: BundleState, bookie: int) -> Iterator[BundleMove]:
         """Both writers give a bookie up in one turn."""

@@ -29,12 +29,12 @@ class UnorderedWriter(WriterMachine):
 
     __slots__ = ()
 
-    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
-        """Count the acknowledgement; a confirmed run anywhere confirms everything before it."""
+    def _acked(self, slots: int, run: int) -> None:
+        """Count the acknowledgements; a confirmed run anywhere confirms everything before it."""
         window = self.window
-        if run not in window.runs or self.change.ensemble[slot] != bookie:
+        if run not in window.runs or not slots:
             return
-        window._acked[run] |= 1 << slot
+        window._acked[run] |= slots
         if window.is_pending(run):
             return
         first, window.lac = window.lac + 1, window.runs[run].last
@@ -43,12 +43,6 @@ class UnorderedWriter(WriterMachine):
             del window._acked[number]
         window._head = run + 1
         self.out.append(Confirmed(first, window.lac))
-
-    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
-        """Each by itself."""
-        for slot, bookie in enumerate(ensemble):
-            if slots >> slot & 1:
-                self.adds_acked(slot, bookie, run)
 
 
 class LooksBeforeItFences(BookieLedgerMachine):
@@ -140,10 +134,10 @@ class ConfirmsWithWhoeverIsThere(WriterMachine):
 
     __slots__ = ()
 
-    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
+    def _acked(self, slots: int, run: int) -> None:
         """Count to Qa or to the bookies of the write set that are there, whichever is less."""
         with self._fewer():
-            super().adds_acked(slot, bookie, run)
+            super()._acked(slots, run)
 
     def _release(self) -> None:
         with self._fewer():

@@ -70,17 +70,9 @@ class WatchedWriter(WriterMachine):
         if self.below_quorum and not waited:
             self._watch.saw(WAITS)
 
-    def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
-        """See `WriterMachine`."""
+    def _acked(self, slots: int, run: int) -> None:
         waited = self.waits.quorum_until_ms is not None
-        super().adds_acked(slot, bookie, run)
-        if waited and self.waits.quorum_until_ms is None:
-            self._watch.saw(GOES_ON)
-
-    def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
-        """See `WriterMachine`."""
-        waited = self.waits.quorum_until_ms is not None
-        super().adds_acked_together(slots, ensemble, run)
+        super()._acked(slots, run)
         if waited and self.waits.quorum_until_ms is None:
             self._watch.saw(GOES_ON)
 

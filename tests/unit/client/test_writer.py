@@ -257,7 +257,7 @@ async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been
         c.bookies.set("b3", "stopped")
         await ledger.append(bytes(2 * SOCKET_BYTES))
         await until_async(lambda: c.bookies.explicit["b1"] == [0] and c.bookies.explicit["b2"] == [0])
-        assert ledger._outgoing.holds
+        assert ledger._outgoing._held
 
 
 @run
