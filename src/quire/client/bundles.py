@@ -283,6 +283,7 @@ class Bundle:
         """Responses of the lane's bookie number `tag` to some of its rows, none of which it has answered before."""
         acks = self._acks
         assert acks is not None
+        self.lane.moved |= 1 << tag
         for first, rows, answer, flags in parts:
             self._awaited -= rows
             if answer is not Answer.OK:
@@ -322,6 +323,12 @@ class Bundle:
                     known, slots = way, way.slots_of(bookies)
                 sender.writer.acked_together(slots, way.ensemble, run[0])
 
+    @property
+    def awaited(self) -> int:
+        """The bookies of the lane (a mask) that have not acknowledged all runs of a bundle that is under way."""
+        assert self._acks is not None
+        return self._acks.awaited
+
     def dissolve(self) -> None:
         """Each run gets every response by itself from now on, and what has not reached it yet, now. An open one leaves."""
         self.leave()
@@ -360,6 +367,10 @@ class Lane:
         timeout_ms: how long a bookie may take to respond.
         opened, sent: are called with each bundle that is opened, so that it leaves at the end of the turn; and when one
             is under way.
+
+    Attributes:
+        bookies, ack_quorum, timeout_ms: see above.
+        moved: the bookies (a mask) that have answered something since the last look.
     """
 
     __slots__ = (
@@ -372,6 +383,7 @@ class Lane:
         "_under_way",
         "ack_quorum",
         "bookies",
+        "moved",
         "timeout_ms",
     )
 
@@ -387,6 +399,7 @@ class Lane:
         self.bookies = bookies
         self.ack_quorum = ack_quorum
         self.timeout_ms = timeout_ms
+        self.moved = 0
         self._client = client
         self._opened, self._sent = opened, sent
         self._open: Bundle | None = None
@@ -437,14 +450,21 @@ class Lane:
             bundle.dissolve()
         newest.dissolve()
 
-    def look(self, before: float) -> bool:
-        """Dissolve what has been under way since before some moment: its writers look which bookie does not keep up.
+    def look(self, before: float, long_before: float) -> bool:
+        """Dissolve what no longer gets on: its writers look which bookie does not keep up.
+
+        That is a bundle that left before some moment and waits for a bookie that has answered nothing since the last
+        look; and, for one run that a bookie leaves unanswered while it answers others, a bundle that left long before.
+        Where all bookies answer, but all late, nobody is at fault: five thousand entries under way, of as many ledgers,
+        take longer than a bookie may be silent.
 
         Returns:
             Whether more is under way.
         """
-        for bundle in [each for each in self._under_way if each.since <= before]:
+        old = [each for each in self._under_way if each.since <= before]
+        for bundle in [each for each in old if each.since <= long_before or each.awaited & ~self.moved]:
             bundle.dissolve()
+        self.moved = 0
         return bool(self._under_way)
 
     @property

@@ -81,7 +81,10 @@ class SlotConnection(AddSink):
 class HeldRun:
     """A run with its bodies and callers: `futures[i]` completes with entry `first + i`, if a caller waits.
 
+    What outlives a turn is what Python's collector looks at, again and again: a run of one entry needs no list.
+
     Attributes:
+        future, futures: of its only entry; of all of them, where there are more.
         number, lac: as the machine has sent it; unset before.
         marks: how far a bookie's connection must be for the run to have left, where it did not leave at once.
         bundle: what it left with, or is to leave with; None if it travels alone.
@@ -93,6 +96,7 @@ class HeldRun:
         "bundle",
         "cost",
         "first",
+        "future",
         "futures",
         "is_sent",
         "lac",
@@ -111,12 +115,14 @@ class HeldRun:
         first: int,
         last: int,
         shares: Sequence[Share | None],
-        futures: list[asyncio.Future[int] | None],
+        futures: Sequence[asyncio.Future[int] | None],
+        future: asyncio.Future[int] | None = None,
     ) -> None:
         self.first = first
         self.last = last
         self.shares = shares
         self.futures = futures
+        self.future = future
         self.cost = RUN_BYTES
         for share in shares:
             if share is not None:
@@ -128,6 +134,17 @@ class HeldRun:
 
     def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
         """(entry id, future) of the callers that still wait."""
-        for entry_id, future in enumerate(self.futures, self.first):
+        for entry_id, future in enumerate(self.futures or (self.future,), self.first):
             if future is not None and not future.done():
                 yield entry_id, future
+
+    def confirm(self) -> None:
+        """Complete the futures of those that wait."""
+        if (only := self.future) is not None:
+            if not only.done():
+                only.set_result(self.first)
+            self.future = None
+        for entry_id, future in enumerate(self.futures, self.first):
+            if future is not None and not future.done():
+                future.set_result(entry_id)
+        self.futures = ()

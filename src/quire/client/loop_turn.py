@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import chain
+from typing import Final
 from weakref import WeakValueDictionary
 
 from quire.client.bookies import BookieClient
@@ -15,6 +16,9 @@ from quire.client.bundles import Bundle, Lane, RunWriter, Way, flush
 from quire.client.config import ClientConfig
 from quire.core.ids import BookieId
 from quire.net.channel import Channel
+
+LOOKS_FOR_LONG: Final = 8
+"""A bundle that has been under way for so many looks is dissolved, whatever its bookies answer meanwhile."""
 
 
 class LoopTurn:
@@ -113,7 +117,8 @@ class LoopTurn:
 
     def _look(self) -> None:
         self._timer = None
-        before = self._loop.time() - self._look_after
-        under_way = [lane.look(before) for lane in list(self._lanes.values())]
+        now = self._loop.time()
+        before, long_before = now - self._look_after, now - LOOKS_FOR_LONG * self._look_after
+        under_way = [lane.look(before, long_before) for lane in list(self._lanes.values())]
         if any(under_way):
             self._look_later()

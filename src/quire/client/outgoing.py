@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
@@ -23,10 +22,6 @@ from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
 from quire.wire.requests import AddRun
-
-_NO_RUNS: Final[dict[int, HeldRun]] = {}
-_NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
-"""Shared by all writers that hold nothing, and by all runs that no caller waits for. Never changed."""
 
 
 class Outgoing:
@@ -100,7 +95,7 @@ class Outgoing:
         self._bundled_bytes = 0  # of all runs that ever were in bundles
         self._looked_ms = 0  # when it was last looked for slow places
         # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
-        self._held = _NO_RUNS
+        self._held: dict[int, HeldRun] = {}
         self._oldest = self._unsettled = self._unconfirmed = 0
 
     @property
@@ -125,7 +120,6 @@ class Outgoing:
         if self._held:
             self._leave_first()
         else:
-            self._held = {}
             self._oldest = self._unsettled = self._unconfirmed = number
         run.number = number
         self._held[number] = run
@@ -250,10 +244,7 @@ class Outgoing:
         held = self._held
         first = number = self._unconfirmed
         while (run := held.get(number)) is not None and run.last <= last:
-            for entry_id, future in enumerate(run.futures, run.first):
-                if future is not None and not future.done():
-                    future.set_result(entry_id)
-            run.futures = _NO_FUTURES
+            run.confirm()
             run.settled = not keep
             number += 1
         self._unconfirmed = number
@@ -294,7 +285,7 @@ class Outgoing:
             del held[self._oldest]
             self._oldest += 1
         if not held:
-            self._held = _NO_RUNS
+            held.clear()  # an emptied dict keeps its table
         if freed or self._window.waiters:
             self._window.give_back(freed)
 

@@ -348,7 +348,7 @@ class LedgerWriter(WriterEnd):
         if not self._taking:
             self._window.give_back(cost)
             raise self._not_taking()
-        if not self._payloads:
+        if self._payloads is _NO_PAYLOADS:
             self._payloads, self._futures = [], []
         self._payloads.append(payload)
         self._futures.append(future)
@@ -369,10 +369,13 @@ class LedgerWriter(WriterEnd):
             costs = accumulate((len(one) + self._entry_overhead) * self._copies for one in self._payloads)
             self._hand_over_first(max(1, sum(1 for _ in takewhile(self._run_cost_max.__ge__, costs))))
         if self._payloads:
-            payloads, futures = self._payloads, self._futures
             size, cost = self._batch_bytes, self._batch_cost
-            self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
             self._batch_bytes = self._batch_cost = 0
+            if len(self._payloads) == 1:  # the lists stay here for the next one
+                self._send([self._payloads.pop()], (), size, cost, self._futures.pop())
+                return
+            payloads, futures = self._payloads, self._futures
+            self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
             self._send(payloads, futures, size, cost)
 
     def _hand_over_first(self, count: int) -> None:
@@ -387,7 +390,12 @@ class LedgerWriter(WriterEnd):
         self._send(payloads, futures, size, cost)
 
     def _send(
-        self, payloads: list[bytes], futures: list[asyncio.Future[int] | None], size: int, cost: int
+        self,
+        payloads: list[bytes],
+        futures: Sequence[asyncio.Future[int] | None],
+        size: int,
+        cost: int,
+        future: asyncio.Future[int] | None = None,
     ) -> None:
         machine = self._machine
         window = machine.window
@@ -395,7 +403,7 @@ class LedgerWriter(WriterEnd):
         first = machine.append(len(payloads), size)
         self._lacs.carried(self._access.ledger_id)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
-        run = HeldRun(first, window.lap, shares, futures)
+        run = HeldRun(first, window.lap, shares, futures, future)
         self._window.used_bytes += run.cost - cost
         self._outgoing.add(number, run)
         self._perform()

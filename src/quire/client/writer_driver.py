@@ -261,8 +261,9 @@ class WriterDriver(ABC):
         before, self._performs = self._performs, True
         try:
             while machine.out:
-                out, machine.out = machine.out, []
-                for effect in out:
+                effects = machine.out.copy()  # another list at the machine would outlive the turn
+                machine.out.clear()
+                for effect in effects:
                     handlers[type(effect)](self, effect)
         finally:
             self._performs = before

@@ -52,6 +52,11 @@ class BundleAcks:
         """Whether every bookie has acknowledged every row while it was together: nothing follows."""
         return self.together and self._stored.count(self._every) == len(self._stored)
 
+    @property
+    def awaited(self) -> int:
+        """The bookies (a mask) that have not acknowledged every row."""
+        return sum(1 << bookie for bookie, has in enumerate(self._stored) if has != self._every)
+
     def stored(self, bookie: int, first: int, rows: int) -> Sequence[Delivery]:
         """A bookie stored some rows, none of which it has answered before.
 

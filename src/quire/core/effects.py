@@ -181,8 +181,7 @@ class QuorumAwaited:
     slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SendExplicitLac:
+class SendExplicitLac(NamedTuple):
     """No later entry carries this LAC: send it to the bookies at these slots, best effort."""
 
     lac: int

@@ -261,9 +261,10 @@ class WriterMachine:
     def _confirmed(self, count: int) -> None:
         """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""
         window = self.window
-        self.out.append(Confirmed(window.lac + 1 - count, window.lac))
+        lac = window.lac
+        self.out.append(tuple.__new__(Confirmed, (lac + 1 - count, lac)))  # as a run is made
         if not window.runs:
-            self.out.append(SendExplicitLac(window.lac, self.change.live))
+            self.out.append(tuple.__new__(SendExplicitLac, (lac, self.change.live)))
         if self.waits.quorum_until_ms is not None and not self.below_quorum:
             self.waits.quorum_is_back()
 

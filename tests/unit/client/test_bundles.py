@@ -296,6 +296,31 @@ async def test_a_bookie_that_does_not_keep_up_is_given_up_by_all_writers_of_its_
 
 
 @run
+async def test_bookies_that_all_answer_late_leave_a_bundle_whole(tmp_path, sent):
+    async with writers(tmp_path, sent) as (_, bookies, ledgers):
+        stopped = connection(ledgers[0], bookies[0])
+        stopped.pause_writing()
+        await acknowledged(ledgers)
+        bundle = ledgers[0]._outgoing._bundle
+        lane = bundle.lane
+        await until_async(lambda: bundle.awaited.bit_count() == 1)
+
+        lane.moved = bundle.awaited  # it has answered another request meanwhile
+        assert lane.look(bundle.since, bundle.since - 1), "nobody is at fault"
+        assert bundle.together
+        assert not lane.look(bundle.since, bundle.since - 1), "and nothing since then"
+        assert not bundle.together
+
+        await acknowledged(ledgers, 2)
+        second = ledgers[0]._outgoing._bundle
+        lane.moved = second.awaited
+        assert not lane.look(second.since, second.since), "for so long nothing keeps it whole"
+        assert not second.together
+        stopped.resume_writing()
+        await acknowledged(ledgers, 3)
+
+
+@run
 async def test_a_bundle_is_given_up_in_the_turn_in_which_it_is_open(tmp_path, sent):
     async with writers(tmp_path, sent, config=ONE_ENTRY) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
