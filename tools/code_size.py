@@ -22,7 +22,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "src"
 FIELDS_MAX: Final = 20
-FILE_LINES_MAX: Final = 500
 
 
 @dataclass(slots=True)
@@ -73,10 +72,6 @@ class CodeSize:
         counts = {f"{module}.{name}": len(self.fields((module, name))) for module, name in self.classes}
         return {name: count for name, count in sorted(counts.items()) if count > FIELDS_MAX}
 
-    def long_files(self) -> dict[str, int]:
-        """Files of more than `FILE_LINES_MAX` code lines."""
-        return {path: count for path, count in sorted(self.lines.items()) if count > FILE_LINES_MAX}
-
     def fields(self, key: tuple[str, str]) -> set[str]:
         """The fields of a class and of its bases in `src`."""
         found = set(self.classes[key].fields)
@@ -96,7 +91,6 @@ class CodeSize:
             "classes": len(self.classes),
             "repeated_names": self.repeated_names(),
             "large_classes": self.large_classes(),
-            "long_files": self.long_files(),
         }
 
 
@@ -198,16 +192,12 @@ def table(size: CodeSize) -> str:
     rows = ["| package | files | code lines |", "| --- | ---: | ---: |"]
     rows += [f"| `{name}` | {files} | {lines:,} |" for name, (files, lines) in size.by_package().items()]
     rows.append(f"| all | {len(size.lines)} | {sum(size.lines.values()):,} |")
-    repeated, large, long = size.repeated_names(), size.large_classes(), size.long_files()
+    repeated, large = size.repeated_names(), size.large_classes()
     listed = [
         (f"Public class names in more than one module ({len(repeated)})", [f"`{name}`" for name in repeated]),
         (
             f"Classes of more than {FIELDS_MAX} fields ({len(large)})",
             [f"`{name}` {fields}" for name, fields in large.items()],
-        ),
-        (
-            f"Files of more than {FILE_LINES_MAX} code lines ({len(long)})",
-            [f"`{path}` {lines}" for path, lines in long.items()],
         ),
     ]
     for title, items in listed:

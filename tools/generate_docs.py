@@ -309,7 +309,6 @@ def sizes(part: str) -> str:
             figures = {
                 "public class names in more than one module": len(code["repeated_names"]),
                 "classes of more than 20 fields": len(code["large_classes"]),
-                "files of more than 500 code lines": len(code["long_files"]),
             }
         columns.append(figures)
     totals = ("all", "files")

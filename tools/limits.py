@@ -25,7 +25,6 @@ LIMITED: Final = ("files", "moves", "moves_and_returns")
 CURE: Final = {
     "repeated_names": "give one of the classes another name, or make them one",
     "large_classes": "give a part of the class a state of its own, held as one field",
-    "long_files": "move what belongs together into a file of its own",
 }
 
 
@@ -38,7 +37,6 @@ def figures(size: code_size.CodeSize, paths: Counts) -> dict[str, int]:
     found = {
         "repeated_names": len(size.repeated_names()),
         "large_classes": len(size.large_classes()),
-        "long_files": len(size.long_files()),
     }
     for way, counts in paths.items():
         found |= {f"{way}: {name}": counts[name] for name in LIMITED}

@@ -134,6 +134,7 @@ NOT_CALLED = {
     ("WriterMachine", "left_bookies_asked"): NO_REGISTRATIONS,
     ("EnsembleChange", "left"): NO_REGISTRATIONS,
     ("WriterWaits", "still_answer"): NO_REGISTRATIONS,
+    ("BundleAcks", "awaited"): ASKED,
     ("WriterMachine", "record"): ASKED,
     ("WriterMachine", "stage"): ASKED,
     ("WriterMachine", "waits_for"): ASKED,

@@ -137,14 +137,3 @@ class HeldRun:
         for entry_id, future in enumerate(self.futures or (self.future,), self.first):
             if future is not None and not future.done():
                 yield entry_id, future
-
-    def confirm(self) -> None:
-        """Complete the futures of those that wait."""
-        if (only := self.future) is not None:
-            if not only.done():
-                only.set_result(self.first)
-            self.future = None
-        for entry_id, future in enumerate(self.futures, self.first):
-            if future is not None and not future.done():
-                future.set_result(entry_id)
-        self.futures = ()

@@ -244,7 +244,14 @@ class Outgoing:
         held = self._held
         first = number = self._unconfirmed
         while (run := held.get(number)) is not None and run.last <= last:
-            run.confirm()
+            if (only := run.future) is not None:
+                if not only.done():
+                    only.set_result(run.first)
+                run.future = None
+            for entry_id, future in enumerate(run.futures, run.first):
+                if future is not None and not future.done():
+                    future.set_result(entry_id)
+            run.futures = ()
             run.settled = not keep
             number += 1
         self._unconfirmed = number
