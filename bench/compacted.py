@@ -30,7 +30,7 @@ import harness
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, in_background, say
 from peers import OUT, JavaPeer, LoadClient, QuireCluster
-from quire.cli.toolbox import Toolbox, open_toolbox
+from quire.cli.console.toolbox import Toolbox, open_toolbox
 from quire.spark.local import session
 from quire.wire.native_info import SpaceTask
 from read import (

@@ -58,7 +58,7 @@ class Bookie:
 
     def start(self) -> float:
         """Start it; returns the seconds until it serves."""
-        command = [sys.executable, "-m", "quire.cli.serve", "--dir", str(self.directory / "bookie")]
+        command = [sys.executable, "-m", "quire.cli.local.serve", "--dir", str(self.directory / "bookie")]
         command += ["--cluster", self.uri, "--name", "bookie"]
         start = time.perf_counter()
         with (self.directory / "bookie.log").open("a") as log:

@@ -43,7 +43,7 @@ LITTLE = 0.03
 PROGRAMS = {
     "JVM": "org.apache.spark.deploy",
     "Python workers": "pyspark.daemon",
-    "bookies": "quire.cli.serve",
+    "bookies": "quire.cli.local.serve",
     "broker": "kafka.Kafka",
 }
 """What runs while a side is read, by what its command line says."""

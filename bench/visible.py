@@ -23,8 +23,8 @@ import quire
 from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
-from quire.client.lac_sending import LacFrames
-from quire.client.writer import LedgerWriter
+from quire.client.sending.lac_sending import LacFrames
+from quire.client.writing.writer import LedgerWriter
 from quire.core.ids import BookieId, EntryId
 
 PASSWORD = b"bench"

@@ -29,7 +29,7 @@ class CountedClass:
     """One class as the counter sees it.
 
     Attributes:
-        module: where it stands, as `quire.core.writer`.
+        module: where it stands, as `quire.core.ledger.writer`.
         bases: its bases, each as (module, name) where the name could be resolved inside `src`.
         fields: what its own body and methods give an instance.
     """

@@ -21,7 +21,7 @@ from jobs.adding import STEPS_PER_WINDOW
 from jobs.world import DIGEST, PASSWORD, PAYLOADS, Job, World, payloads_of, percentiles
 from quire.client.config import ClientConfig
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import Fragment
+from quire.core.ledger.metadata import Fragment
 
 IN_FLIGHT = 64
 """Ledgers that are created, closed or read at one time."""

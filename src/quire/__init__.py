@@ -44,7 +44,7 @@ from quire.core.errors import (
     WindowFullError,
     WrongPasswordError,
 )
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from quire.core.version import VERSION
 
 if TYPE_CHECKING:

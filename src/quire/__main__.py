@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from quire.cli.process import end_on_sigterm, keep_exit_code
+from quire.cli.console.process import end_on_sigterm, keep_exit_code
 
 
 def main() -> None:

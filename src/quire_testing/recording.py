@@ -14,23 +14,23 @@ from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from quire.client.access import LedgerAccess
-from quire.client.range_read import open_runs
+from quire.client.reading.range_read import open_runs
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import residues_of_slot
 from quire_testing.history import History, entry_hashes
 
 try:
-    from quire.core.quorum import told_through
+    from quire.core.ledger.quorum import told_through
 except ImportError:  # a program of revision 9e5fe3a, beside which rolling upgrades are tried
-    from quire.core.reader import told_through  # type: ignore[attr-defined]
+    from quire.core.ledger.reader import told_through  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from quire.client.client import Client
-    from quire.client.reader import LedgerReader
-    from quire.client.writer import LedgerWriter
+    from quire.client.reading.reader import LedgerReader
+    from quire.client.writing.writer import LedgerWriter
     from quire.log.log import Log
     from quire_testing.history import Operation
 

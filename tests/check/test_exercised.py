@@ -14,9 +14,11 @@ from typing import get_args
 
 import pytest
 
-from quire.core import effects
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger import effects
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WRITER_TABLE, Status
 from quire.core.log import effects as log_effects
 from quire.core.log import trimming as log_trimming
 from quire.core.log.effects import EndReason
@@ -28,8 +30,6 @@ from quire.core.repair import effects as repair_effects
 from quire.core.repair.effects import REPAIR_TABLE, RepairEffect, RepairStatus
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WRITER_TABLE, Status
 from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration

@@ -12,15 +12,20 @@ from types import FunctionType
 
 import pytest
 
-from quire.core import boot, bundle_acks
-from quire.core.bookie import after_loss
+from quire.core.bookie import after_loss, boot
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.garbage import CollectorMachine
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.bookie.vigil import VigilMachine
-from quire.core.bundle_acks import BundleAcks
-from quire.core.closing import Closing
-from quire.core.ensemble_change import EnsembleChange
+from quire.core.ledger import bundle_acks
+from quire.core.ledger.bundle_acks import BundleAcks
+from quire.core.ledger.closing import Closing
+from quire.core.ledger.ensemble_change import EnsembleChange
+from quire.core.ledger.reader import LacMachine, ReadMachine
+from quire.core.ledger.record_swap import RecordSwap
+from quire.core.ledger.run_window import RunWindow
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_waits import WriterWaits
 from quire.core.log import closing as log_closing
 from quire.core.log import opening as log_opening
 from quire.core.log import rolling as log_rolling
@@ -30,14 +35,9 @@ from quire.core.log.machine import LogMachine
 from quire.core.log.roll import Roll
 from quire.core.log.swap import HeadSwap
 from quire.core.log.trimming import TrimMachine
-from quire.core.reader import LacMachine, ReadMachine
-from quire.core.record_swap import RecordSwap
 from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.write_back import WriteBack
-from quire.core.run_window import RunWindow
-from quire.core.writer import WriterMachine
-from quire.core.writer_waits import WriterWaits
 from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.collector_parts import CollectorConfiguration

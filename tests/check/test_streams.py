@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from check.test_exercised import Seen
-from quire.core import effects
+from quire.core.ledger import effects
+from quire.core.ledger.terms import NO_TERM, reach_of, told_in
 from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
 from quire.core.rules import RULES
-from quire.core.terms import NO_TERM, reach_of, told_in
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS

@@ -8,8 +8,8 @@ import pytest
 from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
-from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
+from quire.core.ledger.notes import BookieHoles, EntryRange, LedgerNotes
 from quire.metadata.keys import ledger_notes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Require, VersionConflictError

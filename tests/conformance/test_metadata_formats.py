@@ -7,8 +7,8 @@ import pytest
 from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, EtcdDriver, clients, run
 from quire.core.errors import CorruptMetadataError, MisuseError, NoSuchLedgerError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.ledger_notes import NO_NOTES, BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.notes import NO_NOTES, BookieHoles, EntryRange, LedgerNotes
 from quire.metadata.checked import HEAD, open_sealed, seal
 from quire.metadata.etcd.connection import TXN
 from quire.metadata.etcd.formats import NUMBERS_KEY, Instance

@@ -7,7 +7,7 @@ import pytest
 from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
 from quire.metadata.keys import away_key, ledger_of, missing_key, repairs_key, worker_key
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore

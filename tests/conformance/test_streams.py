@@ -15,7 +15,7 @@ from quire.core.errors import (
     NoSuchStreamError,
 )
 from quire.core.ids import ID_MAX
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
+from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.metadata.keys import stream_key, stream_name_key
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore

@@ -19,7 +19,7 @@ from quire.core.errors import (
     AlreadyExistsError,
     MetadataUnknownError,
 )
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import Create, Put, StoreAwayError, VersionConflictError
 from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from quire.storage.carrying import Carrier
-from quire.storage.dropping import EntryDropper
 from quire.storage.journal import Journal
+from quire.storage.reclaiming.carrying import Carrier
+from quire.storage.reclaiming.dropping import EntryDropper
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.workloads import WORKLOADS

@@ -9,7 +9,7 @@ import errno
 import signal
 from typing import Any
 
-from quire.cli.serve import main
+from quire.cli.local.serve import main
 from quire.env.interfaces import Buffer
 from quire.env.real import RealFile
 

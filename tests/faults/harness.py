@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.ledger_notes import LedgerNotes
-from quire.core.shares import BookieShare, gaps, shares
+from quire.core.ledger.notes import LedgerNotes
+from quire.core.ledger.shares import BookieShare, gaps, shares
 from quire_testing.history import Event, History, Verdict, judge
 from quire_testing.recording import RecordedAppends
 

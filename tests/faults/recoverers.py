@@ -12,7 +12,7 @@ from typing import Any
 from faults.harness import payload
 from quire.client.client import Client
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.metadata.repairs import RepairStore
 
 WORKER = Path(__file__).with_name("recovery_worker.py")

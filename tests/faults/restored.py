@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.cli.failures import EXIT_ATTENTION
-from quire.cli.toolbox import Toolbox, open_toolbox
+from quire.cli.console.failures import EXIT_ATTENTION
+from quire.cli.console.toolbox import Toolbox, open_toolbox
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from quire.bookie.config import BookieConfig
-from quire.cli.serve import Ready, run_loop, serve, set_up_logging
+from quire.cli.local.serve import Ready, run_loop, serve, set_up_logging
 from quire.storage.config import StorageConfig
 
 SEGMENT_BYTES = 1024 * 1024

@@ -15,7 +15,7 @@ import pytest
 import quire
 from faults.harness import cluster, run
 from faults.recoverers import naming, no_marks, written
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
 from support.old_programs import NEW, BookieProcess

@@ -27,12 +27,12 @@ import quire
 from faults import bundle_worker, faulty_bookie
 from faults.bundle_worker import ENTRY_BYTES, PATIENCE_S, Counts, Load, new_counts
 from faults.harness import cluster, lacking, pause, payload, run
-from quire.cli.local_bookie import LocalBookie
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_bookie import LocalBookie
+from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.writer_state import Hole
+from quire.core.ledger.writer_state import Hole
 from quire.net.channel import NativeCodec
 from support.rounds import FULL
 from support.small_disks import small_disk

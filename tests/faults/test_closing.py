@@ -16,7 +16,7 @@ import pytest
 
 import quire
 from faults.harness import cluster, lacking, run
-from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.local.local_cluster import LocalBookie, LocalCluster
 from quire.client.client import Client
 
 pytestmark = pytest.mark.faults

@@ -21,7 +21,7 @@ from faults.harness import Loader, eventually, pause, run
 from quire.core.ids import BookieId
 from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
-from quire.storage.boot import MARKER_FILE
+from quire.storage.directory.boot_file import MARKER_FILE
 from quire.wire.store_records import StoredBoot, decode_boot
 from support.old_programs import NEW, BookieProcess
 

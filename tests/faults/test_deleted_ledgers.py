@@ -16,7 +16,7 @@ import pytest
 import quire
 from faults.harness import run
 from faults.restored import Cluster
-from quire.cli.toolbox import Toolbox
+from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from support.old_programs import NEW

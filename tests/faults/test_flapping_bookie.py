@@ -18,7 +18,7 @@ import pytest
 
 import quire
 from faults.harness import cluster, run
-from quire.cli.local_cluster import LocalBookie
+from quire.cli.local.local_cluster import LocalBookie
 from quire.core.errors import QuireError
 from support.waiting import until_async
 

@@ -19,11 +19,11 @@ import pytest
 import quire
 from faults.harness import run
 from faults.restored import Cluster
-from quire.cli.toolbox import Toolbox
+from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.space import SCARCE_SHARE
 from quire.log.config import LogConfig
+from quire.storage.space_reasons import SCARCE_SHARE
 from quire.wire.native_info import SpaceTask
 from support.old_programs import BookieProcess
 from support.small_disks import small_disk

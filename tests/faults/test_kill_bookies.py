@@ -16,7 +16,7 @@ import pytest
 
 import quire
 from faults.harness import Loader, cluster, facts, judged, new_history, pause, run
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire_testing.recording import record_open, record_read, record_scan
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]

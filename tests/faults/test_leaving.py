@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quire import blocking
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.faults
 

@@ -19,10 +19,10 @@ import pytest
 from crc32c import crc32c
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddSink, BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from quire.metadata.ledgers import ledger_key

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.run import checksum
 from support.process import highest, resident

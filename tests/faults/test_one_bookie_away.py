@@ -12,7 +12,7 @@ import pytest
 
 import quire
 from faults.harness import cluster, payload, run
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from support.waiting import until_async
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]

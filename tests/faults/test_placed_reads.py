@@ -15,8 +15,8 @@ import pytest
 import quire
 from faults.harness import run
 from faults.restored import Cluster
-from quire.cli.toolbox import Toolbox
-from quire.client import short_circuit
+from quire.cli.console.toolbox import Toolbox
+from quire.client.bookies import short_circuit
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.wire.native_info import SpaceTask

@@ -23,13 +23,13 @@ from faults.harness import cluster, run
 from faults.recoverers import PacedWriter, Recoverer, members, naming, no_marks, written
 from quire.autorecovery.marking import mark_findings
 from quire.autorecovery.repair import ClusterRepair
-from quire.cli.marked import marked_ledgers
+from quire.cli.cluster.marked import marked_ledgers
 from quire.client.client import Client
 from quire.client.config import ClientConfig
-from quire.client.scrubbing import ReplicaCheck
+from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerState
-from quire.core.shares import BookieShare, shares
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.shares import BookieShare, shares
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store

@@ -12,11 +12,11 @@ import pytest
 
 import quire
 from faults.harness import cluster, facts, pause, payload, quire_command, run
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.client.client import Client
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.shares import shares
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.shares import shares
 
 Rounds = Callable[[int, int], int]
 Record = Callable[[str, dict[str, Any]], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId

@@ -16,7 +16,7 @@ import pytest
 
 from faults.harness import run
 from faults.restored import COLLECT_EVERY, Cluster
-from quire.cli.failures import EXIT_ATTENTION
+from quire.cli.console.failures import EXIT_ATTENTION
 from support.etcd_server import own_server
 from support.rounds import FULL, rounds
 from support.shared_server import or_skip

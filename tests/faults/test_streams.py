@@ -390,7 +390,7 @@ def namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Namespace]]:
     """Six namespaces; bookies listen where all of them reach them."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
-    monkeypatch.setattr("quire.cli.local_cluster.HOST", BOOKIES_AT)
+    monkeypatch.setattr("quire.cli.local.local_cluster.HOST", BOOKIES_AT)
     _ip("addr", "add", f"{BOOKIES_AT}/32", "dev", "lo")
     made: list[Namespace] = []
     try:

@@ -18,7 +18,7 @@ import pytest
 
 import quire
 from faults.harness import Loader, cluster, pause, run
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry

@@ -16,9 +16,9 @@ import pytest
 
 import quire
 from faults.harness import Loader, cluster, run
-from quire.cli.local_cluster import LocalBookie
+from quire.cli.local.local_cluster import LocalBookie
 from quire.client.config import ClientConfig
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import NotEnoughBookiesError
 from support.waiting import until_async
 

@@ -14,10 +14,10 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
-from quire.core.guarantee import GUARANTEED
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.ledger.guarantee import GUARANTEED
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.transcript import block
 from support.transcripts import effect_lines

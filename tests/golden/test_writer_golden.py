@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import EnsembleChanged
 from quire.core.errors import QuireError
-from quire.core.guarantee import GUARANTEED
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.effects import EnsembleChanged
+from quire.core.ledger.guarantee import GUARANTEED
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WriterLimits
 from quire.core.transcript import block
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WriterLimits
 from support.transcripts import effect_lines
 
 FILES = sorted((Path(__file__).parent / "writer").glob("*.txt"))

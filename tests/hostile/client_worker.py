@@ -10,8 +10,8 @@ import os
 import sys
 
 import quire
-from quire.cli.serve import run_loop
-from quire.client.bookies import BookieClient
+from quire.cli.local.serve import run_loop
+from quire.client.bookies.bookies import BookieClient
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store

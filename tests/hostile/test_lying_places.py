@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.connection import Connection
-from quire.client import short_circuit
+from quire.bookie.connections.connection import Connection
 from quire.client.access import LedgerAccess
+from quire.client.bookies import short_circuit
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer

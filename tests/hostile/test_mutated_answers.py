@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry

@@ -17,12 +17,12 @@ from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
 from quire.env.interfaces import FileStamp
-from quire.storage import footer_format as footer
-from quire.storage import record_bodies as bodies
-from quire.storage import segment_format as form
-from quire.storage.boot import BOOT, Boot, decode_boot, encode_boot
-from quire.storage.segment_files import Space
-from quire.storage.state_format import DeadRange, StoredLedgerState, decode_state, encode_state
+from quire.storage.directory.boot_file import BOOT, Boot, decode_boot, encode_boot
+from quire.storage.formats import footer_format as footer
+from quire.storage.formats import record_bodies as bodies
+from quire.storage.formats import segment_format as form
+from quire.storage.formats.state_format import DeadRange, StoredLedgerState, decode_state, encode_state
+from quire.storage.segments.segment_files import Space
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, decode_record_header, place_seed
 from support.rounds import keep_figures, rounds
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.errors import WrongPasswordError
 from quire.wire import native_hello
 from support.hostile_frames import PROTOCOLS, Mutator

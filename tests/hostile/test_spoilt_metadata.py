@@ -14,9 +14,9 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from quire.core.ledger_notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.core.terms import StreamMode, TermRange, Terms
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.terms import StreamMode, TermRange, Terms
 from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistry
 from quire.metadata.checked import seal
 from quire.metadata.ledgers import LedgerStore, ledger_key

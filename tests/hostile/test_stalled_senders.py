@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import quire
-from quire.bookie import unread
-from quire.bookie.client_connection import WRITE_BUFFER_BYTES, ClientConnection
 from quire.bookie.config import BookieConfig
+from quire.bookie.connections import unread
+from quire.bookie.connections.client_connection import WRITE_BUFFER_BYTES, ClientConnection
 from quire.bookie.server import BookieServer
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.metadata.connect import open_store
 from quire.wire import native, native_bodies, native_hello, v2
 from quire.wire.run import checksum

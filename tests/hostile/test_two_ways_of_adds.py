@@ -15,7 +15,7 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.wire import bookkeeper, v2, v3

@@ -13,13 +13,13 @@ import pytest
 
 import quire
 from faults.recoverers import Recoverer, no_marks
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import EntryRange
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.quorum import residues_of_slot
 from quire.core.repair.marks import MarkReason, RepairMark
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore

@@ -14,9 +14,9 @@ import pytest
 
 import quire
 from quire.autorecovery.owed_copies import OwedCopies
-from quire.cli.local_cluster import LocalCluster
-from quire.client.ledger_repair import LedgerRepair
-from quire.core.guarantee import GUARANTEED, KEPT
+from quire.cli.local.local_cluster import LocalCluster
+from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.core.ledger.guarantee import GUARANTEED, KEPT
 from quire.core.repair.effects import RepairOutcome
 from support.java_peers import PATIENT_JAVA, JavaPeers
 from support.ledgers import payload

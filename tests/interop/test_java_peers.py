@@ -15,7 +15,7 @@ import pytest
 
 import quire
 from quire.core.errors import LedgerFencedError, NoSuchLedgerError, QuireError
-from quire.core.writer_state import Hole
+from quire.core.ledger.writer_state import Hole
 from support.java_peers import (
     PATIENT,
     PATIENT_CLIENT,

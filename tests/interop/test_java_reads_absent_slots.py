@@ -13,7 +13,7 @@ import pytest
 
 import quire
 from faults.harness import judged, new_history
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire_testing.history import entry_hashes
 from quire_testing.recording import record_scan
 from support.both_writers import read_by_java

@@ -16,7 +16,14 @@ from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import QuorumLostError
 from quire.metadata.connect import open_store
-from quire.net.security import BookieSasl, BookieSecurity, BookieTls, ClientSasl, ClientSecurity, ClientTls
+from quire.net.security.settings import (
+    BookieSasl,
+    BookieSecurity,
+    BookieTls,
+    ClientSasl,
+    ClientSecurity,
+    ClientTls,
+)
 from support.certificates import Authority, Pair, jaas
 from support.java_peers import JavaPeers, shared_peers
 

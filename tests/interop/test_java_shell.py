@@ -12,7 +12,7 @@ import pytest
 
 import quire
 from quire.bookie.server import BookieServer
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from support.java_peers import PATIENT, JavaClient, JavaPeers, our_bookies
 from support.rounds import keep_figures
 

@@ -14,7 +14,7 @@ import pytest
 
 import quire
 from faults.harness import Loader, judged, new_history, pause
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire_testing.history import History, entry_hashes
 from quire_testing.recording import record_open, record_read, record_scan
 from support.both_writers import read_by_java

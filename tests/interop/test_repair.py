@@ -13,7 +13,7 @@ import pytest
 
 import quire
 from quire.client.client import Client
-from quire.client.ledger_repair import LedgerRepair
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import RepairOutcome

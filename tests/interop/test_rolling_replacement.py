@@ -23,7 +23,7 @@ import quire
 from faults.harness import judged, new_history
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
-from quire.net.security import ClientSecurity, ClientTls
+from quire.net.security.settings import ClientSecurity, ClientTls
 from support.both_writers import each_reads_the_other, load_of_both
 from support.certificates import Authority, Pair
 from support.java_peers import PATIENT, PATIENT_CLIENT, PATIENT_JAVA, JavaPeers, free_port, own_peers

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import format_store, open_store
 from quire.metadata.ledgers import LedgerStore

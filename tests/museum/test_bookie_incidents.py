@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.bookie.collector_store import CollectorStore, Doomed
+from quire.bookie.collecting.collector import GarbageCollector
+from quire.bookie.collecting.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
-from quire.bookie.garbage import GarbageCollector
-from quire.bookie.ledgers import Ledgers
-from quire.bookie.waiters import NO_ASKER
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.waiters import NO_ASKER
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId

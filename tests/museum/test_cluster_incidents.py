@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 
 from quire.bookie.server import BookieServer
-from quire.client.channels import Channels, Ended
+from quire.client.bookies.channels import Channels, Ended
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
-from quire.core.effects import ReadDone, SendRead
 from quire.core.errors import QuireError, RecoveryInconclusiveError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.reader import ReadMachine
+from quire.core.ledger.effects import ReadDone, SendRead
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.reader import ReadMachine
 from quire.core.repair.effects import ListReplica, RepairEffect, WriteRepaired
 from quire.core.repair.rereplication import RepairMachine
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
+from quire.net.bookkeeper.v2_codec import V2Codec
 from quire.net.channel import Channel
 from quire.net.receive_memory import Scratch
-from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
-from quire.net.v2_codec import V2Codec
+from quire.net.security.settings import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from quire.storage.config import StorageConfig
-from quire.storage.identity import COOKIE_FILE, open_identity
+from quire.storage.directory.identity import COOKIE_FILE, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native, native_hello
 from quire.wire.entry import Buffer

@@ -11,10 +11,10 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import QuireError
-from quire.storage.footer_format import encode_trailer
+from quire.storage.formats.footer_format import encode_trailer
+from quire.storage.formats.segment_format import BLOCK_BYTES
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.reclaim import Reclaimer
-from quire.storage.segment_format import BLOCK_BYTES
+from quire.storage.reclaiming.reclaim import Reclaimer
 from quire.wire.stored_record import place_seed
 from quire_testing.kit.disk import Stopped
 from support.museum import RedError, incident, require

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.effects import RecoveryClosed
 from quire.core.errors import QuireError
+from quire.core.ledger.effects import RecoveryClosed
 from quire.core.rules import RULES
 from support.museum import RedError, explored, incident, require
 from support.stage import Stage

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from quire.core.answers import Answer
-from quire.core.effects import SendRun
-from quire.core.ensemble_change import ChangeStatus, mask_of
 from quire.core.ids import BookieId
-from quire.core.record_swap import StoreRequest
+from quire.core.ledger.effects import SendRun
+from quire.core.ledger.ensemble_change import ChangeStatus, mask_of
+from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.run_window import slots_of
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status
 from quire.core.rules import RULES
-from quire.core.run_window import slots_of
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status
 from support.museum import explored, incident
 from support.stage import Stage
 

@@ -10,7 +10,9 @@ import random
 from dataclasses import dataclass, field
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.errors import MisuseError
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from quire.core.ledger.effects import (
     FindLength,
     FindReplacements,
     RecoveryClosed,
@@ -23,10 +25,8 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.errors import MisuseError
-from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from quire.core.quorum import covers_exactly, write_set
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import covers_exactly, write_set
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import DigestType
-from quire.core.quorum import residues_of_slot
-from quire.net.bookkeeper_asked import RunAsked
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.quorum import residues_of_slot
+from quire.net.bookkeeper.asked import RunAsked
+from quire.net.bookkeeper.runs_expected import RunsExpected, v2_ledger_of, v2_place_of, v3_place_of
 from quire.net.run_frames import RunEncoder
-from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of, v3_place_of
 from quire.wire import add_columns, bookkeeper, v2, v3
 from quire.wire.entry import HEADER, EntryDigest
 from quire.wire.requests import AddRun

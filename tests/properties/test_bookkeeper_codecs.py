@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.quorum import residues_of_slot
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.proto.bookkeeper_protocol_pb2 import ADD_ENTRY, Request
 from quire.wire.run import ids_in

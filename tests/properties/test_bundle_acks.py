@@ -1,6 +1,6 @@
 """Whatever parts a bundle's responses come in, and whenever it is dissolved: a row gets what its bookies said, once.
 
-Source: `core/bundle_acks.py`.
+Source: `core/ledger/bundle_acks.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bundle_acks import BundleAcks
+from quire.core.ledger.bundle_acks import BundleAcks
 
 
 class Rows:

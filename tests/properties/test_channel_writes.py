@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.net.channel import WRITE_BUFFER_BYTES, Channel, NativeCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch

@@ -15,11 +15,11 @@ import pytest
 
 from quire.core.bookie.garbage import Kept, StoreName
 from quire.core.errors import DamagedSegmentError, QuireError
-from quire.storage.boot import BOOT_FILE, MARKER_FILE
-from quire.storage.collector_file import COLLECTOR_FILE, encode_collector
 from quire.storage.config import StorageConfig
-from quire.storage.identity import COOKIE_FILE
-from quire.storage.segment_format import BLOCK_BYTES
+from quire.storage.directory.boot_file import BOOT_FILE, MARKER_FILE
+from quire.storage.directory.collector_file import COLLECTOR_FILE, encode_collector
+from quire.storage.directory.identity import COOKIE_FILE
+from quire.storage.formats.segment_format import BLOCK_BYTES
 from support.one_bookie import check_nothing_denied, filled, opened
 from support.rounds import FULL, keep_figures
 from support.small_cluster import small_cluster

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.bookie.ledger import LedgerFacts
+from quire.storage.formats.segment_format import SegmentRecordKind
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_format import SegmentRecordKind
 from quire_testing.kit.stepped import HurriedClock
 from support.rounds import rounds
 from support.storage_disk import (

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.test_storage_model import LAST, STEPS, STREAMS, TERMS, World
-from quire.core.terms import ANY_ORIGIN
-from quire.storage.state_format import DEAD_RANGES_MAX
+from quire.core.ledger.terms import ANY_ORIGIN
+from quire.storage.formats.state_format import DEAD_RANGES_MAX
 from support.rounds import keep_figures, rounds
 from support.storage_disk import read_all, settle
 
@@ -117,7 +117,7 @@ def at_length(seed: int, operations: int) -> Counter[str]:
 
 
 def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
     counted = at_length(1, 250)
     assert all(counted[name] for name in OF_STREAMS), counted
 

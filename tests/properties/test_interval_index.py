@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.ledgers import Ledgers
-from quire.core.terms import ANY_ORIGIN
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.storage import index
-from quire.storage.findings import Scan
-from quire.storage.footer_format import ROW, Row, sort_rows
+from quire.storage.formats.footer_format import ROW, Row, sort_rows
 from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.rebuild import rebuild
+from quire.storage.segments.findings import Scan
+from quire.storage.starting.rebuild import rebuild
 from quire.wire.native_bodies import WHOLE_LIST, decode_held, encode_held
 from quire.wire.run import count_ids, ids_in
 from support.storage_disk import (
@@ -228,7 +228,7 @@ def test_dense_rows_are_found_without_a_table(gaps: list[tuple[int, int]], low: 
 
 
 def row_bytes(row: Row) -> bytes:
-    from quire.storage.footer_format import ROW
+    from quire.storage.formats.footer_format import ROW
 
     return ROW.pack(*row)
 

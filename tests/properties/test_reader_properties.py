@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.effects import LacFound, LacUnavailable, ReadDone, ReadFailed, SendRead, SetTimer
-from quire.core.quorum import covers_exactly, told_through, write_set
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.ledger.effects import LacFound, LacUnavailable, ReadDone, ReadFailed, SendRead, SetTimer
+from quire.core.ledger.quorum import covers_exactly, told_through, write_set
+from quire.core.ledger.reader import LacMachine, ReadMachine
 
 QUORUMS = [(1, 1), (2, 2), (3, 3), (3, 2), (4, 3), (6, 3), (5, 2)]
 HOLDS, LACKS, DAMAGED = "holds", "lacks", "damaged"

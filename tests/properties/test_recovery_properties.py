@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from properties.recovery_world import World, explore, violated
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.effects import RecoveryInconclusive
-from quire.core.ledger_metadata import LedgerState
-from quire.core.quorum import entry_coverage, write_set
+from quire.core.ledger.effects import RecoveryInconclusive
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.quorum import entry_coverage, write_set
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.marks import (
     ANY_BOOKIE,
     MARKS_MAX,

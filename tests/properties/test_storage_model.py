@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
-from quire.core.quorum import residues_of_slot
-from quire.storage.segment_format import SegmentRecordKind
-from quire.storage.state_format import DEAD_RANGES_MAX
+from quire.core.ledger.quorum import residues_of_slot
+from quire.storage.formats.segment_format import SegmentRecordKind
+from quire.storage.formats.state_format import DEAD_RANGES_MAX
 from quire.wire.run import ids_in
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from quire_testing.kit.stepped import HurriedClock, StepWorker
@@ -453,13 +453,13 @@ def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str
 
 
 def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
     assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried", "merged"]), counted
 
 
 def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
     counted = sum((at_length(seed, 150, short=True) for seed in range(1, 5)), Counter())
     assert all(counted[name] > 5 for name in ["shortages", "given back", "carried", "merged"]), counted
 
@@ -478,7 +478,7 @@ def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_compaction_with_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> None:
-    monkeypatch.setattr("quire.storage.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
     with_mistake(monkeypatch, name)
     with pytest.raises(AssertionError):
         at_length(seed, 300)

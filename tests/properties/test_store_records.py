@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
-from quire.core.ledger_notes import (
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.notes import (
     ACCEPTED_BY_MAX,
     NO_NOTES,
     AcceptedLoss,
@@ -19,7 +19,7 @@ from quire.core.ledger_notes import (
     EntryRange,
     LedgerNotes,
 )
-from quire.core.terms import StreamMode, TermRange, Terms
+from quire.core.ledger.terms import StreamMode, TermRange, Terms
 from quire.wire import ledger_metadata, store_records
 from quire.wire.ledger_notes import (
     HOLES_KEY,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.record_swap import StoreRequest
+from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.writer_state import Status, WriterLimits
 from quire.core.rules import RULES
-from quire.core.writer_state import Status, WriterLimits
 from quire_testing.explorer.snapshot import clone
 from support.writer_worlds import TRIPLES, WAITS, World
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 import pytest
 
 from quire.client.config import ClientConfig
-from quire.client.ledger_repair import LedgerRepair
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import QuireError
+from quire.core.ledger.writer import WriterMachine
 from quire.core.repair.effects import RepairOutcome
-from quire.core.writer import WriterMachine
 from quire_testing.replay.recording import DriverDiffersError, Recorder, check_log
 from support.rounds import rounds
 from support.small_cluster import small_cluster
@@ -126,8 +126,8 @@ def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
 
 def test_a_record_of_something_else_is_noticed():
     from quire.core.ids import BookieId, LedgerId
-    from quire.core.ledger_metadata import DigestType, new_ledger
-    from quire.core.writer_state import WriterLimits
+    from quire.core.ledger.metadata import DigestType, new_ledger
+    from quire.core.ledger.writer_state import WriterLimits
 
     recorder = Recorder.shipped()
     record = new_ledger(

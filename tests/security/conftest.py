@@ -1,6 +1,6 @@
 import pytest
 
-from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
+from quire.net.security.settings import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from support.certificates import Authority
 
 

@@ -6,12 +6,12 @@ import contextlib
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemoryStore
-from quire.net.security import BookieKeys, ClientSasl
+from quire.net.security.settings import BookieKeys, ClientSasl
 from quire.wire import bookkeeper, v3
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 

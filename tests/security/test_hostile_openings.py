@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
-from quire.net.security import BookieSasl, BookieSecurity
+from quire.net.security.settings import BookieSasl, BookieSecurity
 from quire.wire import bookkeeper, native, native_hello, v2, v3
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
@@ -287,7 +287,7 @@ def test_a_recorded_answer_is_no_password(tmp_path, keys):
     async def work():
         async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
             server = await only(cluster)
-            from quire.net.sasl import SaslClient
+            from quire.net.security.sasl import SaslClient
 
             proofs = []
             for spoiled in (b"", b"nonsense", b'username="hd"', b"x" * 5000, bytes(range(256)), None):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.errors import WrongDirectoryError
 from quire.core.ids import LedgerId
 from quire.env.private import close_folder
-from quire.storage.boot import MARKER_FILE
+from quire.storage.directory.boot_file import MARKER_FILE
 
 PASSWORD, PAYLOAD = b"the password of a ledger", b"what nobody else shall read " * 10
 NOBODY = 65534

@@ -4,7 +4,7 @@ import os
 import signal
 
 import quire.blocking
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from support.certificates import jaas, replace
 from support.waiting import until
 

@@ -8,7 +8,7 @@ import uvloop
 from quire.client.config import ClientConfig
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuorumLostError, ReadUnavailableError, RecoveryInconclusiveError
-from quire.net.security import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
+from quire.net.security.settings import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
 from support.certificates import Authority, jaas
 from support.small_cluster import small_cluster
 

@@ -8,8 +8,8 @@ import uvloop
 
 from quire.client.config import ClientConfig
 from quire.core.errors import MisuseError, QuorumLostError
-from quire.net.reloaded import Reloaded
-from quire.net.security import BookieSasl, ClientSasl
+from quire.net.security.reloaded import Reloaded
+from quire.net.security.settings import BookieSasl, ClientSasl
 from support.certificates import Pair, jaas, replace
 from support.small_cluster import small_cluster
 

@@ -14,8 +14,8 @@ import uvloop
 
 from quire.client.config import ClientConfig
 from quire.core.errors import MisuseError, QuorumLostError
-from quire.net.roles import role_of, written
-from quire.net.security import BookieSecurity, BookieTls
+from quire.net.security.roles import role_of, written
+from quire.net.security.settings import BookieSecurity, BookieTls
 from support.certificates import openssl
 from support.small_cluster import small_cluster
 

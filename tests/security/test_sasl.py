@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quire.core.errors import AuthenticationError, MisuseError
-from quire.net.sasl import SaslClient, SaslServer, Users
-from quire.net.sasl_jaas import options_of, user_of, users_of
+from quire.net.security.jaas import options_of, user_of, users_of
+from quire.net.security.sasl import SaslClient, SaslServer, Users
 from support.certificates import jaas
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "captures.json"

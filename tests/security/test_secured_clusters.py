@@ -6,11 +6,11 @@ import ssl
 import pytest
 import uvloop
 
-from quire.bookie.client_connection import ClientConnection
+from quire.bookie.connections.client_connection import ClientConnection
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.net.security import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
-from quire.net.tls import BookieTls
+from quire.net.security.settings import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
+from quire.net.security.tls import BookieTls
 from support.certificates import jaas
 from support.small_cluster import small_cluster
 from support.waiting import until_async

@@ -10,7 +10,7 @@ from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import MisuseError
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.net.security import (
+from quire.net.security.settings import (
     BookieKeys,
     BookieSasl,
     BookieSecurity,

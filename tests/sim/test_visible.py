@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.connection import Connection
+from quire.bookie.connections.connection import Connection
 from quire.client.config import ClientConfig
 from quire.metadata.memory import MemorySpace
 from quire.wire.native import Kind

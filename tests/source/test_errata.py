@@ -15,13 +15,13 @@ from itertools import combinations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import covers_exactly, write_set, write_set_masks
+from quire.core.ledger.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.quorum import covers_exactly, write_set, write_set_masks
+from quire.core.ledger.run_window import RunWindow
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.rules import RULES, Rules
-from quire.core.run_window import RunWindow
 from quire_testing.explorer.calibration import LOST, ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld
 from quire_testing.explorer.calibration_terms import TermsClient, TermsWorld

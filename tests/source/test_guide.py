@@ -10,7 +10,8 @@ from itertools import combinations, product
 import pytest
 
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.effects import (
+from quire.core.ids import LedgerId
+from quire.core.ledger.effects import (
     LacFound,
     ReadDone,
     ReadFailed,
@@ -21,10 +22,9 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import covers_exactly, entry_coverage, write_set
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.quorum import covers_exactly, entry_coverage, write_set
+from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.recovery.machine import RecoveryMachine
 
 NAMES = ("b1", "b2", "b3")

@@ -12,7 +12,7 @@ import pytest
 
 from quire.core.errors import MisuseError, NotLeaderError, NotWritingError
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.log import effects as e
 from quire.core.log.handle import LogStatus
 from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage

@@ -8,7 +8,9 @@ from __future__ import annotations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.errors import DigestMismatchError, NotWritingError
+from quire.core.ids import LedgerId
+from quire.core.ledger.effects import (
     ChooseReplacements,
     Confirmed,
     ReadDone,
@@ -18,13 +20,11 @@ from quire.core.effects import (
     SendRun,
     WriteMetadata,
 )
-from quire.core.errors import DigestMismatchError, NotWritingError
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import write_set
-from quire.core.reader import ReadMachine
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.reader import ReadMachine
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine
-from quire.core.writer import WriterMachine
 from quire.wire.entry import HEADER_BYTES, EntryDigest
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration

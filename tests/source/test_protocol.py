@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import Closed, CloseFailed, Confirmed, Ended, RereadMetadata, SendRun, WriteMetadata
 from quire.core.errors import (
     CorruptMetadataError,
     InvalidQuorumError,
@@ -23,9 +22,18 @@ from quire.core.errors import (
     OutcomeUnknownError,
 )
 from quire.core.ids import ID_MAX
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import write_set
-from quire.core.writer import WriterMachine
+from quire.core.ledger.effects import (
+    Closed,
+    CloseFailed,
+    Confirmed,
+    Ended,
+    RereadMetadata,
+    SendRun,
+    WriteMetadata,
+)
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.writer import WriterMachine
 from quire.metadata.connect import open_store
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.ledgers import LedgerStore, ledger_key

@@ -9,7 +9,8 @@ import pytest
 
 from properties.recovery_world import explore
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.ids import LedgerId
+from quire.core.ledger.effects import (
     RecoveryClosed,
     RereadMetadata,
     SendLacRead,
@@ -17,8 +18,7 @@ from quire.core.effects import (
     SendRecoveryRead,
     WriteMetadata,
 )
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.recovery.machine import RecoveryMachine
 
 NAMES = ("b1", "b2", "b3")

@@ -11,11 +11,11 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.effects import Ended
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.effects import Ended
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.writer import WriterMachine
 from quire.core.rules import AddOutcome, add_outcome
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration
 

@@ -13,7 +13,9 @@ from dataclasses import replace
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.errors import TermSupersededError
+from quire.core.ids import NO_ENTRY, EntryId, LedgerId
+from quire.core.ledger.effects import (
     LacFound,
     SendLacRead,
     SendRecoveryAdds,
@@ -22,13 +24,11 @@ from quire.core.effects import (
     TakeOverSuperseded,
     WriteMetadata,
 )
-from quire.core.errors import TermSupersededError
-from quire.core.ids import NO_ENTRY, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
-from quire.core.reader import LacMachine
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.ledger.reader import LacMachine
+from quire.core.ledger.terms import StreamMode
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.take_over import TakeOverMachine
-from quire.core.terms import StreamMode
-from quire.core.writer import WriterMachine
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry, NoOp
 from quire.wire.run import SCHEME_TERMS, RunView, encode_run

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink
-from quire.client.copying import copies
+from quire.client.bookies.bookies import AddSink
+from quire.client.recovering.copying import copies
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId

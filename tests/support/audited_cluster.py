@@ -1,7 +1,7 @@
 """A cluster as auditors see it: registrations, records, counters and marks, with what may go wrong on the way to them."""
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.repair.audit import AUDIT_TABLE, AuditMachine
 from quire.core.repair.audit_effects import (
     AuditEnded,

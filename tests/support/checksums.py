@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.net.bookkeeper_codec import BookKeeperCodec
+from quire.net.bookkeeper.codec import BookKeeperCodec
 from quire.net.channel import Channel
 from quire.wire import v2
 from quire.wire.entry import Buffer

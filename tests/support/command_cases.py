@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from support.commands import every_command
 
 DOCUMENTED = {0, 1, 2, 3, 4, 5, 130}

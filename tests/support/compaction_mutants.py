@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from quire.core.ids import ID_MAX
-from quire.storage import merging, reading
-from quire.storage.carrying import Carrier
-from quire.storage.dropping import EntryDropper
-from quire.storage.findings import Scan
-from quire.storage.footer_format import ROW_BYTES, Row, row_at
+from quire.storage import reading
+from quire.storage.formats.footer_format import ROW_BYTES, Row, row_at
 from quire.storage.index import IntervalMap, RowTable, RunPiece
 from quire.storage.journal import Journal
-from quire.storage.merging import may_merge
-from quire.storage.reclaim import Reclaimer
-from quire.storage.segment_files import Space
+from quire.storage.reclaiming import merging
+from quire.storage.reclaiming.carrying import Carrier
+from quire.storage.reclaiming.dropping import EntryDropper
+from quire.storage.reclaiming.merging import may_merge
+from quire.storage.reclaiming.reclaim import Reclaimer
+from quire.storage.segments.findings import Scan
+from quire.storage.segments.segment_files import Space
 from quire.storage.states import States
 from quire.wire.entry import Buffer
 from quire.wire.run import RunView

@@ -16,14 +16,14 @@ from typing import Any
 from crc32c import crc32c
 
 from quire.bookie.config import BookieConfig
-from quire.bookie.connection import Connection
+from quire.bookie.connections.connection import Connection
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
-from quire.client.range_read import open_runs
+from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.reading.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.storage.config import StorageConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.core.log.list import LogItem, LogSettings
 from quire.env.real import RealClock
 from quire.log.client import QuireClient

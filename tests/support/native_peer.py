@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.bookie.connection import Connection
+from quire.bookie.connections.connection import Connection
 from quire.core.answers import Answer
 from quire.wire import native
 from quire.wire.bundles import ROW, decode_parts, encode_bundle

@@ -158,7 +158,15 @@ class BookieProcess:
         """Serve with this program if it can: its first line, and what it said on stderr until then."""
         log = self.directory.with_name(f"{self.name}-{len(self.logs)}-{program.name}.log")
         self.logs.append((program, log))
-        command = [sys.executable, "-m", "quire.cli.serve", "--dir", str(self.directory), "--name", self.name]
+        command = [
+            sys.executable,
+            "-m",
+            "quire.cli.local.serve",
+            "--dir",
+            str(self.directory),
+            "--name",
+            self.name,
+        ]
         command += ["--cluster", self._uri, "--port", str(self.port)]
         with log.open("wb") as errors:
             self.process = subprocess.Popen(

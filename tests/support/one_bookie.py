@@ -8,10 +8,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
-from quire.core.effects import (
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger.effects import (
     FindLength,
     RecoveryClosed,
     SendLacRead,
@@ -20,8 +21,7 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.storage.holding import RangeHeld

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Create, MetadataStore, Put
 from quire.wire.ledger_metadata import serialize

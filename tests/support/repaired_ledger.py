@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.effects import (
     REPAIR_TABLE,
     CopyRange,
@@ -22,7 +23,6 @@ from quire.core.repair.effects import (
 )
 from quire.core.repair.replica import ReplicaList
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.shares import HeldInterval
 
 INPUTS = {
     ReadRecord: "record_read",

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import quire
 from quire.blocking import loop
-from quire.cli.failures import BookieStartError
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.console.failures import BookieStartError
+from quire.cli.local.local_cluster import LocalCluster
 from quire.metadata.store import StoreAwayError
 from support.etcd_server import EtcdServer
 from support.waiting import until

@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.ids import BookieId

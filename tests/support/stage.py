@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
-from quire.core.quorum import write_set
+from quire.core.ledger import effects as e
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.rules import RULES, Rules
-from quire.core.writer import WriterMachine
 from support.museum import require
 
 KEY = b"k" * 20

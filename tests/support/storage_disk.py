@@ -10,10 +10,10 @@ from typing import Any
 from crc32c import crc32c
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
-from quire.storage.identity import Identity
+from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import EntryDigest
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run, ids_in

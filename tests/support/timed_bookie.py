@@ -1,4 +1,4 @@
-"""A bookie's process, `quire.cli.serve`, that notes the CPU time of each callback of its loop.
+"""A bookie's process, `quire.cli.local.serve`, that notes the CPU time of each callback of its loop.
 
     python -m support.timed_bookie FIGURES SEGMENT-BYTES SERVE-OPTIONS…
 
@@ -68,7 +68,7 @@ def main() -> int:
     """Serve until standard input ends."""
     figures, segment_bytes, *options = sys.argv[1:]
     sys.modules["uvloop"] = None  # type: ignore[assignment] - its callbacks cannot be watched
-    from quire.cli import serve
+    from quire.cli.local import serve
 
     storage = StorageConfig(segment_bytes=int(segment_bytes))
     serve.BookieConfig = partial(serve.BookieConfig, storage=storage)  # type: ignore[misc, assignment]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from quire.env.real import RealFiles
 from quire.storage.config import StorageConfig
-from quire.storage.findings import Scan
-from quire.storage.replay import SegmentScanner
-from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import (
+from quire.storage.formats.segment_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
     SegmentHeader,
     seed_of,
     write_group_header,
 )
+from quire.storage.segments.findings import Scan
+from quire.storage.segments.replay import SegmentScanner
+from quire.storage.segments.segment_files import SegmentFiles
 
 TORN_BYTES = 4096
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Self
 
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import NotWritingError
-from quire.core.guarantee import GUARANTEED
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.placement import slots_for_absent
-from quire.core.quorum import residues_of_slot, write_set, write_set_masks
+from quire.core.ledger import effects as e
+from quire.core.ledger.guarantee import GUARANTEED
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.placement import slots_for_absent
+from quire.core.ledger.quorum import residues_of_slot, write_set, write_set_masks
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status, WriterLimits
 from quire.core.rules import Rules
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status, WriterLimits
 
 TRIPLES = [
     (size, write, ack) for size in range(1, 8) for write in range(1, size + 1) for ack in range(1, write + 1)

@@ -24,9 +24,9 @@ from pathlib import Path
 PRELOADED = (
     *(
         "quire.cli.main",
-        "quire.cli.local_cluster",
-        "quire.cli.snapshot",
-        "quire.cli.toolbox",
+        "quire.cli.local.local_cluster",
+        "quire.cli.cluster.snapshot",
+        "quire.cli.console.toolbox",
         "quire.log.client",
     ),
     *("rich.console", "rich.live", "rich.progress", "rich.table", "uvloop"),

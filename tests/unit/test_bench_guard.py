@@ -90,7 +90,7 @@ def test_the_loop_runs(monkeypatch, tmp_path):
 
 
 def test_a_loop_whose_callback_fails_ends(monkeypatch, tmp_path):
-    from quire.bookie.connection import Connection
+    from quire.bookie.connections.connection import Connection
 
     def broken(*_):
         raise ValueError("broken")

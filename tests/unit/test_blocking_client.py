@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quire import blocking
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.errors import (
     InvalidQuorumError,
     LedgerFencedError,
@@ -214,8 +214,8 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
     import quire.log.client
     import quire.log.log
     import quire.log.writer
-    from quire.client.reader import LedgerReader
-    from quire.client.writer import LedgerWriter
+    from quire.client.reading.reader import LedgerReader
+    from quire.client.writing.writer import LedgerWriter
 
     twins = {
         "BlockingClient": quire.log.client.QuireClient,

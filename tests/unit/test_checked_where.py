@@ -43,7 +43,7 @@ def test_the_page_names_every_one(kind, expected):
 
 
 def test_a_class_that_no_test_imports_has_none():
-    assert checked_where.proof_rooms("quire.core.writer.NoMachine") == ()
+    assert checked_where.proof_rooms("quire.core.ledger.writer.NoMachine") == ()
     rows = {each.name: each.tests for each in MACHINES}
     assert "unit/core/test_flush.py" in rows["FlushMachine"]
     assert "golden/test_writer_golden.py" in rows["WriterMachine"]

@@ -12,8 +12,8 @@ FUNCTION_LINES = 60
 CLASS_LINES = 400
 
 LONG_CLASSES = {
-    "src/quire/bookie/ledgers.py:Ledgers": "one short method per request; what several need is in parts of its own",
-    "src/quire/core/writer.py:WriterMachine": "one machine: every input and every effect; what is decided is in its parts",
+    "src/quire/bookie/ledgers/ledgers.py:Ledgers": "one short method per request; what several need is in parts of its own",
+    "src/quire/core/ledger/writer.py:WriterMachine": "one machine: every input and every effect; what is decided is in its parts",
     "src/quire/log/writer.py:LogWriter": "the driver of the log's machine: one short method per effect",
     "src/quire/storage/ledger_storage.py:LedgerStorage": "the disk as the bookie sees it: one short method per question",
     "src/quire_testing/history/ledger.py:LedgerJudge": "one judge: reads, acknowledgements, ends and LACs are compared with the same entries",
@@ -23,7 +23,7 @@ LONG_CLASSES = {
 LONG_FUNCTIONS = {
     "src/quire_testing/commands/check.py:check": "one option a line: each budget of a world is one",
     "src/quire_testing/commands/simulate.py:simulate": "one option a line",
-    "src/quire/cli/log_append.py:append": "one option a line",
+    "src/quire/cli/log/append.py:append": "one option a line",
     "src/quire/cli/demo/story.py:tell": "the demo's steps in order; cutting them apart would hide the order",
 }
 """Functions past the limit (`path:name`), each with its reason."""
@@ -32,9 +32,9 @@ SETTINGS = "a frozen record of settings: one a line, with its unit, its default 
 CONNECTION = "what a connection receives into is `FrameProtocol`, on the way of every byte; the rest is who waits for what"
 WORLD = "the tables of a world and where each part stands in a state; its steps are in components"
 LARGE_CLASSES = {
-    "quire.bookie.bookkeeper_connection.BookKeeperConnection": CONNECTION,
-    "quire.bookie.client_connection.ClientConnection": CONNECTION,
-    "quire.bookie.connection.Connection": CONNECTION,
+    "quire.bookie.connections.bookkeeper_connection.BookKeeperConnection": CONNECTION,
+    "quire.bookie.connections.client_connection.ClientConnection": CONNECTION,
+    "quire.bookie.connections.connection.Connection": CONNECTION,
     "quire.net.channel.Channel": CONNECTION,
     "quire.bookie.config.BookieConfig": SETTINGS,
     "quire.client.config.ClientConfig": SETTINGS,
@@ -42,8 +42,8 @@ LARGE_CLASSES = {
     "quire_testing.explorer.configuration.Configuration": SETTINGS,
     "quire.bookie.server.BookieServer": "the parts of one bookie, in the order in which they begin and end",
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
-    "quire.client.writer_end.WriterEnd": "`WriterDriver`, which carries out effects, and how a writer ends",
-    "quire.client.writer.LedgerWriter": "`WriterDriver`, which carries out effects, and the side that callers see",
+    "quire.client.writing.writer_end.WriterEnd": "`WriterDriver`, which carries out effects, and how a writer ends",
+    "quire.client.writing.writer.LedgerWriter": "`WriterDriver`, which carries out effects, and the side that callers see",
     "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
     "quire.core.rules.Rules": "every judgement in one record, of which a mutant replaces one",
     "quire.spark.decode.ArrowBuilder": "the columns of one Arrow batch in the making, a list each",

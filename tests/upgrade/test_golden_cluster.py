@@ -14,9 +14,9 @@ import pytest
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.core.errors import NoSuchLedgerError
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.env.real import RealClock
 from quire.log.client import QuireClient
 from quire.metadata.bookies import BookieInfo, BookieRegistry

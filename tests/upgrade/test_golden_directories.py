@@ -13,7 +13,7 @@ import pytest
 
 from quire.env.real import RealFiles
 from quire.storage.config import StorageConfig
-from quire.storage.identity import open_identity
+from quire.storage.directory.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.kit.stepped import StepClock, StepWorker
 from support.golden import BOOKIE, CLUSTER, FOLDER, facts_told, told, unpack

@@ -13,7 +13,7 @@ import pytest
 from quire.core.bookie.ledger import LedgerFacts
 from quire.env.real import RealFiles
 from quire.storage.config import StorageConfig
-from quire.storage.identity import open_identity
+from quire.storage.directory.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native, native_bodies
 from quire.wire.native import Flag, Kind

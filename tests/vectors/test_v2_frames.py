@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import MalformedFrameError
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire import v2
 from quire.wire.entry import EntryDigest, master_key
 

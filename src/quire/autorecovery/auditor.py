@@ -18,7 +18,7 @@ from quire.autorecovery.following import AGAIN_S, following
 from quire.client.client import Client
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.audit import AuditMachine
 from quire.core.repair.audit_effects import (
     LIMITS,

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.marks import ANY_BOOKIE, LedgerRepairs, MarkReason
 from quire.core.repair.work_queue import SeenMark, seen_mark
 from quire.metadata.both_records import BothRecords

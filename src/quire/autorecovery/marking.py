@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.client.client import Client
-from quire.client.scrubbing import Finding
+from quire.client.repairing.scrubbing import Finding
 from quire.core.ids import BookieId
 from quire.core.repair.marks import RepairMark
 from quire.metadata.repairs import RepairStore

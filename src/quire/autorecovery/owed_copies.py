@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 
 from quire.client.client import Client
-from quire.client.owed_copies import mark_owed
+from quire.client.recovering.owed_copies import mark_owed
 from quire.core.errors import CorruptMetadataError
-from quire.core.guarantee import GUARANTEE_KEY
+from quire.core.ledger.guarantee import GUARANTEE_KEY
 from quire.metadata.store import LIST_LIMIT
 from quire.wire import ledger_metadata
 

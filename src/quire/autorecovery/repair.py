@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
-from quire.client.ledger_repair import LedgerRepair, access_of
-from quire.client.replica_lists import replica_list
+from quire.client.repairing.ledger_repair import LedgerRepair, access_of
+from quire.client.repairing.replica_lists import replica_list
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.repair.debt import LedgerDebt, ledger_debt

@@ -14,7 +14,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from quire.client.client import Client
-from quire.client.copy_rate import CopyRate
+from quire.client.repairing.copy_rate import CopyRate
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId

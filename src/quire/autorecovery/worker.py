@@ -19,7 +19,7 @@ from quire.autorecovery.following import AGAIN_S, following
 from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
-from quire.client.ledger_repair import LedgerRepair
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import RepairEnded, RepairReport

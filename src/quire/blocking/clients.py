@@ -13,7 +13,7 @@ from quire.blocking.loop import Background, current
 from quire.blocking.sessions import Session
 from quire.blocking.unbounded import BlockingUnboundedLedger
 from quire.client.config import ClientConfig
-from quire.core.terms import StreamMode
+from quire.core.ledger.terms import StreamMode
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
 from quire.log.electing import Elector

@@ -15,7 +15,7 @@ from quire.blocking.prefetch import Prefetch
 from quire.blocking.sessions import Session
 from quire.blocking.submissions import Submissions
 from quire.client.leaving import warn
-from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
+from quire.core.ledger.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.env.home import not_pickled
 
 P = ParamSpec("P")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 
 from quire.blocking.handles import Appending, ClosingHandle, appended, asked, awaited, iterated, shown
-from quire.client.reader import LedgerReader as AsyncLedgerReader
-from quire.client.writer import LedgerWriter as AsyncLedgerWriter
+from quire.client.reading.reader import LedgerReader as AsyncLedgerReader
+from quire.client.writing.writer import LedgerWriter as AsyncLedgerWriter
 
 
 class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):

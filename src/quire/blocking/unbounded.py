@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.blocking.handles import BlockingHandle, awaited, handed_out, iterated
 from quire.blocking.ledgers import BlockingLedgerReader, BlockingLedgerWriter
-from quire.client.unbounded import UnboundedLedger as AsyncUnboundedLedger
+from quire.client.streams.unbounded import UnboundedLedger as AsyncUnboundedLedger
 
 
 class BlockingUnboundedLedger(BlockingHandle[AsyncUnboundedLedger]):

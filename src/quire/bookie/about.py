@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from quire.core.space import UNKNOWN_SPACE, FreeSpace
+from quire.storage.space_reasons import UNKNOWN_SPACE, FreeSpace
 
 if TYPE_CHECKING:
     from pathlib import Path

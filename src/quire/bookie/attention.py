@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.bookie.cleaning import COMPACTING
+from quire.bookie.collecting.cleaning import COMPACTING
 from quire.core.bookie import conditions as kinds
 from quire.core.bookie.conditions import Announcements, Condition, SlowLoop
 from quire.core.errors import DirectoryLostError
 
 if TYPE_CHECKING:
-    from quire.bookie.garbage import GarbageCollector
-    from quire.bookie.vigil import Vigil
+    from quire.bookie.collecting.collector import GarbageCollector
+    from quire.bookie.identity.vigil import Vigil
     from quire.core.ids import BookieId
     from quire.env.interfaces import Clock
-    from quire.storage.findings import Damage
     from quire.storage.ledger_storage import LedgerStorage
+    from quire.storage.segments.findings import Damage
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import MisuseError
-from quire.net.security import BookieSecurity
+from quire.net.security.settings import BookieSecurity
 from quire.storage.config import StorageConfig
-from quire.storage.segment import footer_room
-from quire.storage.segment_format import GROUP_HEADER_BYTES
+from quire.storage.formats.segment_format import GROUP_HEADER_BYTES
+from quire.storage.segments.segment import footer_room
 from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
 GARBAGE_SECONDS: Final = 60.0

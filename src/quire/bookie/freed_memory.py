@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.bookie.unread import UnreadAnswers
+from quire.bookie.connections.unread import UnreadAnswers
 from quire.env.interfaces import Worker
 from quire.env.memory import MemoryPeakMachine
 from quire.env.real import give_back_memory

@@ -21,30 +21,30 @@ from dataclasses import replace
 from typing import Any
 
 from quire.bookie.about import disk_facts
-from quire.bookie.admission import Admission
 from quire.bookie.attention import Attention
 from quire.bookie.background import BackgroundQueue
-from quire.bookie.boots import BootRecord
-from quire.bookie.client_connection import ClientConnection
-from quire.bookie.closing_log import ClosingLog
-from quire.bookie.collector_store import CollectorStore
+from quire.bookie.collecting.collector import GarbageCollector
+from quire.bookie.collecting.collector_store import CollectorStore
+from quire.bookie.collecting.lost_ledgers import LostLedgers
+from quire.bookie.collecting.space_report import SpaceReport
 from quire.bookie.config import BookieConfig
-from quire.bookie.connection import Connection
-from quire.bookie.cookies import compare_cookie, find_directory
-from quire.bookie.digest_types import DigestTypes
-from quire.bookie.first_words import FirstWords
+from quire.bookie.connections.admission import Admission
+from quire.bookie.connections.client_connection import ClientConnection
+from quire.bookie.connections.closing_log import ClosingLog
+from quire.bookie.connections.connection import Connection
+from quire.bookie.connections.unread import UnreadAnswers
 from quire.bookie.freed_memory import FreedMemory
-from quire.bookie.garbage import GarbageCollector
-from quire.bookie.ledgers import Ledgers
-from quire.bookie.lost_ledgers import LostLedgers
-from quire.bookie.port import take_port
-from quire.bookie.record_reads import RecordReads
-from quire.bookie.space import SpaceReport
-from quire.bookie.unread import UnreadAnswers
-from quire.bookie.vigil import Vigil
-from quire.bookie.waiters import LateRefusalError
+from quire.bookie.identity.boots import BootRecord
+from quire.bookie.identity.cookies import compare_cookie, find_directory
+from quire.bookie.identity.port import take_port
+from quire.bookie.identity.vigil import Vigil
+from quire.bookie.ledgers.digest_types import DigestTypes
+from quire.bookie.ledgers.first_words import FirstWords
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.record_reads import RecordReads
+from quire.bookie.ledgers.waiters import LateRefusalError
 from quire.core.answers import Answer
-from quire.core.boot import BootState
+from quire.core.bookie.boot import BootState
 from quire.core.errors import DiskFullError, QuireError, StorageError
 from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
@@ -56,8 +56,8 @@ from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistr
 from quire.metadata.both_records import BothRecords
 from quire.metadata.store import MetadataStore
 from quire.net.receive_memory import ReceiveBudget, Scratch
-from quire.net.security import BookieKeys
-from quire.storage.identity import Identity
+from quire.net.security.settings import BookieKeys
+from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import bookie_service_info as service
 from quire.wire import native_hello, native_info

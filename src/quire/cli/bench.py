@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
-from quire.cli.output import Output, counted, human_bytes
+from quire.cli.console.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
+from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import WindowFullError
 from quire.distribution import require_testing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from quire.cli.histogram import Histogram
-    from quire.cli.output import ProgressLine
+    from quire.cli.console.histogram import Histogram
+    from quire.cli.console.output import ProgressLine
     from quire_testing.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
@@ -100,7 +100,7 @@ def _measure(
 
     async def work() -> None:
         import quire
-        from quire.cli.histogram import Histogram
+        from quire.cli.console.histogram import Histogram
 
         durations = Histogram()
         ensemble_size, write_quorum, ack_quorum, min_present = quorums

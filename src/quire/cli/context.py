@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.named_clusters import (
+from quire.cli.console.named_clusters import (
     NamedClusters,
     check_name,
     contexts_file,
@@ -15,8 +15,8 @@ from quire.cli.named_clusters import (
     uri_of,
     without_password,
 )
-from quire.cli.options import JsonOption
-from quire.cli.output import Output
+from quire.cli.console.options import JsonOption
+from quire.cli.console.output import Output
 from quire.core.errors import AlreadyExistsError, MisuseError
 
 app = typer.Typer(help="Names for clusters: add, use, list, remove.")

@@ -16,11 +16,11 @@ from typer.exceptions import TyperException
 from typer.main import get_click_type
 from typer.models import ParameterInfo
 
-from quire.cli.examples import EXAMPLES
-from quire.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
-from quire.cli.options import MEANT, NOT_ON_COMMAND_LINES
-from quire.cli.process import discard_output
-from quire.cli.words import nearest, options_behind, reader_of_numbers
+from quire.cli.console.examples import EXAMPLES
+from quire.cli.console.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
+from quire.cli.console.options import MEANT, NOT_ON_COMMAND_LINES
+from quire.cli.console.process import discard_output
+from quire.cli.console.words import nearest, options_behind, reader_of_numbers
 from quire.core.errors import MisuseError, QuireError
 
 
@@ -122,8 +122,8 @@ def _refuse(error: TyperException, *, as_json: bool) -> int:
 
 def _say_what_starts_it(uri: str) -> None:
     """A cluster of `quire up` that has ended is started again by the same command, which the errors of clients do not know."""
-    from quire.cli.first_steps import starting_again
-    from quire.cli.output import say
+    from quire.cli.console.output import say
+    from quire.cli.local.first_steps import starting_again
 
     if command := starting_again(uri):
         say(f"No bookie of this cluster is running: `{command}` starts them.")

@@ -7,24 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quire.cli import (
-    bench,
-    bookie,
-    cluster,
-    context,
-    ledger,
-    log,
-    metadata,
-    spark,
-    stream,
-    testing,
-    top,
-    up,
-)
-from quire.cli.autorecovery import autorecovery
+from quire.cli import bench, context, metadata, spark, testing
+from quire.cli.cluster import bookie, cluster, top
+from quire.cli.cluster.autorecovery import autorecovery
+from quire.cli.console.process import end_on_sigterm, prepare_streams
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
-from quire.cli.process import end_on_sigterm, prepare_streams
+from quire.cli.ledger import ledger, stream
+from quire.cli.local import up
+from quire.cli.log import log
 
 EPILOG = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 outcome unknown (it may or may not have happened); "

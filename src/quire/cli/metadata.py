@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.asking import YesOption, confirm
-from quire.cli.named_clusters import without_password
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output
+from quire.cli.console.asking import YesOption, confirm
+from quire.cli.console.named_clusters import without_password
+from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.output import Output
 
 app = typer.Typer(help="The metadata store behind a cluster: make one, look into it.")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
+from quire.cli.console.options import ClusterOption, JsonOption, named_cluster
+from quire.cli.console.output import Output, human_bytes
 from quire.cli.group import wants_json
-from quire.cli.options import ClusterOption, JsonOption, named_cluster
-from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
 from quire.distribution import Extra, require
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import NO_ENTRY, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata
+from quire.core.ledger.metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native_bodies import BY_ID
 from quire.wire.responses import LacReply

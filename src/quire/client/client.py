@@ -17,29 +17,35 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.leaving import LeavingWriter, OpenWriters
 from quire.client.machines import SHIPPED, Machines
-from quire.client.reader import LedgerReader
-from quire.client.recovery import recover_ledger
-from quire.client.recovery_failures import check_ignored_lacs
-from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport, recorded_holes
-from quire.client.unbounded import UnboundedLedger
-from quire.client.writer import LedgerWriter
+from quire.client.reading.reader import LedgerReader
+from quire.client.recovering.recovery import recover_ledger
+from quire.client.recovering.recovery_failures import check_ignored_lacs
+from quire.client.repairing.copies import (
+    LedgerReport,
+    LedgerVerifier,
+    LimboClearing,
+    LimboReport,
+    recorded_holes,
+)
+from quire.client.streams.unbounded import UnboundedLedger
+from quire.client.writing.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     AlreadyExistsError,
     MisuseError,
     QuireError,
     WrongPasswordError,
 )
-from quire.core.guarantee import GUARANTEE_KEY
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
-from quire.core.terms import StreamMode, mode_of
-from quire.core.writer_state import Hole
+from quire.core.ledger.guarantee import GUARANTEE_KEY
+from quire.core.ledger.metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.terms import StreamMode, mode_of
+from quire.core.ledger.writer_state import Hole
 from quire.env.home import not_pickled
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo

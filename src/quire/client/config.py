@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ENSEMBLE_MAX
-from quire.net.security import ClientSecurity
+from quire.net.security.settings import ClientSecurity
 from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
 KIB = 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.errors import NoClusterError
@@ -18,7 +18,7 @@ from quire.env.real import RealClock, keep_freed_memory
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from quire.metadata.store import MetadataStore
-from quire.net.security import ClientSecurity
+from quire.net.security.settings import ClientSecurity
 
 CLUSTER_VARIABLE = "QUIRE_CLUSTER"
 SECURITY_VARIABLE = "QUIRE_SECURITY"

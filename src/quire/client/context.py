@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.lac_sending import LacFrames
 from quire.client.leaving import LeavingWriter
-from quire.client.loop_turn import LoopTurn
 from quire.client.machines import SHIPPED, Machines
-from quire.client.ticks import Ticks
-from quire.core.placement import Quarantine
+from quire.client.sending.lac_sending import LacFrames
+from quire.client.sending.loop_turn import LoopTurn
+from quire.client.sending.ticks import Ticks
+from quire.core.ledger.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.records import NotedRecords, RecordStore

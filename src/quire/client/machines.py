@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WriterLimits
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WriterLimits
 
 
 class MakeWriter(Protocol):

@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.connecting import security_of_environment
-from quire.client.ledger_repair import access_of
-from quire.client.replica_lists import replica_list
+from quire.client.repairing.ledger_repair import access_of
+from quire.client.repairing.replica_lists import replica_list
 from quire.core.answers import Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.replica import Replica
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.store import MetadataStore

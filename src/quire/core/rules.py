@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from quire.core import boot, quorum
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.boot import BootState
-from quire.core.guarantee import GUARANTEED
+from quire.core.bookie import boot
+from quire.core.bookie.boot import BootState
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.terms import reach_of
+from quire.core.ledger import quorum
+from quire.core.ledger.guarantee import GUARANTEED
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.terms import reach_of
 
 
 class CloseOutcome(Enum):

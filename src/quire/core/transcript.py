@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.guarantee import GIVEN_UP
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger import effects as e
+from quire.core.ledger.guarantee import GIVEN_UP
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair import effects as r
 
 NOTHING = "nothing"

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from quire.client.client import Client
 from quire.core.errors import MetadataUnknownError
+from quire.core.ledger.quorum import check_min_present, check_quorums
 from quire.core.log.list import LogSettings
-from quire.core.quorum import check_min_present, check_quorums
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.metadata.patience import ATTEMPTS_MAX, Patience

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import MisuseError, QuireError
 from quire.log.config import LogConfig
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN

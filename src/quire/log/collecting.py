@@ -1,6 +1,6 @@
 """Finds what crashes left of logs: ledgers that no list holds, pages that no list names, intents; clears them.
 
-`core/log/garbage.py` decides what may go. A commit that comes later than the grace time still finds out, because its
+`core/log/unlisted.py` decides what may go. A commit that comes later than the grace time still finds out, because its
 compare-and-swap requires the ledgers that it lists; and the deletion itself requires the list that was looked at
 (`listing.py`).
 
@@ -20,10 +20,10 @@ from typing import Final
 from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
-from quire.core.log.garbage import LogGarbage, Thing
 from quire.core.log.list import LogHead
 from quire.core.log.marks import is_replay
 from quire.core.log.trimming import TrimMachine
+from quire.core.log.unlisted import LogGarbage, Thing
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.heads import HEADS, PAGES, LogHeads

@@ -23,7 +23,7 @@ from quire.core.errors import (
     RecoveryInconclusiveError,
     StagedLedgerGoneError,
 )
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.core.log import commit as c
 from quire.core.log.commit import (
     COMMIT_RULES,

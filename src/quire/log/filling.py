@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import QuireError
 from quire.core.repair.effects import RepairOutcome
 from quire.log.ledgers import LogLedgers

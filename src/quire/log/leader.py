@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     CorruptMetadataError,
     LedgerClosedError,
@@ -26,8 +26,8 @@ from quire.core.errors import (
     OutcomeUnknownError,
     QuireError,
 )
-from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import LedgerId
+from quire.core.ledger.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.log import effects as e
 from quire.core.log.effects import EndReason
 from quire.core.log.handle import LogStatus

@@ -13,14 +13,14 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from quire.client.client import Client
-from quire.client.copy_rate import CopyRate
-from quire.client.ledger_repair import LedgerRepair
-from quire.client.reader import LedgerReader
-from quire.client.writer import LedgerWriter
+from quire.client.reading.reader import LedgerReader
+from quire.client.repairing.copy_rate import CopyRate
+from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerError, QuireError
-from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
+from quire.core.ledger.guarantee import WRITE_QUORUM
+from quire.core.ledger.metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log.list import LedgerSummary, LogHead, LogItem, Place
 from quire.core.repair.effects import RepairOutcome
 from quire.log.config import LogGuarantee

@@ -12,18 +12,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 
 from quire.client.client import Client
-from quire.client.reader import LedgerReader
+from quire.client.reading.reader import LedgerReader
 from quire.core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
     PastEndError,
     TrimmedError,
 )
+from quire.core.ledger.quorum import check_min_present, check_quorums
 from quire.core.log.commit import CommitBatch, Part
 from quire.core.log.list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log.machine import LogMachine
 from quire.core.log.trimming import TrimMachine
-from quire.core.quorum import check_min_present, check_quorums
 from quire.distribution import Extra, require
 from quire.env.home import not_pickled
 from quire.log.committing import LogCommitter

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
-from quire.client.reader import LedgerReader
+from quire.client.reading.reader import LedgerReader
 from quire.core.errors import MisuseError
 from quire.log.ledgers import entries_between, read_one
 from quire.log.records import ItemDescription, LogRange

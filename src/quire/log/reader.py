@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from itertools import repeat
 
-from quire.client.reader import LedgerReader
+from quire.client.reading.reader import LedgerReader
 from quire.core.errors import (
     CorruptMetadataError,
     MisuseError,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from quire.client.client import Client
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import WindowFullError
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
+from quire.core.ledger.metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log.list import ItemState, LogItem, LogSettings
 from quire.log.ledgers import LOG_KEY, OWNER_KEY
 from quire.wire.batch_format import FORMAT_BATCH1

@@ -20,17 +20,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from quire.client.config import ClientConfig
-from quire.client.creating import gives_guarantee_up
 from quire.client.leaving import OpenWriters, finished, read, warn
-from quire.client.writer import LedgerWriter
+from quire.client.writing.creating import gives_guarantee_up
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     NotWritingError,
     OutcomeUnknownError,
     QuireError,
     WindowFullError,
 )
-from quire.core.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.log.list import LedgerSummary
 from quire.env.home import check_home, not_pickled
 from quire.env.interfaces import Clock

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import LedgerNotes
 from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Require, Versioned

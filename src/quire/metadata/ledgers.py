@@ -17,11 +17,11 @@ from quire.core.errors import (
     NoSuchLedgerError,
     RefusedError,
 )
-from quire.core.holes import with_holes
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import NO_NOTES, LedgerNotes
-from quire.core.writer_state import Hole
+from quire.core.ledger.holes import with_holes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import NO_NOTES, LedgerNotes
+from quire.core.ledger.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import ledger_notes_key, stream_key, tombstone_key

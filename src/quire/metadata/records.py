@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from quire.core.holes import with_holes
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import LedgerNotes
-from quire.core.writer_state import Hole
+from quire.core.ledger.holes import with_holes
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import LedgerNotes
+from quire.core.ledger.writer_state import Hole
 from quire.metadata.store import StoreBusyError, VersionConflictError, Watch
 
 ATTEMPTS_MAX: Final = 5

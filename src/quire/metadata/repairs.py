@@ -25,7 +25,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import ID_MAX, BookieId, LedgerId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.marks import (
     AwayCount,
     LedgerRepairs,

@@ -30,7 +30,7 @@ from typing import Final, Self
 
 from quire.core.errors import AlreadyExistsError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import NEWEST_FORMAT
+from quire.core.ledger.metadata import NEWEST_FORMAT
 
 VALUE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""

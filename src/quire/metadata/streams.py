@@ -17,11 +17,11 @@ from quire.core.errors import (
     MetadataUnknownError,
     NoSuchStreamError,
 )
-from quire.core.holes import with_holes
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import LedgerNotes
-from quire.core.writer_state import Hole
+from quire.core.ledger.holes import with_holes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import LedgerNotes
+from quire.core.ledger.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import STREAM_NAMES, STREAMS, ledger_of, stream_key, stream_name_key, tombstone_key

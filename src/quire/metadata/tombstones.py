@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.metadata.keys import TOMBSTONES, tombstone_key
 from quire.metadata.store import (
     LIST_LIMIT,

@@ -23,8 +23,8 @@ from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Wa
 from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
 from quire.net.framing import FrameProtocol
 from quire.net.native_greeting import NativeGreeting
-from quire.net.opening import Opening, says_no, why_it_ended
-from quire.net.security import ClientKeys
+from quire.net.security.settings import ClientKeys
+from quire.net.security.signing_in import Opening, says_no, why_it_ended
 from quire.net.silence import Silence, SilenceMachine
 from quire.wire import native
 from quire.wire.entry import Buffer

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from quire.net.connection_states import ConnectionState
-from quire.net.opening import Opening
 from quire.net.pacing import PacingMachine
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.run_frames import RunEncoder
-from quire.net.security import ClientKeys
+from quire.net.security.settings import ClientKeys
+from quire.net.security.signing_in import Opening
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native_requests import AddEncoder

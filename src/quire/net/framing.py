@@ -27,7 +27,7 @@ from quire.net.receive_memory import (
     ReceiveBudget,
     Scratch,
 )
-from quire.net.tls import upgrade
+from quire.net.security.tls import upgrade
 from quire.net.too_long import PassesOver
 from quire.wire import native_hello
 from quire.wire.bookkeeper import whole_frames

@@ -9,8 +9,8 @@ from quire.core.answers import Answer
 from quire.net.channel_codec import AnswerSink, ChannelCodec
 from quire.net.connection_states import AUTHENTICATING, HELLO
 from quire.net.ends import has_one_address
-from quire.net.opening import WANTS_A_NAME, NativeOpening, Opening
-from quire.net.security import ClientKeys
+from quire.net.security.settings import ClientKeys
+from quire.net.security.signing_in import WANTS_A_NAME, NativeOpening, Opening
 from quire.wire import native_hello
 from quire.wire.requests import Authenticate
 

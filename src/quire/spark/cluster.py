@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import quire
 from quire.blocking import loop
 from quire.client.access import LedgerAccess
-from quire.client.lost_entries import LostEntries, lost_entries
-from quire.client.reader import LedgerReader
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.client.reading.lost_entries import LostEntries, lost_entries
+from quire.client.reading.reader import LedgerReader
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import NoSuchLedgerError, NoSuchLogError, ReadUnavailableError, TrimmedError
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from quire.env.numbers import number_of
 from quire.log.cursors import ledger_owner
 from quire.spark import cluster

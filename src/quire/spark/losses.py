@@ -3,7 +3,7 @@
 With `failOnDataLoss=false` a task steps over them, counts them and names their offsets in its log; otherwise it fails
 with the same facts. An outage fails the task in both cases, and Spark runs it again.
 
-Source: `core/losses.py`; docs/spark.md, "What is lost, and what is said".
+Source: `core/ledger/losses.py`; docs/spark.md, "What is lost, and what is said".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.spark.pushdown import intersect
 from quire.spark.seeking import Headers
 
 if TYPE_CHECKING:
-    from quire.client.lost_entries import LostEntries
+    from quire.client.reading.lost_entries import LostEntries
     from quire.log.client import QuireClient
     from quire.spark.options import ReadOptions
     from quire.spark.packing import EntrySpan

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.log.archive import ArchivePlace
 from quire.spark.decode import Origin
 from quire.spark.pushdown import EVERYTHING, Spans

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.log.list import ItemFlags, Place
 from quire.log.archive import ArchivePlace
 from quire.log.ledgers import read_one

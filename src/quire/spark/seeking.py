@@ -4,7 +4,7 @@ The search looks at the headers of a few entries. One that is gone is stepped ov
 may hold wanted records, so it belongs to what is found, and the task that reads it says what is lost. An entry that is
 only out of reach ends the search.
 
-Source: docs/decisions/021-batch-header.md; `core/losses.py`.
+Source: docs/decisions/021-batch-header.md; `core/ledger/losses.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.log.ledgers import is_batched, read_one
 from quire.spark import cluster
 
 if TYPE_CHECKING:
-    from quire.client.reader import LedgerReader
+    from quire.client.reading.reader import LedgerReader
     from quire.log.client import QuireClient
     from quire.wire.batch import BatchHeader
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.log.list import Place
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views

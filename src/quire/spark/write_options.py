@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from quire.core.errors import QuireError
+from quire.core.ledger.quorum import check_quorums
 from quire.core.log.commit import OnReset
-from quire.core.quorum import check_quorums
 from quire.log.refusing import NAMED, PART
 from quire.spark.given import (
     Given,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import MisuseError
-from quire.storage.segment_format import BLOCK_BYTES
+from quire.storage.formats.segment_format import BLOCK_BYTES
 
 KIB = 1024
 MIB = 1024 * KIB

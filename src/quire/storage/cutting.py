@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from quire.storage.footer_format import Row
+from quire.storage.formats.footer_format import Row
 from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
 from quire.wire.stored_record import RecordHeader, decode_record_header

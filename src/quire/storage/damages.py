@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from quire.core.shares import HeldInterval
-from quire.storage.findings import Damage
+from quire.core.ledger.shares import HeldInterval
+from quire.storage.segments.findings import Damage
 
 
 class Damages:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from quire.storage.formats.state_format import DeadRange
 from quire.storage.index import RunPiece
-from quire.storage.state_format import DeadRange
 from quire.wire.run import ids_in
 
 Dead: TypeAlias = tuple[DeadRange, ...]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.core.shares import HeldInterval
-from quire.storage.findings import Damage
+from quire.core.ledger.shares import HeldInterval
 from quire.storage.index import RunPiece, is_damaged
-from quire.storage.segment import Segment
+from quire.storage.segments.findings import Damage
+from quire.storage.segments.segment import Segment
 from quire.wire.entry import Buffer
 from quire.wire.run import RunPlace, count_ids
 

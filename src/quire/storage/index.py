@@ -16,8 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from quire.core.terms import ANY_ORIGIN
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of, row_at
+from quire.core.ledger.terms import ANY_ORIGIN
+from quire.storage.formats.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of, row_at
 from quire.wire.entry import Buffer
 from quire.wire.run import ids_in
 

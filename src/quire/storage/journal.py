@@ -20,12 +20,10 @@ from quire.core.errors import DescriptorShortageError, DiskFullError, StorageErr
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
-from quire.storage.footer_format import Trailer
-from quire.storage.patient_worker import PatientWorker
-from quire.storage.record_bodies import encode_segment_list
-from quire.storage.segment import Group, Item, Segment, Sink, footer_room
-from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
-from quire.storage.segment_format import (
+from quire.storage.directory.patient_worker import PatientWorker
+from quire.storage.formats.footer_format import Trailer
+from quire.storage.formats.record_bodies import encode_segment_list
+from quire.storage.formats.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
@@ -33,6 +31,8 @@ from quire.storage.segment_format import (
     SegmentRecordKind,
     aligned,
 )
+from quire.storage.segments.segment import Group, Item, Segment, Sink, footer_room
+from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.wire.plain_adds import OrdinaryRun
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
 

@@ -16,44 +16,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quire.core.bookie.boot import BootState, Marker
 from quire.core.bookie.ledger import LedgerFacts
-from quire.core.boot import BootState, Marker
 from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
+from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.terms import NO_TERM
 from quire.core.rules import RULES, Rules
-from quire.core.shares import HeldInterval
-from quire.core.terms import NO_TERM
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Chance, Clock, Files, Worker
-from quire.storage.boot import BootFile
-from quire.storage.carrying import Carrier
-from quire.storage.compaction import Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
-from quire.storage.dropping import EntryDropper
-from quire.storage.findings import Damage
-from quire.storage.first_group import write_start
-from quire.storage.footer_format import OFFSET_UNIT, ROW, Row, RowFlag, Trailer
-from quire.storage.forgetting import RangeForgetter
+from quire.storage.directory.boot_file import BootFile
+from quire.storage.directory.identity import Identity
+from quire.storage.directory.patient_worker import shortage
+from quire.storage.formats.footer_format import OFFSET_UNIT, ROW, Row, RowFlag, Trailer
+from quire.storage.formats.segment_format import ALL_LEDGERS, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.holding import RangeHeld
-from quire.storage.housekeeping import Housekeeping
-from quire.storage.identity import Identity
 from quire.storage.journal import Journal
-from quire.storage.kept_records import KeptRecords
-from quire.storage.patient_worker import shortage
 from quire.storage.reading import RunReader
-from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
-from quire.storage.reclaim import Reclaimer
-from quire.storage.segment import Segment, Sink
-from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, LSN_GAP, RecordFlag, SegmentRecordKind
-from quire.storage.space import SpaceMeter
-from quire.storage.start import Start, StartReport
+from quire.storage.reclaiming.carrying import Carrier
+from quire.storage.reclaiming.compaction import Compactor
+from quire.storage.reclaiming.dropping import EntryDropper
+from quire.storage.reclaiming.forgetting import RangeForgetter
+from quire.storage.reclaiming.housekeeping import Housekeeping
+from quire.storage.reclaiming.kept_records import KeptRecords
+from quire.storage.reclaiming.measuring import SpaceMeter
+from quire.storage.reclaiming.reclaim import Reclaimer
+from quire.storage.reclaiming.tombstones import TombstoneShrinker
+from quire.storage.segments.findings import Damage
+from quire.storage.segments.segment import Segment, Sink
+from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space
+from quire.storage.starting.first_group import write_start
+from quire.storage.starting.rebuild import StoredRecord, records_of
+from quire.storage.starting.start import Start, StartReport
+from quire.storage.starting.taking_up import TakingUp
 from quire.storage.states import States
 from quire.storage.stored_ledger import StoredLedger
-from quire.storage.taking_up import TakingUp
-from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.plain_adds import AddedRun, OrdinaryRun, add_of
 
 

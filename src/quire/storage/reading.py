@@ -20,24 +20,24 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
-from quire.core.ledger_metadata import DigestType
-from quire.core.shares import HeldInterval
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.env.descriptors import is_shortage
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
 from quire.storage.dead_ranges import Dead, living
-from quire.storage.extents import extents
-from quire.storage.findings import Damage
-from quire.storage.footer_cache import FooterCache
-from quire.storage.footer_format import ROW_BYTES, Row, row_at
+from quire.storage.formats.footer_format import ROW_BYTES, Row, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.salvage import CHECKED_DIGESTS
-from quire.storage.segment_files import SegmentFiles
+from quire.storage.segments.extents import extents
+from quire.storage.segments.findings import Damage
+from quire.storage.segments.footer_cache import FooterCache
+from quire.storage.segments.segment_files import SegmentFiles
+from quire.storage.segments.unknown_rows import is_unreadable, unknown_row
 from quire.storage.stored_ledger import Span, StoredLedger
-from quire.storage.unknown_rows import is_unreadable, unknown_row
 from quire.wire import native
 from quire.wire.entry import Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids

@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.storage.cutting import is_entry, part_of
-from quire.storage.footer_format import Row
+from quire.storage.formats.footer_format import Row
 from quire.wire.entry import Buffer, EntryDigest
 from quire.wire.run import SCHEME_PLAIN, RunView, count_ids, ids_in
 

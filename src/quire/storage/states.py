@@ -14,13 +14,13 @@ from typing import Final
 from crc32c import crc32c
 
 from quire.core.bookie.ledger import LedgerFacts
+from quire.storage.formats.record_bodies import Suspicion, encode_suspicion, encode_tombstones
+from quire.storage.formats.segment_format import ALL_LEDGERS, SegmentRecordKind
+from quire.storage.formats.state_format import StoredLedgerState, encode_state
 from quire.storage.journal import Journal
-from quire.storage.record_bodies import Suspicion, encode_suspicion, encode_tombstones
-from quire.storage.segment import Segment
-from quire.storage.segment_files import Space
-from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
+from quire.storage.segments.segment import Segment
+from quire.storage.segments.segment_files import Space
 from quire.storage.slices import LOOKED_AT, Slice
-from quire.storage.state_format import StoredLedgerState, encode_state
 from quire.storage.stored_ledger import StoredLedger
 
 TOMBSTONES_MAX: Final = 512

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.storage.footer_format import DirectoryEntry
-from quire.storage.state_format import DeadRange
+from quire.storage.formats.footer_format import DirectoryEntry
+from quire.storage.formats.state_format import DeadRange
 
 SPAN_FIELDS = 6
 """Sequence, first, last, place and number of the rows, checksum, and the highest last id of this span and those before."""

@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError, MisuseError
 from quire.core.ids import EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire.layout import NEVER_SENT, REFUSES, Field, FieldUse, Layout, Names
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, StoredFragments
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, StoredFragments
 from quire.wire.proto.ledger_metadata_pb2 import (
     LedgerMetadataFirstEntries,
     LedgerMetadataFormat,

@@ -16,8 +16,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
-from quire.core.ledger_notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
+from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.wire.layout import IGNORES, FieldUse, Message, Names
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_version, corrupt, parse, unknown_of, with_unknown

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire.entry import Buffer
 from quire.wire.layout import IGNORES, REFUSES, Field, FieldUse, Layout, Names
 from quire.wire.parts import ANSWERS, answer_of

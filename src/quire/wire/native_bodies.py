@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
-from quire.core.shares import HeldInterval
-from quire.core.terms import ANY_ORIGIN, NO_TERM
+from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
 from quire.wire.layout import Layout
 from quire.wire.native import FRAME_BYTES_MAX

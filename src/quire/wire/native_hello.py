@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.terms import FENCING_FEATURE, TERMS_FEATURE
+from quire.core.ledger.terms import FENCING_FEATURE, TERMS_FEATURE
 from quire.wire.entry import Buffer
 from quire.wire.layout import IGNORES, NEVER_SENT, Field, FieldUse, Layout, Names
 from quire.wire.parts import BodyParts, answer_of, encode_text

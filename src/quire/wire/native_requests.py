@@ -17,7 +17,7 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire import native, native_bodies, native_info
 from quire.wire.bundles import encode_bundle
 from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer

@@ -18,7 +18,7 @@ from itertools import pairwise
 from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire.entries import Entries
 from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, Buffer, Entry, EntryDigest, NoOp, TermEntry
 

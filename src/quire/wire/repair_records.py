@@ -11,7 +11,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.marks import (
     MARKS_MAX,
     AwayCount,

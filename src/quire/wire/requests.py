@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX, NO_ENTRY
-from quire.core.terms import NO_TERM
+from quire.core.ledger.terms import NO_TERM
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.native_info import NO_QUESTION, InfoQuestion

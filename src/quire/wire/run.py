@@ -16,8 +16,8 @@ from crc32c import crc32c
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
-from quire.core.ledger_metadata import DigestType
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.wire.entry import HEADER, HEADER_BYTES, MAC_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 

@@ -1,7 +1,7 @@
 """A stream's record as bytes, and that of a stream's name: protobuf, unknown fields carried over.
 
 Not BookKeeper's bytes: Java has no streams, and must not take one for a ledger. The record is a ledger's with terms
-(`core/ledger_metadata.py`, `core/terms.py`), the keys are in `metadata/keys.py`. Pure.
+(`core/ledger/metadata.py`, `core/ledger/terms.py`), the keys are in `metadata/keys.py`. Pure.
 
 Source: docs/formats/stream.md, "The record".
 """
@@ -14,8 +14,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from quire.core.terms import StreamMode, TermRange, Terms
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.terms import StreamMode, TermRange, Terms
 from quire.wire.layout import NEVER_SENT, FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_number, check_version, corrupt, parse, serialized, unknown_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from quire.cli.options import JsonOption
-from quire.cli.output import Output
+from quire.cli.console.options import JsonOption
+from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def check(
 
     Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
     """
-    from quire.core.terms import StreamMode, mode_of
+    from quire.core.ledger.terms import StreamMode, mode_of
     from quire_testing.explorer import check as explorer
     from quire_testing.explorer.bundle_parts import BundleConfiguration, turns_of
     from quire_testing.explorer.collector_parts import CollectorConfiguration
@@ -255,7 +255,7 @@ def _refuse_other_pictures(diagram: Path | None) -> None:
 
 def _refuse_away(configuration: Configuration) -> None:
     """Refuse more absent slots than there are, a minimum that is not Qa to E, and what is never created."""
-    from quire.core.quorum import check_min_present
+    from quire.core.ledger.quorum import check_min_present
     from quire_testing.explorer.world import LedgerWorld
 
     c = configuration

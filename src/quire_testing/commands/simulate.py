@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.options import JsonOption
-from quire.cli.output import Output
+from quire.cli.console.options import JsonOption
+from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ from typing import Any
 
 from crc32c import crc32c
 
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY
-from quire.core.ledger_metadata import DigestType
-from quire.core.terms import NO_TERM
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.terms import NO_TERM
 from quire.env.interfaces import Clock, Files
 from quire.storage.config import KIB, StorageConfig
-from quire.storage.footer_format import SECTOR_BYTES
-from quire.storage.identity import Identity, open_identity
+from quire.storage.directory.identity import Identity, open_identity
+from quire.storage.formats.footer_format import SECTOR_BYTES
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from quire.wire.entry import NO_OP, EntryDigest

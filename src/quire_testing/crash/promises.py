@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.storage.ledger_storage import LedgerStorage

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from quire.core.ids import ID_MAX
 from quire.storage.config import KIB, StorageConfig
-from quire.storage.identity import open_identity
-from quire.storage.rebuild import rebuild
+from quire.storage.directory.identity import open_identity
+from quire.storage.starting.rebuild import rebuild
 from quire_testing.crash.bookie_run import CLUSTER, DIRECTORY, NAME, ROLL_BYTES, SMALL, BookieRun
 from quire_testing.crash.stream_workloads import dead_take_overs, take_overs, truncations
 from quire_testing.kit.disk import Stopped

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from quire.core import quorum
 from quire.core.answers import Answer
-from quire.core.guarantee import GUARANTEED
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
-from quire.core.placement import Shape, slots_for_absent
+from quire.core.ledger import quorum
+from quire.core.ledger.guarantee import GUARANTEED
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.placement import Shape, slots_for_absent
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, bookie_name, patience

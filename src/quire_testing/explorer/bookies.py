@@ -22,11 +22,11 @@ from quire.core.bookie.ledger import (
     LedgerFacts,
 )
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.replica import ReplicaList
 from quire.core.rules import Rules
-from quire.core.shares import HeldInterval
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request, entries_text, lacs_of
 from quire_testing.explorer.snapshot import frozen

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from quire.core.bundle_acks import BundleAcks, Delivery
 from quire.core.ids import BookieId
-from quire.core.writer import WriterMachine
+from quire.core.ledger.bundle_acks import BundleAcks, Delivery
+from quire.core.ledger.writer import WriterMachine
 from quire_testing.explorer.bundle_parts import BundleConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED

@@ -3,7 +3,7 @@
 What concerns one ledger alone (its recoverer, its record, its ensemble change) are the steps of its own world. What one
 frame, one bookie and one client do for both ledgers at once is put together in `bundle_world.py` from what is here.
 
-Source: `core/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles".
+Source: `core/ledger/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.errors import MisuseError
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status
 from quire_testing.explorer.bookies import KEY, LEDGER, BookieDriver, BookieState, Disk, Waiting
 from quire_testing.explorer.clients import ENDING, NOW_MS, WRITER_DONE, bookie_name, bookie_number
 from quire_testing.explorer.configuration import Configuration, budgets_text

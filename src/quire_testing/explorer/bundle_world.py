@@ -8,7 +8,7 @@ then on a response goes to its writer as it comes.
 
 What was sent to a bookie that a writer gave up may still arrive, and be answered, at any time, or never.
 
-Source: `core/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles"; docs/decisions/049-one-request-for-many-ledgers.md.
+Source: `core/ledger/bundle_acks.py`; docs/formats/native-protocol.md, "Bundles"; docs/decisions/049-one-request-for-many-ledgers.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.bundle_acks import BundleAcks, Delivery
+from quire.core.ledger.bundle_acks import BundleAcks, Delivery
 from quire_testing.explorer.bundle_parts import (
     LEDGERS,
     BundleConfiguration,

@@ -4,7 +4,7 @@ A step gives a machine one input on a copy of it, carries out its effects in ord
 afterwards, what is sent, what the store is asked. Where the driver has a choice (which spare takes a slot) there is one
 outcome for each.
 
-Source: `client/writer_driver.py`, whose handling of effects this repeats.
+Source: `client/writing/writer_driver.py`, whose handling of effects this repeats.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.closing import ClosingStatus
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger import effects as e
+from quire.core.ledger.closing import ClosingStatus
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status, WriterLimits
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.repair.effects import CopyRange
 from quire.core.transcript import effect_line
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status, WriterLimits
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import DROP, Reply, Request
 from quire_testing.explorer.snapshot import clone, state_of

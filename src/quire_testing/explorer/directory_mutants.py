@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.core.boot import BootState, older_directory
+from quire.core.bookie.boot import BootState, older_directory
 from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from quire.core.bookie.boot import BootState, Claim, Marker, claim, next_boot
 from quire.core.bookie.vigil import VigilMachine
-from quire.core.boot import BootState, Claim, Marker, claim, next_boot
 from quire_testing.explorer.invariants import DIRECTORY_INVARIANTS, Violation
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED, Switches

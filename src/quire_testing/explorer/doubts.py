@@ -3,14 +3,14 @@
 A question to the store is three steps: asked (with the add that makes it), read at the store, heard. Whatever else
 happens may come between any two of them, and so with the four of a doubt's end: looked, filled, read again, arrived.
 
-Source: `bookie/first_words.py`, `bookie/server.py`, `client/repair.py`; `docs/protocol/bookie.md`, "After a loss".
+Source: `bookie/ledgers/first_words.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "After a loss".
 """
 
 from __future__ import annotations
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import write_set
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name

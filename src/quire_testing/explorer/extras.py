@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
 from quire.core.repair.replica import Replica, period_of
 from quire_testing.explorer.bookies import BookieState, Collecting

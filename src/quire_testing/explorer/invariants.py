@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import covers_exactly, write_set
-from quire.core.record_swap import StoreRequest
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import covers_exactly, write_set
+from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_number
 from quire_testing.explorer.parts import State, Store

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.rules import AddOutcome, CloseOutcome
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import NO_NOTES, LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import NO_NOTES, LedgerNotes
 from quire.core.repair.effects import RepairOutcome
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, Outcome

@@ -4,7 +4,7 @@ A reader asks and hears in one step. Nothing is lost by that: its questions chan
 next depends only on responses that it has, and a response that comes late is one that was asked for late. A LAC, from
 whomever, may be believed; what a closed record says is final.
 
-Source: `client/reader.py`, whose handling of effects this repeats; Vanlightly's guide, "Reading from ledgers".
+Source: `client/reading/reader.py`, whose handling of effects this repeats; Vanlightly's guide, "Reading from ledgers".
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.ledger import effects as e
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.rules import Rules
 from quire.core.transcript import effect_line, record_text
 from quire_testing.explorer.bookies import BookieDriver, BookieState

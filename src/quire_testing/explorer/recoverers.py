@@ -1,6 +1,6 @@
 """The recoverer as a client: the recovery machine of `core` with the least of a driver around it.
 
-Source: `client/recovery.py`, whose handling of effects this repeats.
+Source: `client/recovering/recovery.py`, whose handling of effects this repeats.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId, Slot
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set
+from quire.core.ledger import effects as e
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import write_set
 from quire.core.recovery.finding_end import EndStatus
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.clients import (

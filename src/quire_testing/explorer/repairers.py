@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.shares import shares
 from quire.core.repair.effects import (
     CopyRange,
     Loss,
@@ -29,7 +30,6 @@ from quire.core.repair.effects import (
 from quire.core.repair.plan import RepairPlan
 from quire.core.repair.replica import Replica, ReplicaList
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.shares import shares
 from quire_testing.explorer.clients import (
     ClientDriver,
     ClientState,

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import CopyRange, RepairStatus
 from quire.core.repair.replica import Replica, ReplicaList
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number

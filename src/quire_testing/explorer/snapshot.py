@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from quire.core.bookie.doubt import Doubt
-from quire.core.effects import Problem
+from quire.core.ledger.effects import Problem
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from quire.core.ledger.writer import WriterMachine
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import NOTHING, block, record_text
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.beginning import NOT_CREATED
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.bundle_world import BundleWorld

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.core.effects import TakenOver
 from quire.core.errors import MisuseError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.effects import TakenOver
+from quire.core.ledger.metadata import LedgerMetadata
 from quire_testing.explorer.clients import ClientState, bookie_name
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_clients import Written

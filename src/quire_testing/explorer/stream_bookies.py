@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import residues_of_slot
 from quire.core.rules import Rules
 from quire_testing.explorer.bookies import KEY, LEDGER, Waiting, reply_to
 from quire_testing.explorer.messages import Reply, Request

@@ -3,7 +3,7 @@
 Its machines are the take-over and the writer of `core`, one after the other. A client remembers what it acknowledged in
 each of its terms, and how far it had appended.
 
-Source: docs/protocol/streams.md; `client/writer_driver.py` and `client/recovery.py`, whose handling of effects this repeats.
+Source: docs/protocol/streams.md; `client/writing/writer_driver.py` and `client/recovering/recovery.py`, whose handling of effects this repeats.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger import effects as e
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.terms import NO_TERM
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.finding_end import EndStatus
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
-from quire.core.terms import NO_TERM
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
     WRITER_DONE,

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import write_set
 from quire_testing.explorer.clients import bookie_name, bookie_number
 from quire_testing.explorer.stream_bookies import StreamBookie, Value
 from quire_testing.explorer.stream_clients import StreamClient

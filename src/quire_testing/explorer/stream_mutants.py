@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.core.rules import confirms
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.stream_parts import StreamConfiguration

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.terms import StreamMode
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.terms import StreamMode
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.stream_bookies import Value
 

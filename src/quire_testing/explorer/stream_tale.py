@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.parts import Label

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.terms import origin_of, resolve
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
-from quire.core.terms import origin_of, resolve
 from quire.core.transcript import record_text
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import INVARIANTS, Violation
 from quire_testing.explorer.stream_bookies import StreamBookie

@@ -24,10 +24,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.transcript import record_text
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from quire.core.bookie.garbage import CollectorMachine
 from quire.core.bookie.ledger import BookieLedgerMachine
-from quire.core.bundle_acks import BundleAcks
+from quire.core.ledger.bundle_acks import BundleAcks
+from quire.core.ledger.writer import WriterMachine
 from quire.core.log.machine import LogMachine
 from quire.core.log.trimming import TrimMachine
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
-from quire.core.writer import WriterMachine
 
 
 @dataclass(frozen=True, slots=True)

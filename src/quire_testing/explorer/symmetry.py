@@ -16,12 +16,16 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import permutations, product
 from typing import Any, Final, TypeAlias, TypeVar
 
-from quire.core.closing import Closing
-from quire.core.ensemble_change import EnsembleChange
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import Fragment, LedgerMetadata
-from quire.core.reader import LacMachine, ReadMachine
-from quire.core.record_swap import RecordSwap
+from quire.core.ledger.closing import Closing
+from quire.core.ledger.ensemble_change import EnsembleChange
+from quire.core.ledger.metadata import Fragment, LedgerMetadata
+from quire.core.ledger.reader import LacMachine, ReadMachine
+from quire.core.ledger.record_swap import RecordSwap
+from quire.core.ledger.run_window import RunWindow
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Hole
+from quire.core.ledger.writer_waits import WriterWaits
 from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.write_back import WriteBack
@@ -30,10 +34,6 @@ from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
 from quire.core.repair.replica import Replica, ReplicaList
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.run_window import RunWindow
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Hole
-from quire.core.writer_waits import WriterWaits
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request

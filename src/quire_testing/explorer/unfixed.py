@@ -12,16 +12,16 @@ from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
-from quire.core.effects import Confirmed, SendRun
-from quire.core.ensemble_change import mask_of
 from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger.effects import Confirmed, SendRun
+from quire.core.ledger.ensemble_change import mask_of
+from quire.core.ledger.writer import WriterMachine
 from quire.core.log.list import LogHead
 from quire.core.log.trimming import TrimDeleteLedger, TrimMachine, TrimStatus
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.repair.effects import RepairStatus, WriteRepaired
 from quire.core.repair.record import SlotReplacement
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.writer import WriterMachine
 
 
 class UnorderedWriter(WriterMachine):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.transcript import record_text
 from quire_testing.explorer.beginning import NOT_CREATED, Beginning, record_of

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from quire.bookie.config import BookieConfig
-from quire.bookie.connection import Connection
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.connections.connection import Connection
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.waiters import NOBODY
 from quire.bookie.server import BookieServer
-from quire.bookie.waiters import NOBODY
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, LedgerFacts
@@ -23,7 +23,7 @@ from quire.core.rules import Rules
 from quire.env.interfaces import Clock
 from quire.metadata.memory import MemorySpace
 from quire.storage.config import StorageConfig
-from quire.storage.identity import Identity
+from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import master_key
 from quire.wire.native import Flag, Kind, Request

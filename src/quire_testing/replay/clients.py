@@ -13,20 +13,20 @@ from dataclasses import replace
 from typing import Any
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.held_runs import SlotConnection
-from quire.client.recovery import LedgerRecovery
-from quire.client.writer import LedgerWriter
-from quire.core import effects as e
+from quire.client.recovering.recovery import LedgerRecovery
+from quire.client.sending.held_runs import SlotConnection
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger import effects as e
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer_state import Hole
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.transcript import effect_line
-from quire.core.writer_state import Hole
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore

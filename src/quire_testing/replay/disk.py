@@ -5,7 +5,7 @@ A crash forgets the jobs that have not been done; nothing else is lost.
 
 from __future__ import annotations
 
-from quire.storage.boot import BOOT_FILE, MARKER_FILE
+from quire.storage.directory.boot_file import BOOT_FILE, MARKER_FILE
 from quire_testing.kit.memory import MemoryFiles
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
-from quire.core.terms import NO_TERM
+from quire.core.ledger.terms import NO_TERM
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.bundles import decode_parts, open_bundle
 from quire.wire.native import Flag, Kind

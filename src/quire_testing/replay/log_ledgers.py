@@ -16,10 +16,10 @@ from typing import Any
 from quire.client.config import ClientConfig
 from quire.client.leaving import OpenWriters
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
-from quire.core.guarantee import WRITE_QUORUM
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
-from quire.core.writer_state import Hole
+from quire.core.ledger.guarantee import WRITE_QUORUM
+from quire.core.ledger.metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.writer_state import Hole
 from quire.env.interfaces import Chance
 from quire.metadata.store import MetadataStore
 from quire.wire.batch import BatchView

@@ -1,6 +1,6 @@
 """Connections whose frames go when the schedule says so. Hellos pass at once; nothing else moves by itself.
 
-The ends are the programs' own protocols (`net/channel.py`, `bookie/connection.py`), the bytes those of the real codec.
+The ends are the programs' own protocols (`net/channel.py`, `bookie/connections/connection.py`), the bytes those of the real codec.
 """
 
 from __future__ import annotations

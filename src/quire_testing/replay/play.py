@@ -17,8 +17,8 @@ from typing import TypeAlias
 from quire.core.answers import Answer
 from quire.core.errors import NotEnoughBookiesError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.placement import place_ledger, slots_for_absent
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.placement import place_ledger, slots_for_absent
 from quire.core.transcript import record_text
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from quire.client.machines import Machines
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WRITER_TABLE, WriterLimits
 from quire.core.log.handle import LOG
 from quire.core.log.trimming import TRIM
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
@@ -26,8 +28,6 @@ from quire.core.repair.effects import LIMITS, REPAIR_TABLE, RepairLimits
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WRITER_TABLE, WriterLimits
 from quire_testing.explorer.snapshot import clone, slots_of
 
 WRITER_INPUTS = tuple(WRITER_TABLE.rows)

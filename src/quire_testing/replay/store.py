@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import MetadataUnknownError
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX
 from quire.metadata.memory import MemorySpace, MemoryStore

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.wire.run import RunView
 from quire_testing.explorer.bookies import KEY, LEDGER
 from quire_testing.explorer.snapshot import frozen

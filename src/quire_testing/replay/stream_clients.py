@@ -16,12 +16,12 @@ from typing import Any
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.machines import Machines
-from quire.client.take_over import StreamTakeOver
-from quire.client.writer import LedgerWriter
-from quire.core.effects import TakenOver
+from quire.client.streams.take_over import StreamTakeOver
+from quire.client.writing.writer import LedgerWriter
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.writer_state import Hole
+from quire.core.ledger.effects import TakenOver
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer_state import Hole
 from quire.metadata.streams import StreamStore
 from quire_testing.explorer.stream_bookies import Value
 from quire_testing.explorer.stream_clients import StreamClient, Written

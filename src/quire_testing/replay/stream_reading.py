@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.client.access import LedgerAccess, origin_to_ask
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.rules import Rules
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.streams import StreamStore

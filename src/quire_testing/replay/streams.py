@@ -14,18 +14,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from quire.client.held_runs import SlotConnection
 from quire.client.machines import Machines
-from quire.client.recovery import STRAGGLER_WAIT_MS
-from quire.client.take_over import AWAITED_PAUSE_MS
+from quire.client.recovering.recovery import STRAGGLER_WAIT_MS
+from quire.client.sending.held_runs import SlotConnection
+from quire.client.streams.take_over import AWAITED_PAUSE_MS
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.writer_state import WriterLimits
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import record_text
-from quire.core.writer_state import WriterLimits
 from quire.metadata.keys import STREAMS, stream_key
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Create, VersionConflictError

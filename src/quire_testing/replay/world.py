@@ -2,7 +2,7 @@
 
 A subset, so a way through it is a way through the explorer's world too:
 
-- A writer hears nothing more of a bookie that it has given up, nor of any once it closes (`client/outgoing.py` retires
+- A writer hears nothing more of a bookie that it has given up, nor of any once it closes (`client/sending/outgoing.py` retires
   the places).
 - A connection that breaks fails everything that waits on it at once, before anything else happens to that client;
   answers that were on their way have arrived before.
@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
-from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, Slot
-from quire.core.writer_state import Status
+from quire.core.ledger import effects as e
+from quire.core.ledger.writer_state import Status
 from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, bookie_name, bookie_number
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request

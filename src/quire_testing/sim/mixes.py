@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from quire.core.terms import StreamMode
+from quire.core.ledger.terms import StreamMode
 from quire_testing.sim.faults import LINKS, Fault, FaultKind, Phase, draw_faults
 from quire_testing.sim.loop import MS
 from quire_testing.sim.network import NetworkSettings

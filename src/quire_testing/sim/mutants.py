@@ -16,10 +16,10 @@ from typing import Final
 from quire.client.machines import Machines
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
-from quire.core.writer import WriterMachine
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op, Put

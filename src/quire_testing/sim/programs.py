@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.machines import SHIPPED as SHIPPED_MACHINES
 from quire.client.machines import Machines

@@ -14,15 +14,15 @@ from quire.autorecovery.daemon import AutoRecovery
 from quire.autorecovery.marking import mark_findings
 from quire.autorecovery.repair import ClusterRepair
 from quire.client.client import RecoveryReport
-from quire.client.scrubbing import ReplicaCheck
+from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.shares import BookieShare, HeldInterval, not_held, shares
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason
 from quire.core.repair.open_tails import GraceLimits
 from quire.core.repair.work_queue import QueueLimits
-from quire.core.shares import BookieShare, HeldInterval, not_held, shares
 from quire.log.client import QuireClient
 from quire_testing.sim.responses import answer
 from quire_testing.sim.world import World

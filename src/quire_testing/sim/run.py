@@ -20,8 +20,8 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import write_set
 from quire.log.client import QuireClient
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView

@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.core.transcript import record_text
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from quire.client.unbounded import UnboundedLedger
-from quire.client.writer import LedgerWriter
+from quire.client.streams.unbounded import UnboundedLedger
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import AlreadyExistsError, OutcomeUnknownError, QuireError, StreamClosedError
-from quire.core.terms import StreamMode
+from quire.core.ledger.terms import StreamMode
 from quire.log.client import QuireClient
 from quire.metadata.election import Election
 from quire.wire.entry import NoOp

@@ -15,14 +15,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from quire.core.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WriterLimits
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire.core.rules import Rules
 from quire.core.transcript import record_text
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WriterLimits
 from quire.wire.run import ids_in
 from quire_testing.explorer.parts import repaired_only
 

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import AlreadyExistsError, NotWritingError, QuireError, TrimmedError
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig

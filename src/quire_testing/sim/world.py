@@ -16,9 +16,9 @@ from quire.client.machines import Machines, MakeWriter
 from quire.core.bookie.ledger import Fence
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.shares import not_held, shares
 from quire.core.rules import covers
-from quire.core.shares import not_held, shares
 from quire.env.descriptors import is_shortage
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from quire.bookie.background import BackgroundQueue
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import AlreadyExistsError, QuireError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerState
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.effects import LIMITS
 from quire.core.repair.marks import MarkReason, RepairMark, WaitsFor

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.autorecovery.owed_copies import OwedCopies
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
-from quire.client.ledger_repair import LedgerRepair
-from quire.client.writer import LedgerWriter
-from quire.core.guarantee import GIVEN_UP, GUARANTEED, KEPT
+from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.client.writing.writer import LedgerWriter
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED, KEPT
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock

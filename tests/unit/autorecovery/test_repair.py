@@ -16,12 +16,12 @@ from quire.autorecovery import targets
 from quire.autorecovery.repair import ClusterRepair, checked_gone
 from quire.autorecovery.targets import room_above_floor
 from quire.client.client import Client
-from quire.client.copy_rate import CopyRate
-from quire.client.ledger_repair import LedgerRepair
+from quire.client.repairing.copy_rate import CopyRate
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.debt import DebtReason
 from quire.core.repair.effects import Loss, RepairOutcome
 from quire.metadata.ledgers import ledger_key

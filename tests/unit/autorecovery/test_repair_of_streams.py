@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from quire.autorecovery.repair import ClusterRepair
-from quire.cli.marked import marked_ledgers
+from quire.cli.cluster.marked import marked_ledgers
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink
+from quire.client.bookies.bookies import AddSink
 from quire.client.client import Client
-from quire.client.copying import copies
-from quire.client.scrubbing import NO_TERMS, CopyVerdict, Finding, ReplicaCheck, windows
-from quire.client.unbounded import UnboundedLedger
-from quire.client.writer import LedgerWriter
+from quire.client.recovering.copying import copies
+from quire.client.repairing.scrubbing import NO_TERMS, CopyVerdict, Finding, ReplicaCheck, windows
+from quire.client.streams.unbounded import UnboundedLedger
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.shares import BookieShare, shares
 from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.marks import LedgerRepairs, MarkReason, WaitsFor
-from quire.core.shares import BookieShare, shares
 from quire.metadata.repairs import Stored
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun

@@ -12,7 +12,7 @@ import pytest
 
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason, RepairMark
 from quire.core.rules import RULES, Rules

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from quire.client.scrubbing import IN_LIMBO, CopyVerdict, Finding, ReplicaCheck, windows
+from quire.client.repairing.scrubbing import IN_LIMBO, CopyVerdict, Finding, ReplicaCheck, windows
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.shares import shares
 from quire.core.repair.marks import MarkReason, RepairMark
-from quire.core.shares import shares
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 MARKED = {

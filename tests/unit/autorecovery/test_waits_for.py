@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from quire.autorecovery.repair import ClusterRepair
-from quire.cli.marked import marked_ledgers, shown
-from quire.client.ledger_repair import LedgerRepair
+from quire.cli.cluster.marked import marked_ledgers, shown
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerState
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerState
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import Loss, RepairEnded
 from quire.core.repair.marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
 from quire.core.repair.work_queue import LIMITS, QueueLimits

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import first_words, lost_ledgers, record_reads
+from quire.bookie.collecting import lost_ledgers
+from quire.bookie.ledgers import first_words, record_reads
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, Versioned
 from quire.storage.journal import Journal
-from quire.storage.segment_files import Space
+from quire.storage.segments.segment_files import Space
 from support.records import put_record
 from unit.bookie.test_bookie_server import World, access, in_world
 

@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from quire.bookie import admission
 from quire.bookie.config import BookieConfig
+from quire.bookie.connections import admission
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddSink, BookieClient
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore

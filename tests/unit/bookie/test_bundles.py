@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bookie.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire import native
 from quire.wire.bundles import ROW, ROWS_AT
 from quire.wire.entry import EntryDigest, master_key

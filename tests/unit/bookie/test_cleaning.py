@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import cleaning
-from quire.bookie.cleaning import FULL_SECONDS, DiskCleaner
+from quire.bookie.collecting import cleaning
+from quire.bookie.collecting.cleaning import FULL_SECONDS, DiskCleaner
 from quire.bookie.config import BookieConfig
-from quire.bookie.ledgers import Ledgers
-from quire.core.space import FreeSpace
+from quire.bookie.ledgers.ledgers import Ledgers
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.space_reasons import FreeSpace
 from quire_testing.kit.stepped import HurriedClock, StepClock
 from support.storage_disk import (
     FILLER,

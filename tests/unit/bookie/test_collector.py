@@ -22,7 +22,7 @@ from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Create, StoreBusyError
-from quire.storage.collector_file import COLLECTOR_FILE
+from quire.storage.directory.collector_file import COLLECTOR_FILE
 from quire.wire.store_records import Passes, encode_passes
 from support.one_collector import At, with_bookie
 from support.small_cluster import small_cluster
@@ -424,7 +424,7 @@ def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> None:
 
 def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(at: At) -> None:
-        monkeypatch.setattr("quire.bookie.garbage.ORPHANS_TOLD_MAX", 2)
+        monkeypatch.setattr("quire.bookie.collecting.collector.ORPHANS_TOLD_MAX", 2)
         ids = await at.write(5)
         for ledger_id in ids:
             await at.forget_record(ledger_id)

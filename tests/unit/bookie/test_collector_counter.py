@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.errors import StorageError
 from quire.metadata.keys import passes_key
-from quire.storage.collector_file import COLLECTOR_FILE, decode_collector
+from quire.storage.directory.collector_file import COLLECTOR_FILE, decode_collector
 from quire.wire.store_records import decode_passes, encode_passes
 from support.one_collector import At, with_bookie
 

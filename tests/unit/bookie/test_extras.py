@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from quire.bookie.ledgers.waiters import NOBODY
 from quire.bookie.server import BookieServer
-from quire.bookie.waiters import NOBODY
-from quire.client.ledger_repair import LedgerRepair
 from quire.client.member_lists import MemberLister
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import AcceptedLoss, EntryRange
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import AcceptedLoss, EntryRange
 from quire.core.repair.replica import Replica
 from quire.metadata.memory import MemoryStore
 from support.small_cluster import SmallCluster, small_cluster
@@ -212,7 +212,7 @@ def test_a_member_that_lacks_one_keeps_them_all(tmp_path: Path) -> None:
 
 
 def test_a_full_cluster_of_them_needs_several_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.bookie.extras.LOOKED_AT_MAX", 1)
+    monkeypatch.setattr("quire.bookie.collecting.extra_copies.LOOKED_AT_MAX", 1)
 
     async def scenario(at: At) -> None:
         client = at.cluster.clients[0]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.record_reads import RecordReads, Told
-from quire.bookie.waiters import NO_ASKER
-from quire.client.bookies import BookieClient
+from quire.bookie.ledgers.record_reads import RecordReads, Told
+from quire.bookie.ledgers.waiters import NO_ASKER
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.both_records import BothRecords

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quire.bookie import first_words, record_reads
+from quire.bookie.ledgers import first_words, record_reads
+from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
 from quire.bookie.server import BookieServer
-from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore

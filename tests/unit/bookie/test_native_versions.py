@@ -10,8 +10,8 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
-from quire.core.ledger_metadata import DigestType
-from quire.core.shares import HeldInterval
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.shares import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind

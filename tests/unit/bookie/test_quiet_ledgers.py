@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import ledgers as bookie_ledgers
+from quire.bookie.ledgers import ledgers as bookie_ledgers
 from quire.core.answers import Answer
 from quire.wire import native
 from quire.wire.entry import master_key

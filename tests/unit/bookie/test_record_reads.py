@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from quire.bookie import record_reads
-from quire.bookie.record_reads import RecordReads
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.bookie.ledgers import record_reads
+from quire.bookie.ledgers.record_reads import RecordReads
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.metadata.both_records import BothRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
 from support.records import create_records

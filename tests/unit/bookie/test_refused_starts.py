@@ -34,15 +34,15 @@ from quire.env.real import RealFiles
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.storage.boot import BOOT_FILE, MARKER_FILE, Boot, BootFile, encode_boot
-from quire.storage.identity import COOKIE_FILE
-from quire.storage.segment_files import Space
-from quire.storage.segment_format import (
+from quire.storage.directory.boot_file import BOOT_FILE, MARKER_FILE, Boot, BootFile, encode_boot
+from quire.storage.directory.identity import COOKIE_FILE
+from quire.storage.formats.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
     decode_segment_header,
     encode_segment_header,
 )
+from quire.storage.segments.segment_files import Space
 from quire_testing.kit.memory import NoLock
 from unit.bookie.test_bookie_server import World, access, in_world
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 
-from quire.bookie import slices
-from quire.bookie.slices import REST_SECONDS_MAX, WAIT_SECONDS, take_slices
+from quire.bookie.collecting import disk_work as slices
+from quire.bookie.collecting.disk_work import REST_SECONDS_MAX, WAIT_SECONDS, take_slices
 
 
 def some_work(milliseconds: float, count: int) -> Generator[None, None, int]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.space import ASKED_MAX
+from quire.bookie.collecting.space_report import ASKED_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, NoClusterError
-from quire.core.space import FreeSpace
 from quire.metadata.accepting import accept_store
 from quire.storage.config import KIB, StorageConfig
+from quire.storage.space_reasons import FreeSpace
 from quire.wire.native_info import InfoQuestion, SpaceTask, decode_info_question, encode_info_question
 from support.one_collector import At, with_bookie
 
@@ -34,8 +34,8 @@ def reasons(says: dict[str, Any]) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def a_roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine of the tests has left."""
-    for module in ("cleaning", "space"):
-        monkeypatch.setattr(f"quire.bookie.{module}.free_space", lambda _: FreeSpace(71, 100))
+    for module in ("cleaning", "space_report"):
+        monkeypatch.setattr(f"quire.bookie.collecting.{module}.free_space", lambda _: FreeSpace(71, 100))
 
 
 async def fill(at: At, segments: int = 1) -> int:

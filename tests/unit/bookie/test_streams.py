@@ -10,8 +10,8 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata, new_stream
-from quire.core.terms import Terms
+from quire.core.ledger.metadata import LedgerMetadata, new_stream
+from quire.core.ledger.terms import Terms
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.streams import StreamStore
 from quire.wire import bookkeeper, native, native_bodies, native_hello, native_info, v2, v3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import told_lacs
+from quire.bookie.ledgers import told_lacs
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.wire.native_bodies import LacItem

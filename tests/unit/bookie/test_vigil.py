@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.bookie import server
+from quire.bookie.identity.vigil import pause_of
 from quire.bookie.server import BookieServer
-from quire.bookie.vigil import pause_of
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
@@ -21,8 +21,8 @@ from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op, Registration
-from quire.storage.boot import MARKER_FILE
-from quire.storage.identity import COOKIE_FILE
+from quire.storage.directory.boot_file import MARKER_FILE
+from quire.storage.directory.identity import COOKIE_FILE
 from quire.wire.responses import ReadReply
 from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 from quire_testing.kit.stepped import StepClock

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 from typer.testing import CliRunner, Result
 
-from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.local.local_cluster import LocalBookie, LocalCluster
 from quire.cli.main import app
 from quire.core.ids import BookieId
 from quire.env.real import RealClock

@@ -11,8 +11,8 @@ from threading import Event
 
 import pytest
 
+from quire.cli.console.output import Output
 from quire.cli.demo import narrator
-from quire.cli.output import Output
 
 
 class Heard(Output):

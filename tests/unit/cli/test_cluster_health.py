@@ -11,15 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 import quire
-from quire.cli import bookie_rows
-from quire.cli.bookie_rows import figures_of
-from quire.cli.cluster import collection_of, examine
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.cluster import bookie_rows
+from quire.cli.cluster.bookie_rows import figures_of
+from quire.cli.cluster.cluster import collection_of, examine
+from quire.cli.cluster.snapshot import Snapshot, Snapshots
+from quire.cli.cluster.top import heading
+from quire.cli.console.output import counted, human_duration
+from quire.cli.console.toolbox import open_toolbox
+from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
-from quire.cli.output import counted, human_duration
-from quire.cli.snapshot import Snapshot, Snapshots
-from quire.cli.toolbox import open_toolbox
-from quire.cli.top import heading
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.sqlite.store import SqliteStore

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from quire.cli import recovering, serve
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local import recovering, serve
+from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
 
 Quire = Callable[..., Result]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from quire import blocking
+from quire.cli.console.output import Output
 from quire.cli.demo import under_fire
 from quire.cli.demo.narrator import Narrator
-from quire.cli.local_cluster import LocalCluster
-from quire.cli.output import Output
+from quire.cli.local.local_cluster import LocalCluster
 
 
 def test_copies_that_the_dead_bookie_missed_are_named_made_and_looked_at_again(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from quire.cli.console.failures import VerificationError
 from quire.cli.demo import bulk, git_history, needed, under_fire
 from quire.cli.demo.git_history import NameSpace, NotUsableError, TreeEdit
 from quire.cli.demo.stdlib_repository import make_repository
 from quire.cli.demo.story import prepared
-from quire.cli.failures import VerificationError
 from quire.core.errors import WrongDirectoryError
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.first_steps import data_directory, first_steps, starting_again
-from quire.cli.local_cluster import LocalCluster
-from quire.cli.named_clusters import NamedClusters, contexts_file
+from quire.cli.console.named_clusters import NamedClusters, contexts_file
+from quire.cli.local.first_steps import data_directory, first_steps, starting_again
+from quire.cli.local.local_cluster import LocalCluster
 
 WAIT_S = 60.0
 APPEND, READ = "  echo hello | quire log append greetings --create", "  quire log read greetings"

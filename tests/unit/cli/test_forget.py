@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from quire.cli.main import app
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import new_stream
+from quire.core.ledger.metadata import new_stream
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key

@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.console.output import Output
+from quire.cli.ledger.stream import AcknowledgedEntries
+from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
-from quire.cli.output import Output
-from quire.cli.stream import AcknowledgedEntries
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from support.waiting import until
 
 WAIT_S = 60.0

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import quire
-from quire.cli.examples import EXAMPLES
+from quire.cli.console.examples import EXAMPLES
 from quire.cli.main import app
 from support.commands import every_command, help_of, root
 

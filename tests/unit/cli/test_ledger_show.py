@@ -9,10 +9,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from quire.cli.ledger_show import guarantee_text
+from quire.cli.ledger.ledger_show import guarantee_text
 from quire.cli.main import app
-from quire.core.guarantee import GIVEN_UP, GUARANTEED
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
+from quire.core.ledger.metadata import LedgerState
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata

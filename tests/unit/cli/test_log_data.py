@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import quire as api
-from quire.cli import log_ranges
-from quire.cli.local_cluster import LocalCluster
-from quire.cli.log_formats import escaped, printer
-from quire.cli.log_ranges import iso, parse_until, records_of, span_of
-from quire.cli.log_records import Added
+from quire.cli.console.record_streams import GivenRecord
+from quire.cli.local.local_cluster import LocalCluster
+from quire.cli.log import ranges as log_ranges
+from quire.cli.log.formats import escaped, printer
+from quire.cli.log.ranges import iso, parse_until, records_of, span_of
+from quire.cli.log.record_lines import Added
 from quire.cli.main import app
-from quire.cli.records import GivenRecord
 from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
 from quire.log.collecting import Collected, LogCollector
@@ -368,7 +368,7 @@ def test_a_deletion_that_was_cut_off_is_ended_after_the_question(
 
     quire("create", "half")
     asyncio.run(begin())
-    monkeypatch.setattr("quire.cli.asking.can_ask", lambda: True)
+    monkeypatch.setattr("quire.cli.console.asking.can_ask", lambda: True)
     assert "Log half is deleted" in quire("delete", "half", given=b"y\n").stdout
     assert "does not exist" in quire("delete", "half", code=1).stderr
     quire("create", "half")

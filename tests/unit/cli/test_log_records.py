@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import quire
-from quire.cli.local_cluster import LocalCluster
-from quire.cli.log_files import FileForm, read_files
-from quire.cli.log_records import Form, print_records, read_json, read_log_records, read_marked
+from quire.cli.console.output import Output
+from quire.cli.console.record_streams import BadInputError, GivenRecord, size_of
+from quire.cli.local.local_cluster import LocalCluster
+from quire.cli.log.files import FileForm, read_files
+from quire.cli.log.record_lines import Form, print_records, read_json, read_log_records, read_marked
 from quire.cli.main import app
-from quire.cli.output import Output
-from quire.cli.records import BadInputError, GivenRecord, size_of
 from quire.core.ids import LedgerId
 from quire.log.records import Record
 from support.rounds import FULL, keep_figures, rounds

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from quire.cli.console.named_clusters import contexts_file, uri_of
 from quire.cli.main import app
-from quire.cli.named_clusters import contexts_file, uri_of
 from quire.core.errors import NoClusterError
 
 Quire = Callable[..., Result]

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import quire
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
+from quire.cli.cluster.orphans import kept_without_record
+from quire.cli.console.output import Output
 from quire.cli.main import app
-from quire.cli.orphans import kept_without_record
-from quire.cli.output import Output
-from quire.client.inquiries import Inquiries
+from quire.client.bookies.inquiries import Inquiries
 from quire.core.answers import Answer
 from quire.core.errors import NoClusterError
 from quire.metadata.ledgers import LedgerStore, ledger_key

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli import bench, failures, output, picture
-from quire.cli.feed import AppendTally, append_all, in_groups, telling_how_far
-from quire.cli.histogram import Histogram, human_ns
-from quire.cli.options import cluster_uri, host_and_port
-from quire.cli.output import Output, ProgressLine, human_bytes, payload_facts, rate_text
-from quire.cli.records import (
+from quire.cli import bench
+from quire.cli.console import failures, output, picture
+from quire.cli.console.feed import AppendTally, append_all, in_groups, telling_how_far
+from quire.cli.console.histogram import Histogram, human_ns
+from quire.cli.console.options import cluster_uri, host_and_port
+from quire.cli.console.output import Output, ProgressLine, human_bytes, payload_facts, rate_text
+from quire.cli.console.record_streams import (
     RECORD_BYTES_MAX,
     BadInputError,
     read_delimited,

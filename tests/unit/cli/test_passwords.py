@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from quire.cli.console.options import password_of
 from quire.cli.main import app
-from quire.cli.options import password_of
 from quire.core.errors import MisuseError
 from quire.env.private import read_secret
 from quire.spark.options import read_password
@@ -142,7 +142,7 @@ def test_a_file_that_holds_no_password_is_refused(tmp_path: Path) -> None:
         password_of("\0")
 
 
-ASK = "from quire.cli.options import password_of; print('got', password_of('-'))"
+ASK = "from quire.cli.console.options import password_of; print('got', password_of('-'))"
 
 
 def test_it_is_asked_for_on_the_terminal_and_not_shown() -> None:

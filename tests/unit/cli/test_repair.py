@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.ledger.repair import who
+from quire.cli.local.local_cluster import LocalBookie, LocalCluster
 from quire.cli.main import app
-from quire.cli.repair import who
 
 Quire = Callable[..., Result]
 LINES = b"".join(b"line %d\n" % number for number in range(200))

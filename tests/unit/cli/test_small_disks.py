@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import quire
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.client.config import ClientConfig
 from quire.storage.config import MIB, SEGMENT_BYTES, fitting_segment_bytes

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import quire
-from quire.bookie.cleaning import COMPACTING
+from quire.bookie.collecting.cleaning import COMPACTING
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.cli.failures import EXIT_FAILED, EXIT_USAGE
+from quire.cli.cluster.space import _lines, _row
+from quire.cli.console.failures import EXIT_FAILED, EXIT_USAGE
 from quire.cli.main import app
-from quire.cli.space import _lines, _row
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.env.real import RealClock

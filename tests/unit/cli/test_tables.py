@@ -2,9 +2,9 @@
 
 import pytest
 
-from quire.cli import output
-from quire.cli.output import Output
-from quire.cli.tables import cells, draw_table
+from quire.cli.console import output
+from quire.cli.console.output import Output
+from quire.cli.console.tables import cells, draw_table
 
 HEADS = ("id", "address", "standing", "free", "needs")
 ROWS = [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.local.local_cluster import LocalCluster
 from support.command_cases import DOCUMENTED, SERVERS, Place, furnished, line_for
 from support.commands import every_command
 from support.zygote import Zygote, zygote

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from quire.cli import local_cluster
-from quire.cli.failures import BookieStartError
-from quire.cli.local_cluster import LocalCluster
+from quire.cli.console.failures import BookieStartError
+from quire.cli.local import local_cluster
+from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.core.errors import CorruptMetadataError, WrongDirectoryError
 

@@ -10,10 +10,10 @@ import pytest
 
 import quire
 from quire import blocking
-from quire.cli.failures import describe
-from quire.cli.wording import COMMANDS, OPTIONS, shell_words
+from quire.cli.console.failures import describe
+from quire.cli.console.wording import COMMANDS, OPTIONS, shell_words
 from quire.core.errors import NoSuchLogError
-from quire.core.quorum import check_min_present
+from quire.core.ledger.quorum import check_min_present
 from support.commands import every_command
 
 SRC = Path(quire.__file__).parent
@@ -21,8 +21,8 @@ OPERATORS = (
     "cli/",
     "spark/",
     "bookie/",
-    "core/space.py",
-    "storage/identity.py",
+    "storage/space_reasons.py",
+    "storage/directory/identity.py",
     "wire/frame_limits.py",
     "wire/store_records.py",
 )

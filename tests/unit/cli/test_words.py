@@ -6,10 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from quire.cli.log_ranges import parse_until
+from quire.cli.cluster.orphans import _parse as ids_of
+from quire.cli.console.words import nearest, options_behind
+from quire.cli.log.ranges import parse_until
 from quire.cli.main import app
-from quire.cli.orphans import _parse as ids_of
-from quire.cli.words import nearest, options_behind
 from quire.env.numbers import number_of
 from support.commands import every_command, root
 

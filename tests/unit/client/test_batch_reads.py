@@ -91,7 +91,7 @@ async def behind_old_bookies(
 def test_all_is_read_and_recovered_whatever_a_batch_read_meets(
     tmp_path: Path, takes_batches: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.net.batch_reads.PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("quire.net.bookkeeper.batch_reads.PROBE_SECONDS", 0.1)
     values = [b"%d" % number for number in range(600)]
 
     async def work() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry

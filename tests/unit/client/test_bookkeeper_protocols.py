@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.bookkeeper_v3 import V3Requests
+from quire.bookie.connections.bookkeeper_v3 import V3Requests
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError, MisuseError, QuireError

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from quire.bookie.bundle_requests import BundleRequests
-from quire.client.bundles import Bundle
+from quire.bookie.connections.bundle_requests import BundleRequests
 from quire.client.config import ClientConfig
+from quire.client.sending.bundles import Bundle
 from quire.core.answers import Answer
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NotWritingError
 from quire.net.channel import NativeCodec

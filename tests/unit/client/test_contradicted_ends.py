@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, RecoveryInconclusiveError
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.wire.native_bodies import LacItem
 from support.many_lacs import write_lacs
 from support.small_cluster import small_cluster

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
-from quire.client.copying import copies
-from quire.client.ledger_repair import unlimited
-from quire.client.range_copy import RangeCopier
-from quire.client.range_read import open_runs
+from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.reading.range_read import open_runs
+from quire.client.recovering.copying import copies
+from quire.client.repairing.ledger_repair import unlimited
+from quire.client.repairing.range_copy import RangeCopier
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import DigestType
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.terms import TermRange
 from quire.core.repair.effects import CopyRange
-from quire.core.terms import TermRange
 from quire.wire.entry import Entry, EntryDigest
 from quire.wire.native_bodies import BY_ID
 from quire.wire.requests import AddRun

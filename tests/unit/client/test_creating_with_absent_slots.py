@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import InvalidQuorumError, NotEnoughBookiesError
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from support.small_cluster import SOON, small_cluster
 from support.waiting import until_async
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.scrubbing import CopyVerdict, ReplicaCheck
+from quire.client.repairing.scrubbing import CopyVerdict, ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError
-from quire.core.shares import shares
+from quire.core.ledger.shares import shares
 from support.small_cluster import small_cluster
 
 COUNT = 40

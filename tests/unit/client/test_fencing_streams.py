@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.ledgers.waiters import Waiter
 from quire.bookie.server import BookieServer
-from quire.bookie.waiters import Waiter
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
-from quire.client.unbounded import UnboundedLedger
-from quire.client.writer import LedgerWriter
+from quire.client.bookies.bookies import BookieClient
+from quire.client.streams.unbounded import UnboundedLedger
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
 from quire.core.ids import BookieId
@@ -218,7 +218,7 @@ async def test_a_read_only_bookie_is_not_waited_for(tmp_path) -> None:
 @run
 async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_path, monkeypatch) -> None:
     """Each would fail as the one before, and supersede whoever else takes the stream over."""
-    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
+    monkeypatch.setattr("quire.client.streams.take_over.RECORD_PAUSE_MS", 1)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         _, names = await with_an_entry_to_write_back(cluster, mine)
@@ -281,7 +281,7 @@ async def test_a_bookie_that_is_late_with_an_entry_is_given_up_only_for_another(
     tmp_path, monkeypatch, comes
 ) -> None:
     """Without one a take-over that gave it up would end, and the next one would find it as slow."""
-    monkeypatch.setattr("quire.client.take_over.SILENT_MS", 100)
+    monkeypatch.setattr("quire.client.streams.take_over.SILENT_MS", 100)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         slow, names = await with_an_entry_to_write_back(cluster, mine)
@@ -310,7 +310,7 @@ async def test_a_bookie_that_is_late_with_an_entry_is_given_up_only_for_another(
 @run
 async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, monkeypatch) -> None:
     """A bookie whose answers always take longer than it is given would be asked for ever."""
-    monkeypatch.setattr("quire.client.take_over.SILENT_MS", 100)
+    monkeypatch.setattr("quire.client.streams.take_over.SILENT_MS", 100)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()
@@ -345,7 +345,7 @@ async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, m
 async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
     tmp_path, monkeypatch, ends
 ) -> None:
-    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
+    monkeypatch.setattr("quire.client.streams.take_over.RECORD_PAUSE_MS", 1)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()
@@ -373,7 +373,7 @@ async def test_a_take_over_that_waits_notices_that_another_client_has_taken_over
     tmp_path, monkeypatch
 ) -> None:
     """It sees the spare later than the other client, say: no bookie that it asks tells it."""
-    monkeypatch.setattr("quire.client.take_over.RECORD_PAUSE_MS", 1)
+    monkeypatch.setattr("quire.client.streams.take_over.RECORD_PAUSE_MS", 1)
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
         writer = await mine.open_writer()

@@ -13,8 +13,8 @@ import pytest
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.ticks import Ticks
-from quire.client.writer import LedgerWriter
+from quire.client.sending.ticks import Ticks
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import (
     MetadataUnknownError,
@@ -23,8 +23,8 @@ from quire.core.errors import (
     QuorumLostError,
     WrongPasswordError,
 )
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.placement import Quarantine
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.placement import Quarantine
 from quire.env.real import RealClock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore

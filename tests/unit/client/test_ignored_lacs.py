@@ -8,10 +8,10 @@ import contextlib
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
-from quire.client.copying import copies
-from quire.client.unbounded import UnboundedLedger
-from quire.client.writer import LedgerWriter
+from quire.client.bookies.bookies import BookieClient
+from quire.client.recovering.copying import copies
+from quire.client.streams.unbounded import UnboundedLedger
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import PastEndError, RecoveryInconclusiveError
 from quire.core.ids import EntryId

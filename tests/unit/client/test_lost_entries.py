@@ -11,7 +11,7 @@ import pytest
 
 from quire.client.client import Client
 from quire.client.config import ClientConfig
-from quire.client.lost_entries import LostEntries, lost_entries
+from quire.client.reading.lost_entries import LostEntries, lost_entries
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchLedgerError, ReadUnavailableError
 from support.small_cluster import SmallCluster, small_cluster

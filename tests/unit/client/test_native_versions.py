@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.client import inquiries
-from quire.client.bookies import BookieClient
+from quire.client.bookies import inquiries
+from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.shares import HeldInterval
+from quire.core.ledger.shares import HeldInterval
 from quire.net.channel import Channel, NativeCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch

@@ -8,7 +8,7 @@ import functools
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink
+from quire.client.bookies.bookies import AddSink
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import (
@@ -21,7 +21,7 @@ from quire.core.errors import (
     ReadUnavailableError,
     WrongPasswordError,
 )
-from quire.core.quorum import write_set
+from quire.core.ledger.quorum import write_set
 from quire.wire.requests import AddRun
 from quire.wire.run import checksum, encode_run
 from support.small_cluster import small_cluster

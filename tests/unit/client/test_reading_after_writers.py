@@ -9,7 +9,7 @@ import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.reader import LedgerReader
+from quire.client.reading.reader import LedgerReader
 from quire.core.errors import LedgerFencedError, MisuseError
 from support.log_cluster import in_world
 from support.small_cluster import small_cluster

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.bookie.waiters import NOBODY
-from quire.cli.ledger import recovered_text
+from quire.bookie.ledgers.waiters import NOBODY
+from quire.cli.ledger.ledger import recovered_text
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.connecting import Connecting
-from quire.client.ledger_repair import LedgerRepair
-from quire.client.recovery import LedgerRecovery
+from quire.client.recovering.recovery import LedgerRecovery
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import (
@@ -29,7 +29,7 @@ from quire.core.errors import (
     WrongPasswordError,
 )
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.repair.effects import ReadRecord, RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_reading import put, run, texts

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.bookkeeper_v3 import V3Requests
+from quire.bookie.connections.bookkeeper_v3 import V3Requests
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.ledger_repair import LedgerRepair
-from quire.client.replica_lists import replica_list
-from quire.client.scrubbing import CopyVerdict, ReplicaCheck
+from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.client.repairing.replica_lists import replica_list
+from quire.client.repairing.scrubbing import CopyVerdict, ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.shares import shares
 from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.replica import Replica
-from quire.core.shares import shares
 from support.small_cluster import small_cluster
 
 COUNT = 25

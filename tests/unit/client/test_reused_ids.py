@@ -13,7 +13,7 @@ from quire.core.errors import (
     OutcomeUnknownError,
     ReadUnavailableError,
 )
-from quire.core.ledger_metadata import TOKEN_KEY, LedgerState
+from quire.core.ledger.metadata import TOKEN_KEY, LedgerState
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import Delete
 from support.small_cluster import SmallCluster, small_cluster

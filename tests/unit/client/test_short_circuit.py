@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.client import short_circuit
 from quire.client.access import LedgerAccess
+from quire.client.bookies import short_circuit
+from quire.client.bookies.short_circuit import FileReadOutcome
 from quire.client.config import ClientConfig
-from quire.client.short_circuit import FileReadOutcome
 from quire.core.answers import Answer
 from quire.wire.responses import ReadReply
 from quire.wire.run import RunPlace

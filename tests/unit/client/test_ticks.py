@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.client.ticks import PERIODS, Ticks
+from quire.client.sending.ticks import PERIODS, Ticks
 from support.waiting import until_async
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.client.config import ClientConfig
-from quire.client.unbounded import UnboundedLedger
+from quire.client.streams.unbounded import UnboundedLedger
 from quire.core.errors import (
     AlreadyExistsError,
     ElectionUnavailableError,
@@ -24,8 +24,8 @@ from quire.core.errors import (
     TermSupersededError,
     WrongPasswordError,
 )
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState, new_ledger
-from quire.core.terms import TermRange
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.terms import TermRange
 from quire.metadata.election import Election
 from quire.metadata.store import StoreBusyError
 from quire.metadata.streams import StreamStore

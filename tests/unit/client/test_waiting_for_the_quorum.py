@@ -16,7 +16,7 @@ from quire.core.errors import (
     QuorumLostError,
     WindowFullError,
 )
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from support.small_cluster import SOON, small_cluster
 from support.waiting import until_async
 

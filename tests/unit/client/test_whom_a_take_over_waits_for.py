@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.unbounded import UnboundedLedger
+from quire.client.streams.unbounded import UnboundedLedger
 from quire.core.errors import StorageError
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.client.repair import LedgerReport, MissingRange
+from quire.client.repairing.copies import LedgerReport, MissingRange
 from quire.core.answers import Answer
 from quire.core.errors import (
     LedgerClosedError,
@@ -20,8 +20,8 @@ from quire.core.errors import (
     NotWritingError,
     WindowFullError,
 )
-from quire.core.guarantee import GIVEN_UP, GUARANTEED
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
+from quire.core.ledger.metadata import LedgerState
 from support.small_cluster import SOON, small_cluster
 from support.waiting import until_async
 

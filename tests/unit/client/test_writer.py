@@ -13,7 +13,7 @@ import pytest
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -24,7 +24,7 @@ from quire.core.errors import (
     QuorumLostError,
     WindowFullError,
 )
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.env.real import RealClock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore

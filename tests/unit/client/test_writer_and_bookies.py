@@ -12,14 +12,14 @@ import pytest
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.quorum import write_set
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.ledgers import LedgerStore

@@ -4,7 +4,7 @@ Source: docs/decisions/034-who-may-recover-an-open-ledger.md; docs/protocol/ense
 """
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.ledger.effects import (
     AskLeftBookies,
     ChooseReplacements,
     Confirmed,
@@ -15,9 +15,9 @@ from quire.core.effects import (
     SlotAbsent,
     WriteMetadata,
 )
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status, WriterLimits
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status, WriterLimits
 
 B = ("b1", "b2", "b3")
 WAIT_MS = 7000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quire.core.bookie.boot import BootState, Claim, Marker, claim, next_boot, older_directory
 from quire.core.bookie.vigil import VigilMachine
-from quire.core.boot import BootState, Claim, Marker, claim, next_boot, older_directory
 
 OWN, COPY = Marker(11, 1_000), Marker(12, 2_000)
 STORED = BootState(7, 5_000, OWN, owner=1)

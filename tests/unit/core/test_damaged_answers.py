@@ -8,10 +8,10 @@ import pytest
 
 from quire.core import rules
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.effects import WaitForAnswers, WriteMetadata
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.ledger.effects import WaitForAnswers, WriteMetadata
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.recovery.machine import RecoveryMachine
 
 BOOKIES = [BookieId(f"b{number}") for number in range(3)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.effects import SetTimer
-from quire.core.flush import BookieGivenUp, Flushed, FlushMachine, FlushStatus, UnacknowledgedCopies
-from quire.core.holes import joined
 from quire.core.ids import BookieId
-from quire.core.writer_state import Hole
+from quire.core.ledger.effects import SetTimer
+from quire.core.ledger.flush import BookieGivenUp, Flushed, FlushMachine, FlushStatus, UnacknowledgedCopies
+from quire.core.ledger.holes import joined
+from quire.core.ledger.writer_state import Hole
 
 PATIENCE = 1_000
 LATEST = 10_000

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.holes import RANGES_MAX, joined, with_holes
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, new_ledger
-from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.core.quorum import write_set
-from quire.core.writer_state import Hole
+from quire.core.ledger.holes import RANGES_MAX, joined, with_holes
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new_ledger
+from quire.core.ledger.notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.writer_state import Hole
 
 B = [BookieId(f"b{number}") for number in range(6)]
 

@@ -9,9 +9,10 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NotWritingError
-from quire.core.flush import FLUSH_TABLE, FlushMachine, FlushStatus, UnacknowledgedCopies
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.flush import FLUSH_TABLE, FlushMachine, FlushStatus, UnacknowledgedCopies
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
 from quire.core.log.commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
 from quire.core.log.fencing import Fencing
 from quire.core.log.handle import LOG, LogStatus
@@ -21,7 +22,6 @@ from quire.core.log.rewriting import REWRITE, Replacement, RewriteMachine, Rewri
 from quire.core.log.roll import ROLL, Roll, RollStep
 from quire.core.log.swap import SWAP, HeadSwap, SwapStep
 from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
-from quire.core.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.wire.log_records import page_name

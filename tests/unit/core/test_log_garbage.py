@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.bookie.garbage import CollectorMachine, Kept
-from quire.core.log.garbage import LogGarbage
+from quire.core.log.unlisted import LogGarbage
 from quire.core.rules import RULES
 
 GRACE_MS = 100

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.losses import proves_loss
+from quire.core.ledger.losses import proves_loss
 
 GONE = (Answer.NO_ENTRY, Answer.NO_LEDGER, Answer.DAMAGED)
 

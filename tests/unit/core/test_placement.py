@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 from quire.core.errors import InvalidQuorumError, NotEnoughBookiesError
-from quire.core.placement import (
+from quire.core.ledger.placement import (
     Quarantine,
     Shape,
     choose_ensemble,
@@ -17,7 +17,7 @@ from quire.core.placement import (
     place_ledger,
     slots_for_absent,
 )
-from quire.core.quorum import check_min_present, write_set_masks
+from quire.core.ledger.quorum import check_min_present, write_set_masks
 from quire.core.rules import RULES
 
 BOOKIES = [f"b{number}" for number in range(1, 8)]

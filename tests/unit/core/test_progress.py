@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.bookie.progress import INTERVALS_MAX, STUCK_MS_MIN, TaskProgress
+from quire.bookie.collecting.progress import INTERVALS_MAX, STUCK_MS_MIN, TaskProgress
 
 MINUTE = 60_000
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, new_ledger, new_stream
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new_ledger, new_stream
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.debt import ledger_debt
 from quire.core.repair.effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
 from quire.core.repair.replica import ReplicaList
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.rules import RULES
-from quire.core.shares import HeldInterval
 from support.repaired_ledger import RepairedLedger
 
 B = [BookieId(f"b{number}") for number in range(6)]

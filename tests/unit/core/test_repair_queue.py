@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import RepairOutcome, RepairReport
 from quire.core.repair.marks import WaitsFor
 from quire.core.repair.work_queue import (

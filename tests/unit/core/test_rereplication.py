@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.notes import BookieHoles, EntryRange, LedgerNotes
 from quire.core.repair.effects import (
     CopyRange,
     EndLimbo,

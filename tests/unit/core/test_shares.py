@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.ids import BookieId
-from quire.core.quorum import residues_of_slot
-from quire.core.shares import BookieShare, HeldInterval, gaps, not_held
+from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.shares import BookieShare, HeldInterval, gaps, not_held
 
 SIZE = 4
 SPAN = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))

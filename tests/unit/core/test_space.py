@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.space import (
+from quire.storage.space_reasons import (
     REST,
     UNKNOWN_SPACE,
     WAITING,

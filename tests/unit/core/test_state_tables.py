@@ -6,11 +6,13 @@ from inspect import Parameter, isfunction, signature
 
 import pytest
 
-from quire.core.closing import CLOSING_TABLE, Closing
-from quire.core.ensemble_change import CHANGE_TABLE, EnsembleChange
 from quire.core.errors import MisuseError, NotWritingError
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.record_swap import SWAP_TABLE, RecordSwap
+from quire.core.ledger.closing import CLOSING_TABLE, Closing
+from quire.core.ledger.ensemble_change import CHANGE_TABLE, EnsembleChange
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.record_swap import SWAP_TABLE, RecordSwap
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WRITER_TABLE
 from quire.core.recovery.finding_end import END_TABLE, EndSearch
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
 from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine
@@ -19,8 +21,6 @@ from quire.core.repair.effects import REPAIR_TABLE
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.repair.work_queue import MARK_TABLE, MarkedLedger, SeenMark
 from quire.core.rules import RULES
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WRITER_TABLE
 from quire_testing.explorer.snapshot import state_of
 
 RECORD = new_ledger(

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.errors import MisuseError, TermSupersededError
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger.effects import (
     FindLength,
     FindReplacements,
     LacFound,
@@ -23,16 +25,14 @@ from quire.core.effects import (
     TakeOverSuperseded,
     WriteMetadata,
 )
-from quire.core.errors import MisuseError, TermSupersededError
-from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger, new_stream
-from quire.core.reader import LacMachine
+from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.ledger.reader import LacMachine
+from quire.core.ledger.terms import TermRange
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import Status
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
-from quire.core.terms import TermRange
 from quire.core.transcript import effect_line
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status
 
 LEDGER = new_ledger(
     7, ("b0", "b1", "b2"), write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""

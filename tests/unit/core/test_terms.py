@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId, EntryId, LedgerId, Term
-from quire.core.ledger_metadata import (
+from quire.core.ledger.metadata import (
     DigestType,
     Fragment,
     LedgerMetadata,
@@ -16,7 +16,16 @@ from quire.core.ledger_metadata import (
     new_ledger,
     new_stream,
 )
-from quire.core.terms import TermRange, Terms, by_origin, last_of_range, origin_of, reach_of, resolve, told_in
+from quire.core.ledger.terms import (
+    TermRange,
+    Terms,
+    by_origin,
+    last_of_range,
+    origin_of,
+    reach_of,
+    resolve,
+    told_in,
+)
 from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.stream_metadata import (

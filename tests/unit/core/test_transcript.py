@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core import effects
 from quire.core.errors import LedgerFencedError
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger import effects
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.transcript import block, effect_line, record_text
 
 ENSEMBLE = ("b1", "b2", "b3")

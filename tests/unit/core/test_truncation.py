@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId, Slot
+from quire.core.ledger.effects import (
     AwaitBookies,
     ChooseReplacements,
     FindReplacements,
@@ -22,12 +23,11 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ids import NO_ENTRY, BookieId, LedgerId, Slot
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import effect_line
-from quire.core.writer import WriterMachine
 from quire_testing.explorer.stream_parts import in_mode
 
 OWNER = 77

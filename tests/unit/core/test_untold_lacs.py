@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.core.untold_lacs import UntoldLacs
+from quire.core.ledger.untold_lacs import UntoldLacs
 
 
 def test_a_ledger_is_due_when_no_add_carried_its_lac_for_so_long() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.errors import LedgerIdReusedError, MisuseError, NotWritingError
-from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.writer import WriterMachine
-from quire.core.writer_state import WRITER_TABLE, Status
+from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer_state import WRITER_TABLE, Status
 from quire_testing.explorer.snapshot import clone, state_of
 
 

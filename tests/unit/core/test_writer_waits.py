@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.writer_state import WriterLimits
-from quire.core.writer_waits import GUARANTEED_PAUSE_MS, WriterWaits
+from quire.core.ledger.writer_state import WriterLimits
+from quire.core.ledger.writer_waits import GUARANTEED_PAUSE_MS, WriterWaits
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_program_asks_for_it_and_the_library_never_does() -> None:
         for path in source.rglob("*.py")
         if re.search(r"keep_collections_short\(\)|ShortCollections\(\)", path.read_text())
     ]
-    assert sorted(callers) == ["__init__.py", "cli/serve.py"]
+    assert sorted(callers) == ["__init__.py", "cli/local/serve.py"]
 
 
 CONNECTS = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.bookie.server import BookieServer
-from quire.core.ledger_notes import NO_NOTES
+from quire.core.ledger.notes import NO_NOTES
 from quire.log import filling, leader
 from support.log_cluster import FAST, World, in_world, world
 from support.waiting import until_async

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quire.client.config import ClientConfig
-from quire.client.lac_sending import LacFrames
-from quire.client.writer import LedgerWriter
+from quire.client.sending.lac_sending import LacFrames
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import PastEndError
 from quire.core.ids import BookieId
 from quire.core.log.list import LogItem

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from quire.client.writer import LedgerWriter
+from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     AlreadyExistsError,
     MisuseError,
@@ -24,7 +24,7 @@ from quire.core.errors import (
     TrimmedError,
     WindowFullError,
 )
-from quire.core.ledger_metadata import LedgerState
+from quire.core.ledger.metadata import LedgerState
 from quire.core.log.list import ItemState, LogItem
 from quire.log.batching import LedgerTarget, RecordQueue
 from quire.log.config import LogConfig

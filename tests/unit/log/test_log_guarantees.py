@@ -13,8 +13,8 @@ import pytest
 
 from quire.bookie.server import BookieServer
 from quire.core.errors import MisuseError, NotEnoughBookiesError, NotWritingError, OutcomeUnknownError
-from quire.core.guarantee import GIVEN_UP, GUARANTEE_KEY
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEE_KEY
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.log.config import LogConfig, LogGuarantee
 from quire.log.log import Log
 from quire.log.writer import LogWriter

@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import new_stream
+from quire.core.ledger.metadata import new_stream
 from quire.metadata import both_records
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
+from quire.core.ledger.notes import EntryRange
 from quire.core.repair.marks import MarkReason, RepairMark
 from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key

@@ -13,9 +13,9 @@ from quire.core.errors import (
     NoSuchLedgerError,
 )
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
-from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.core.writer_state import Hole
+from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger
+from quire.core.ledger.notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.ledger.writer_state import Hole
 from quire.metadata.keys import ledger_notes_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore

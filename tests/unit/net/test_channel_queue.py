@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.net.channel import Channel, NativeCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch

@@ -11,13 +11,13 @@ import pytest
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType
-from quire.net.bookkeeper_asked import PendingRequest, RangeAsked
+from quire.core.ledger.metadata import DigestType
+from quire.net.bookkeeper.asked import PendingRequest, RangeAsked
+from quire.net.bookkeeper.v2_codec import V2Codec
+from quire.net.bookkeeper.v3_codec import V3Codec
 from quire.net.channel import Channel
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch
-from quire.net.v2_codec import V2Codec
-from quire.net.v3_codec import V3Codec
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb

@@ -12,7 +12,7 @@ from quire.core.errors import MalformedFrameError
 from quire.net.connection_states import OPEN
 from quire.net.framing import FrameProtocol
 from quire.net.receive_memory import HEAD_BYTES, STALL_SECONDS, ReceiveBudget, Scratch
-from quire.net.tls import upgrade
+from quire.net.security.tls import upgrade
 from quire.wire import native_hello
 from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer

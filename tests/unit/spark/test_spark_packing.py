@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.spark.decode import Origin
 from quire.spark.packing import EntrySpan, pack, usual_split
 

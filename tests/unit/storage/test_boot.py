@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from quire.core.errors import WrongDirectoryError
 from quire.env.interfaces import FileStamp
 from quire.env.real import RealFiles
-from quire.storage.boot import BOOT, BOOT_FILE, MARKER_FILE, Boot, BootFile, decode_boot, encode_boot
-from quire.storage.segment_format import BLOCK_BYTES, FormatError
+from quire.storage.directory.boot_file import (
+    BOOT,
+    BOOT_FILE,
+    MARKER_FILE,
+    Boot,
+    BootFile,
+    decode_boot,
+    encode_boot,
+)
+from quire.storage.formats.segment_format import BLOCK_BYTES, FormatError
 from support.storage_disk import FaultyFiles, open_storage
 
 U64 = st.integers(0, 2**64 - 1)

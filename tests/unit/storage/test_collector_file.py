@@ -7,8 +7,8 @@ import random
 import pytest
 
 from quire.core.bookie.garbage import Kept, StoreName
-from quire.storage.collector_file import decode_collector, encode_collector
-from quire.storage.segment_format import FormatError
+from quire.storage.directory.collector_file import decode_collector, encode_collector
+from quire.storage.formats.segment_format import FormatError
 
 
 def test_the_file_is_read_as_it_was_written_and_refused_otherwise() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.storage import compaction
-from quire.storage.compaction import SealedSize, plan, sparse_share
-from quire.storage.footer_format import OFFSET_UNIT, DirectoryEntry, Row
+from quire.storage.formats.footer_format import OFFSET_UNIT, DirectoryEntry, Row
 from quire.storage.index import RowTable
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment import Segment
-from quire.storage.segment_files import SegmentFiles
+from quire.storage.reclaiming import compaction
+from quire.storage.reclaiming.compaction import SealedSize, plan, sparse_share
+from quire.storage.reclaiming.measuring import directory_of
+from quire.storage.segments.segment import Segment
+from quire.storage.segments.segment_files import SegmentFiles
 from quire.storage.slices import run_through
-from quire.storage.space import directory_of
 from quire.wire.run import RunView, encode_run
 from quire_testing.kit.stepped import HurriedClock
 from support.storage_disk import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.storage.damages import Damages
-from quire.storage.findings import Damage
+from quire.storage.segments.findings import Damage
 
 WHOLE = Damage("1.seg", 4096, 7, 0, 9, "the body of the run does not verify")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from quire.storage import reading
-from quire.storage.footer_cache import ITEM_BYTES, FooterCache
 from quire.storage.index import RowTable, table_of
+from quire.storage.segments.footer_cache import ITEM_BYTES, FooterCache
 from support.storage_disk import (
     FILLER,
     SMALL,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
+from quire.storage.formats.state_format import DEAD_RANGES_MAX
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.state_format import DEAD_RANGES_MAX
 from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
 from unit.storage.test_stream_entries import BIG, take_term
 

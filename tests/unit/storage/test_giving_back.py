@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.space import Reason
-from quire.storage import segment_files
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segments import segment_files
 from quire.storage.slices import run_through
+from quire.storage.space_reasons import Reason
 from quire_testing.kit.stepped import StepClock, StepWorker
 from support.storage_disk import FILLER, SMALL, Answers, FaultyFiles, make_run, open_storage, put, settle
 

@@ -20,7 +20,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import BookieId
 from quire.env.real import RealFiles
-from quire.storage.identity import decode_cookie, encode_cookie, open_identity
+from quire.storage.directory.identity import decode_cookie, encode_cookie, open_identity
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "cookies.json").read_text())
 
@@ -60,7 +60,7 @@ def test_a_directory_is_used_once_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(DirectoryInUseError, match="in use"):
         open_identity(tmp_path, "b1", "cluster")
     code = (
-        "import sys; from quire.core.errors import DirectoryInUseError; from quire.storage.identity import open_identity\n"
+        "import sys; from quire.core.errors import DirectoryInUseError; from quire.storage.directory.identity import open_identity\n"
         "try: open_identity(sys.argv[1], 'b1', 'cluster')\n"
         "except DirectoryInUseError: print('refused')"
     )

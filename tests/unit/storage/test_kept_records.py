@@ -7,11 +7,11 @@ from crc32c import crc32c
 
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
-from quire.storage import record_bodies as bodies
+from quire.storage.formats import record_bodies as bodies
+from quire.storage.formats.segment_format import ALL_LEDGERS, SegmentRecordKind
+from quire.storage.formats.state_format import StoredLedgerState, encode_state
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_files import Space
-from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
-from quire.storage.state_format import StoredLedgerState, encode_state
+from quire.storage.segments.segment_files import Space
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
 UNKNOWN_KIND = 0x3C

@@ -13,7 +13,7 @@ from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DiskFullError, MisuseError, StorageError
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.storage.config import StorageConfig
-from quire.storage.identity import open_identity
+from quire.storage.directory.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import StepClock, StepWorker

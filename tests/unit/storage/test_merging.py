@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.core.terms import ANY_ORIGIN
-from quire.storage.footer_format import Row, RowFlag
+from quire.core.ledger.terms import ANY_ORIGIN
+from quire.storage.formats.footer_format import Row, RowFlag
 from quire.storage.index import RunPiece
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.merging import Merging
+from quire.storage.reclaiming.merging import Merging
 from quire.storage.slices import run_through
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import HurriedClock

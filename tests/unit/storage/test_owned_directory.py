@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quire.env.real import RealFiles
-from quire.storage.boot import MARKER_FILE
-from quire.storage.owned_directory import close_directory
+from quire.storage.directory.boot_file import MARKER_FILE
+from quire.storage.directory.owned_directory import close_directory
 
 FILES = ("VERSION", "BOOT", "COLLECTOR", "segments/0000000000000001.seg", "segments/1.fresh")
 

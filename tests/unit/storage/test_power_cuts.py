@@ -9,7 +9,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.env.real import RealFiles
 from quire.storage.config import KIB
-from quire.storage.segment_format import BLOCK_BYTES
+from quire.storage.formats.segment_format import BLOCK_BYTES
 from quire_testing.crash.bookie_run import DIRECTORY, BookieRun, open_storage
 from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.images import ImageBuilder

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.storage.config import StorageConfig
-from quire.storage.extents import JOINED_GAP_BYTES, extents
-from quire.storage.footer_format import OFFSET_UNIT, Row
+from quire.storage.formats.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RunPiece
-from quire.storage.segment_files import SegmentFiles
+from quire.storage.segments.extents import JOINED_GAP_BYTES, extents
+from quire.storage.segments.segment_files import SegmentFiles
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.ids import ID_MAX
-from quire.storage import record_bodies as bodies
-from quire.storage.segment_format import FormatError
-from quire.storage.state_format import StoredLedgerState, decode_state
+from quire.storage.formats import record_bodies as bodies
+from quire.storage.formats.segment_format import FormatError
+from quire.storage.formats.state_format import StoredLedgerState, decode_state
 
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.integers(0, ID_MAX)

@@ -9,10 +9,10 @@ from crc32c import crc32c
 
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
-from quire.storage import footer_format as footer
-from quire.storage import record_bodies as bodies
-from quire.storage import segment_format as form
-from quire.storage.state_format import StoredLedgerState, decode_state, encode_state
+from quire.storage.formats import footer_format as footer
+from quire.storage.formats import record_bodies as bodies
+from quire.storage.formats import segment_format as form
+from quire.storage.formats.state_format import StoredLedgerState, decode_state, encode_state
 from support.storage_disk import FaultyFiles, open_storage
 
 

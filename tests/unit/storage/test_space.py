@@ -8,9 +8,9 @@ from functools import partial
 
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
-from quire.core.space import Reason
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
+from quire.storage.space_reasons import Reason
 from quire_testing.kit.stepped import StepClock, StepWorker
 from support.storage_disk import (
     FILLER,

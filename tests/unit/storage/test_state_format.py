@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from quire.core.bookie.doubt import EVERY_ID, RANGES_MAX, Doubt
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
-from quire.storage.segment_format import FormatError
-from quire.storage.state_format import (
+from quire.storage.formats.segment_format import FormatError
+from quire.storage.formats.state_format import (
     DEAD_RANGES_MAX,
     STATE,
     DeadRange,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.core.terms import ANY_ORIGIN
+from quire.core.ledger.terms import ANY_ORIGIN
 from quire.storage.config import StorageConfig
 from quire.storage.ledger_storage import LedgerStorage
 from support.storage_disk import SMALL, Answers, FaultyFiles, make_run, open_storage, put, read_all, settle

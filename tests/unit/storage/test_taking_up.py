@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.storage.config import StorageConfig
-from quire.storage.footer_format import DirectoryEntry
+from quire.storage.formats.footer_format import DirectoryEntry
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_files import SegmentFiles
+from quire.storage.segments.segment_files import SegmentFiles
 from quire.storage.stored_ledger import StoredLedger
 from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.storage_disk import (

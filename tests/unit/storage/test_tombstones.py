@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
+from quire.storage.formats.segment_format import SegmentRecordKind as RecordKind
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_format import SegmentRecordKind as RecordKind
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.one_bookie import KEY, OneBookie

@@ -9,9 +9,9 @@ import pytest
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
 from quire.core.ids import BookieId
-from quire.storage import first_group
-from quire.storage.identity import Identity
+from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.starting import first_group
 from support.rounds import rounds
 from support.storage_disk import (
     SMALL,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.bookie.ledger import LedgerFacts
-from quire.storage.footer_format import ROW_BYTES
+from quire.storage.formats.footer_format import ROW_BYTES
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.slices import run_through
 from quire_testing.kit.stepped import HurriedClock

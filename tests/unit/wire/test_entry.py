@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import DigestMismatchError, MisuseError
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.wire.entry import Entry, EntryDigest, digest_type_of, explicit_lac_of, master_key
 from quire.wire.opening import open_entries
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.storage.cutting import cut_run
 from quire.wire.entries import Entries
 from quire.wire.entry import NO_OP, TERM_HEADER, TERM_HEADER_BYTES, Entry, EntryDigest, NoOp

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.wire import ledger_metadata
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "ledger_metadata.json").read_text())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
-from quire.core.ledger_metadata import DigestType
-from quire.core.shares import HeldInterval
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.shares import HeldInterval
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem

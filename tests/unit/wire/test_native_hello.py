@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.shares import HeldInterval
+from quire.core.ledger.shares import HeldInterval
 from quire.wire import native_bodies, native_hello
 from quire.wire.native_hello import Hello, HelloAnswer
 from quire.wire.run import RunPlace

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
-from quire.core.ledger_metadata import DigestType
-from quire.core.quorum import residues_of_slot, write_set
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.quorum import residues_of_slot, write_set
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind, encode_request
 from quire.wire.native_requests import plain_add

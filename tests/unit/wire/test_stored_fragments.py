@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import CorruptMetadataError
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerState, StoredFragments, new_ledger
+from quire.core.ledger.metadata import DigestType, Fragment, LedgerState, StoredFragments, new_ledger
 from quire.wire import ledger_metadata
 from quire.wire.proto.ledger_metadata_pb2 import LedgerMetadataFormat
 

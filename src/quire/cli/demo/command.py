@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.options import JsonOption
-from quire.cli.output import Output
+from quire.cli.console.options import JsonOption
+from quire.cli.console.output import Output
 
 
 def demo(

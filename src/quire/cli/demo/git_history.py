@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from quire.cli.failures import VerificationError
+from quire.cli.console.failures import VerificationError
 from quire.core.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from quire.cli.console.failures import VerificationError
 from quire.cli.demo import bulk
 from quire.cli.demo.git_history import (
     NameSpace,
@@ -20,7 +21,6 @@ from quire.cli.demo.git_history import (
     usable_edits,
 )
 from quire.cli.demo.stdlib_repository import make_repository
-from quire.cli.failures import VerificationError
 
 if TYPE_CHECKING:
     from quire.blocking import Client

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from quire.cli.console.failures import report
+from quire.cli.console.options import run
 from quire.cli.demo.bulk import lines_of
-from quire.cli.failures import report
-from quire.cli.options import run
 from quire.core.errors import WindowFullError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quire.cli.output import PLAIN_INTERVAL_S, running_clock
+from quire.cli.console.output import PLAIN_INTERVAL_S, running_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quire.cli.output import Output, ProgressLine
+    from quire.cli.console.output import Output, ProgressLine
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ import shutil
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from quire.cli.console.output import counted
 from quire.cli.demo import bulk, history, needed, under_fire
 from quire.cli.demo.processes import SparkProcess, WriterProcess
-from quire.cli.local_cluster import LocalCluster
-from quire.cli.output import counted
+from quire.cli.local.local_cluster import LocalCluster
 from quire.core.errors import DirectoryInUseError, MisuseError
 from quire.env.private import FOLDER_MODE, check_owner, close_to_others, open_private
 from quire.env.real import RealFiles

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from quire.cli.console.failures import VerificationError
+from quire.cli.console.options import run
+from quire.cli.console.output import counted, human_bytes
 from quire.cli.demo.bulk import differences, digests_of, lines_of
 from quire.cli.demo.processes import WriterProcess
-from quire.cli.failures import VerificationError
-from quire.cli.options import run
-from quire.cli.output import counted, human_bytes
-from quire.cli.verify import findings
+from quire.cli.ledger.verify import findings
 from quire.core.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from quire.blocking import Client
     from quire.cli.demo.narrator import Narrator
     from quire.cli.demo.processes import SparkProcess
-    from quire.cli.local_cluster import LocalCluster
-    from quire.client.repair import MissingRange
-    from quire.core.ledger_metadata import Fragment
+    from quire.cli.local.local_cluster import LocalCluster
+    from quire.client.repairing.copies import MissingRange
+    from quire.core.ledger.metadata import Fragment
 
 LOG: Final = "bulk"
 SMALL_INPUT_SECONDS: Final = 4

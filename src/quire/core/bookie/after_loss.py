@@ -19,7 +19,7 @@ from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 
 SETTLED_MAX: Final = 1 << 16

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import DigestType
+from quire.core.ledger.metadata import DigestType
 from quire.core.rules import RULES, Rules
 
 NO_KEY = b""

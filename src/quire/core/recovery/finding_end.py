@@ -25,13 +25,13 @@ from types import MappingProxyType
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.effects import RecoveryInconclusive, WaitForAnswers
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Term
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import residues_of_slot, told_through, write_set_masks
+from quire.core.ledger.effects import RecoveryInconclusive, WaitForAnswers
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import residues_of_slot, told_through, write_set_masks
+from quire.core.ledger.terms import NO_TERM, TermRange, last_of_range, reach_of
 from quire.core.rules import Rules
 from quire.core.state_table import StateTable
-from quire.core.terms import NO_TERM, TermRange, last_of_range, reach_of
 
 _BLOCK: Final = 512
 """Of so many ids at a time it is looked whether anybody has voted: behind the end nobody has, and most of a window lies there."""

@@ -28,7 +28,8 @@ from enum import Enum
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
+from quire.core.ledger.effects import (
     FindLength,
     RecoveryClosed,
     RecoveryEffect,
@@ -40,9 +41,8 @@ from quire.core.effects import (
     WaitForAnswers,
     WriteMetadata,
 )
-from quire.core.ensemble_change import ChangeStatus, EnsembleChange
-from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.recovery.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
 from quire.core.recovery.write_back import WriteBack
 from quire.core.rules import RULES, Rules

@@ -27,7 +27,8 @@ from enum import Enum
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.effects import (
+from quire.core.ids import NO_ENTRY, BookieId, Slot
+from quire.core.ledger.effects import (
     AwaitBookies,
     RecoveryClosed,
     RecoveryFailed,
@@ -37,15 +38,14 @@ from quire.core.effects import (
     TakeOverSuperseded,
     WriteMetadata,
 )
-from quire.core.ensemble_change import ChangeStatus
-from quire.core.ids import NO_ENTRY, BookieId, Slot
-from quire.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.ensemble_change import ChangeStatus
+from quire.core.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quire.core.ledger.terms import origin_of
 from quire.core.recovery.finding_end import NO_ORIGINS
 from quire.core.recovery.machine import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
 from quire.core.recovery.truncation import FencingEnd
 from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
-from quire.core.terms import origin_of
 
 
 class TakeOverStatus(Enum):

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from quire.core.effects import SendTruncation
-from quire.core.ensemble_change import mask_of
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
-from quire.core.quorum import write_set_masks
+from quire.core.ledger.effects import SendTruncation
+from quire.core.ledger.ensemble_change import mask_of
+from quire.core.ledger.quorum import write_set_masks
 from quire.core.rules import Rules
 
 

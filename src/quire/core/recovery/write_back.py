@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quire.core.effects import FindReplacements, SendRecoveryAdds
-from quire.core.ensemble_change import ChangeStatus, EnsembleChange, mask_of
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set, write_set_masks
+from quire.core.ledger.effects import FindReplacements, SendRecoveryAdds
+from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange, mask_of
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import write_set, write_set_masks
 from quire.core.rules import Rules
 
 

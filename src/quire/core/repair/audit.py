@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import fewest_copies
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import fewest_copies
 from quire.core.repair.audit_effects import (
     LIMITS,
     AuditEffect,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.repair.effects import LIMITS
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan

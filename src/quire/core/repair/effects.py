@@ -10,10 +10,10 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange, LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange, LedgerNotes
+from quire.core.ledger.terms import NO_TERM
 from quire.core.state_table import StateTable
-from quire.core.terms import NO_TERM
 
 
 class RepairStatus(Enum):

@@ -22,12 +22,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from quire.core.ids import ID_MAX, BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import EntryRange, LedgerNotes
-from quire.core.quorum import residues_of_slot
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import EntryRange, LedgerNotes
+from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.replica import Replica, period_of
 from quire.core.rules import RULES, ExtraProof, Rules
-from quire.core.shares import HeldInterval
 
 
 class ExtraRange(NamedTuple):

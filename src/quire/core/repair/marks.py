@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from quire.core.ids import BookieId
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.notes import EntryRange
 
 MARKS_MAX: Final = 64
 """Of one ledger; more are joined to longer ranges."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import EntryRange
-from quire.core.quorum import write_set
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.shares import Stretch, has_class, stretches_between
+from quire.core.ledger.terms import TermRange, by_origin
 from quire.core.repair.effects import Loss
 from quire.core.repair.replica import Replica, period_of
-from quire.core.shares import Stretch, has_class, stretches_between
-from quire.core.terms import TermRange, by_origin
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.repair.seconds_seen import SecondsSeen
 from quire.core.rules import RULES, Rules
 

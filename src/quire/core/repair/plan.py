@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import LedgerNotes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import LedgerNotes
+from quire.core.ledger.shares import Stretch
 from quire.core.repair.effects import CopyRange, WriteRepaired
 from quire.core.repair.replica import Replica
 from quire.core.rules import Rules
-from quire.core.shares import Stretch
 
 
 @dataclass(slots=True)

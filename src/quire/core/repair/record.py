@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.core.guarantee import kept
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import AcceptedLoss, EntryRange, LedgerNotes
+from quire.core.ledger.guarantee import kept
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import AcceptedLoss, EntryRange, LedgerNotes
 from quire.core.repair.effects import Loss
 
 

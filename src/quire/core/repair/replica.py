@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from quire.core.answers import Answer
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.ledger_notes import EntryRange
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.shares import HeldInterval, Stretch, has_class, stretches_between
+from quire.core.ledger.terms import TermRange, by_origin
 from quire.core.rules import RULES, Rules
-from quire.core.shares import HeldInterval, Stretch, has_class, stretches_between
-from quire.core.terms import TermRange, by_origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError
-from quire.core.holes import without_holes
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.holes import without_holes
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.terms import NO_TERM
 from quire.core.repair.effects import (
     LIMITS,
     REPAIR_TABLE,
@@ -44,7 +45,6 @@ from quire.core.repair.plan import RepairPlan
 from quire.core.repair.record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
 from quire.core.repair.replica import Replica, ReplicaList, period_of
 from quire.core.rules import RULES, Rules
-from quire.core.terms import NO_TERM
 
 
 class RepairMachine:

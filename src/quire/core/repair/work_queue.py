@@ -25,8 +25,8 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import fewest_copies
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import fewest_copies
 from quire.core.repair.effects import RepairOutcome, RepairReport
 from quire.core.repair.marks import RepairAttempts, WaitsFor
 from quire.core.rules import RULES, Rules

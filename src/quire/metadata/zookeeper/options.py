@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final
 
 from quire.core.errors import NoClusterError
-from quire.core.ledger_metadata import NEWEST_FORMAT
+from quire.core.ledger.metadata import NEWEST_FORMAT
 from quire.metadata.server_uri import PATIENCE_MS, credentials_in, hosts_and_root, with_query
 from quire.metadata.store import SESSION_TIMEOUT_MS
 

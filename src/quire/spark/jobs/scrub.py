@@ -27,7 +27,7 @@ from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
 
 from quire.autorecovery.marking import mark_findings
-from quire.client.scrubbing import (
+from quire.client.repairing.scrubbing import (
     IN_LIMBO,
     CopyVerdict,
     Finding,
@@ -38,9 +38,9 @@ from quire.client.scrubbing import (
 )
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.shares import BookieShare, shares
 from quire.core.log.list import Place
-from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units
 from quire.spark.jobs.scrub_rows import SCHEMA, row_of, still_true

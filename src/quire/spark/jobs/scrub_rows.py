@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quire.client.scrubbing import CopyVerdict, Finding
+from quire.client.repairing.scrubbing import CopyVerdict, Finding
 from quire.core.errors import NoSuchLedgerError
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.shares import BookieShare
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.shares import BookieShare
 from quire.spark.jobs.units import Row as Fields
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.log.list import ItemFlags, LogItem
 from quire.log.archive import SCHEMA
 from quire.log.ledgers import LogLedgers, views_of

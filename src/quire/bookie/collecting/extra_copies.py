@@ -1,0 +1,252 @@
+"""A bookie drops copies that are too many: what it holds of ledgers whose records do not give it to the bookie.
+
+`core/repair/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
+passes of the collector: a pass looks at so many ledgers for the first time, and finishes with those of which the time of
+grace is over.
+
+Source: docs/protocol/collection.md, "Copies too many".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.waiters import settle
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, StorageError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.shares import HeldInterval, joined_stretches
+from quire.core.repair.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
+from quire.core.repair.replica import Replica
+from quire.core.rules import Rules
+from quire.env.interfaces import Clock
+from quire.metadata.ledgers import LedgerStore
+from quire.storage.ledger_storage import LedgerStorage
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT_MAX: Final = 1000
+"""Ledgers that one pass looks at for the first time, each a read of the metadata store."""
+NAMED_MAX: Final = 20
+"""So many of the ledgers of which one pass drops something have a line of the log each."""
+
+
+class MemberLists(Protocol):
+    """Asks bookies what they hold of a ledger."""
+
+    async def __call__(
+        self, record: LedgerMetadata, members: Sequence[BookieId], /
+    ) -> Mapping[BookieId, Replica]:
+        """The lists of those that gave one."""
+
+
+async def no_lists(
+    record: LedgerMetadata,  # noqa: ARG001 - the shape of `MemberLists`
+    members: Sequence[BookieId],  # noqa: ARG001
+) -> Mapping[BookieId, Replica]:
+    """Nobody can be asked: what needs a list stays."""
+    return {}
+
+
+class LookedAt(NamedTuple):
+    """A first look at a ledger's record, and when that was."""
+
+    look: ExtraLook
+    at_ms: int
+
+
+@dataclass(slots=True)
+class ExtrasReport:
+    """What operators are shown.
+
+    Attributes:
+        dropped: ledgers of which something was dropped, by this process.
+        kept: those that had their last look and kept what was too many, by this process.
+    """
+
+    dropped: int = 0
+    kept: int = 0
+
+
+class ExtraCollector:
+    """One bookie's.
+
+    Args:
+        bookie_id: whose.
+        storage: its disk.
+        ledgers: drops there.
+        records: of all ledgers.
+        clock: for the time of grace.
+        grace_ms: between a first look and the condemnation.
+        rules: the judgements.
+
+    Attributes:
+        told: what operators are shown.
+        lists: asks other bookies what they hold.
+        waiting: by ledger, its first look.
+        kept: ledgers of which the last look kept what is too many.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        storage: LedgerStorage,
+        ledgers: Ledgers,
+        records: LedgerStore,
+        clock: Clock,
+        grace_ms: int,
+        rules: Rules,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._storage = storage
+        self._ledgers = ledgers
+        self._records = records
+        self._clock = clock
+        self._grace_ms = grace_ms
+        self._rules = rules
+        self._after = -1
+        self.told = ExtrasReport()
+        self.lists: MemberLists = no_lists
+        self.waiting: dict[int, LookedAt] = {}
+        self.kept: set[int] = set()
+
+    async def collect(self) -> None:
+        """One pass.
+
+        Raises:
+            QuireError: the metadata store did not respond, or the disk failed; what was not dropped is found again.
+        """
+        due_ms = self._clock.now_ms() - self._grace_ms
+        self.kept = {ledger_id for ledger_id in self.kept if self._storage.last_entry(ledger_id) >= 0}
+        due = [ledger_id for ledger_id, looked in self.waiting.items() if looked.at_ms <= due_ms]
+        dropped = 0
+        for ledger_id in due:
+            looked = self.waiting.pop(ledger_id)
+            self.kept.discard(ledger_id)
+            if await self._finish(ledger_id, looked.look):
+                dropped += 1
+                if dropped <= NAMED_MAX:
+                    log.info(
+                        "bookie %s dropped copies of ledger %d that were too many", self._bookie_id, ledger_id
+                    )
+        if dropped > NAMED_MAX:
+            log.info("bookie %s dropped such copies of %d more ledgers", self._bookie_id, dropped - NAMED_MAX)
+        await self._look_for_more()
+
+    async def _look_for_more(self) -> None:
+        """First looks at the next ledgers, by id, and then from the beginning again."""
+        held = self._storage.ledger_ids()
+        held.sort()
+        at = bisect_right(held, self._after)
+        some = held[at : at + LOOKED_AT_MAX]
+        self._after = some[-1] if len(some) == LOOKED_AT_MAX else -1
+        for ledger_id in some:
+            if ledger_id in self.waiting or self._storage.last_entry(ledger_id) < 0:
+                continue
+            through = self._storage.last_lsn
+            shown = await self._look(ledger_id, through)
+            if shown is not None and self._held_of(ledger_id, shown[1].ranges):
+                self.waiting[ledger_id] = LookedAt(shown[1], self._clock.now_ms())
+
+    async def _look(self, ledger_id: int, through: int) -> tuple[LedgerMetadata, ExtraLook] | None:
+        """The record, and what of the ledger is too many here; None where there is no record that says it."""
+        try:
+            record, notes, version = await self._records.read_with_notes(LedgerId(ledger_id))
+        except (NoSuchLedgerError, CorruptMetadataError):
+            return None  # the deletion of a ledger has proofs of its own
+        token = self._storage.token(ledger_id)
+        if token and record.token and token != record.token:
+            return None  # another ledger has its id now
+        ranges = extra_ranges(record, notes, self._bookie_id, self._rules)
+        return record, ExtraLook(version, through, ranges)
+
+    def _held_of(self, ledger_id: int, ranges: Sequence[ExtraRange]) -> list[HeldInterval]:
+        """What is here of some ranges."""
+        if not ranges:
+            return []
+        first = min(one.first for one in ranges)
+        held = self._storage.held_from(ledger_id, first)
+        return [
+            each for each in held if any(each.first <= one.last and each.last >= one.first for one in ranges)
+        ]
+
+    async def _finish(self, ledger_id: int, first: ExtraLook) -> bool:
+        """Condemn, ask the members, look for the last time, and drop; whether something was dropped."""
+        storage, condemns = self._storage, self._rules.condemned_before_last_look()
+        held = self._held_of(ledger_id, first.ranges)
+        if not held or self._is_written(ledger_id, first):
+            return False
+        try:
+            if condemns:
+                for one in first.ranges:
+                    storage.condemn(ledger_id, one.first, one.last, first.through)
+            shown = await self._look(ledger_id, first.through)
+            if shown is None or shown[1].version != first.version:
+                return False
+            listed = await self._listed(shown[0], first.ranges, held)
+            shown = await self._look(ledger_id, first.through)
+            if shown is None:
+                return False
+            gone = [
+                one
+                for one in first.ranges
+                if may_drop_extra(
+                    first,
+                    shown[1],
+                    one,
+                    written=self._is_written(ledger_id, first),
+                    listed=one in listed,
+                )
+            ]
+            if not self._held_of_any(held, gone):
+                self.told.kept += 1
+                self.kept.add(ledger_id)
+                return False
+            await self._drop(ledger_id, first, gone)
+        finally:
+            storage.acquit(ledger_id)
+        self.told.dropped += 1
+        return True
+
+    def _is_written(self, ledger_id: int, first: ExtraLook) -> bool:
+        through = self._rules.extra_through(first.through, self._storage.last_lsn)
+        return self._storage.written_since(ledger_id, through)
+
+    @staticmethod
+    def _held_of_any(held: Sequence[HeldInterval], ranges: Sequence[ExtraRange]) -> bool:
+        return any(each.first <= one.last and each.last >= one.first for each in held for one in ranges)
+
+    async def _listed(
+        self, record: LedgerMetadata, ranges: Sequence[ExtraRange], held: Sequence[HeldInterval]
+    ) -> list[ExtraRange]:
+        """The ranges whose members have listed what is held of them."""
+        wanted = [one for one in ranges if one.members and self._held_of_any(held, [one])]
+        members = sorted({member for one in wanted for member in one.members})
+        lists = await self.lists(record, members) if members else {}
+        # Of a range of which nothing is held there is nothing that a member could lack.
+        return [one for one in ranges if is_listed(one, held, record, lists)]
+
+    async def _drop(self, ledger_id: int, first: ExtraLook, ranges: Sequence[ExtraRange]) -> None:
+        """Drop some ranges; returns when that is durable.
+
+        Raises:
+            StorageError: it is not.
+        """
+        through = self._rules.extra_through(first.through, self._storage.last_lsn)
+        done: list[asyncio.Future[None]] = []
+        for low, high in joined_stretches((one.first, one.last) for one in ranges):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.append(future)
+            self._ledgers.drop(ledger_id, low, high, through, partial(settle, future))
+        for result in await asyncio.gather(*done, return_exceptions=True):
+            if isinstance(result, StorageError):
+                if self._storage.failure is not None:
+                    raise result
+                log.info("bookie %s keeps copies that are too many: %s", self._bookie_id, result)

@@ -1,0 +1,1 @@
+"""A bookie's clients: their connections, the protocols that these speak, and what they may take."""

@@ -1,0 +1,500 @@
+"""One client's connection to a bookie: frames in, decisions by `Ledgers`, responses out in one write per turn.
+
+A client that speaks something else is handed to a `BookKeeperConnection` with its first bytes.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from quire.bookie.connections.bookkeeper_connection import BookKeeperConnection
+from quire.bookie.connections.bundle_requests import BundledRows, BundleRequests
+from quire.bookie.connections.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
+from quire.bookie.connections.opening import NativeDoor
+from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.core.answers import Answer
+from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
+from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.ledger.terms import ANY_ORIGIN
+from quire.net.connection_states import AUTHENTICATING, FIRST, HELLO, OPEN, SECURING, SHUT
+from quire.net.ends import has_one_address
+from quire.net.keepalive import keep_alive
+from quire.net.security.sasl import PLUGIN
+from quire.storage.slices import Slice
+from quire.wire import native, native_bodies, native_hello, native_info
+from quire.wire.entry import Buffer
+from quire.wire.native import Flag, Kind, Request
+from quire.wire.native_requests import run_of
+from quire.wire.plain_adds import AddRequest
+
+BOOKKEEPER_FIRST_BYTES = 0x80
+"""A length of V2 or V3 begins with a byte below this, a hello does not."""
+_NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS})  # of a ledger
+_YIELDING = frozenset({Kind.ADD, Kind.READ})
+_FLAGS = Flag.BACKGROUND | Flag.FENCE
+_SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
+REQUESTS_A_LOOK = 64
+"""So many requests are served between two looks at the clock."""
+TURN_NS = 10_000_000
+"""With requests left after this long, the other connections have their turn."""
+_BUNDLE = bytes([Kind.ADD_BUNDLE])
+READ_BYTES = 1024
+"""What a read that waits may keep in memory, about."""
+_DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
+"""What INFO reports of a ledger since version 2."""
+
+
+class Connection(ClientConnection):
+    """A client's connection, from its hello to its end."""
+
+    told_bytes = native.REQUEST_BYTES
+
+    def __init__(self, server: Serving) -> None:
+        super().__init__(server, server.config.frame_limits.native, FIRST)
+        self._held: list[memoryview] = []
+        self._beside = False
+        self._version = 0
+        self._door: NativeDoor | None = None
+        self._bundles = BundleRequests(self)
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        keep_alive(transport)
+        # The opening is to come soon, as the rest of a frame is.
+        self.partial_since = asyncio.get_running_loop().time()
+
+    def is_taken_over(self, start: memoryview) -> bool:
+        """A client without a hello speaks V2 or V3."""
+        if start[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
+            self.enter(HELLO)
+            return False
+        self.enter(SHUT)
+        transport, self.transport = self.transport, None
+        self.opened()  # the protocol's own connection has its own clock
+        other = BookKeeperConnection(self._server)
+        self._budget.leave(self)
+        self._server.disconnected(self)
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        other.take_over(start)
+        return True
+
+    def hello_received(self, body: memoryview) -> None:
+        hello = native_hello.decode_hello(body)
+        server = self._server
+        answer, message, features = Answer.OK, "", 0
+        if self._door is None and server.keys is not None:
+            self._door = NativeDoor(self, server.keys)
+        if self._door is not None:
+            if self._door.starts_tls(hello):
+                version = native_hello.version_with(hello) or native_hello.VERSION_MIN
+                self._greet(
+                    native_hello.HelloAnswer(version, Answer.OK, "", "", features=native_hello.START_TLS)
+                )
+                self.enter(SECURING)
+                self.take_tls()
+                return
+            message, features = self._door.judge(hello)
+        self._version = native_hello.version_with(hello)
+        self.terms = bool(hello.features & native_hello.TERMS)
+        if message:
+            answer = Answer.UNAUTHORISED
+        elif not self._version:
+            answer = Answer.BAD_REQUEST
+            message = (
+                f"this bookie speaks versions {native_hello.VERSION_MIN}..{native_hello.VERSION} of the native "
+                f"protocol, not {hello.version_min}..{hello.version_max}"
+            )
+        elif hello.auth_scheme not in {"", PLUGIN}:
+            answer = Answer.UNAUTHORISED
+            message = f"auth scheme {native_hello.shown(hello.auth_scheme)} is unknown to this bookie"
+        elif hello.bookie_id and hello.bookie_id != server.bookie_id:
+            answer = Answer.WRONG_BOOKIE
+            message = f"this is bookie {server.bookie_id}, not {native_hello.shown(hello.bookie_id)}"
+        elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
+            answer = Answer.WRONG_BOOKIE
+            meant = native_hello.shown(hello.cluster_instance)
+            message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {meant}"
+        version = self._version if answer is Answer.OK else 0
+        features |= native_hello.OFFERED
+        self._beside = self._is_beside()
+        if self._beside:
+            features |= native_hello.BESIDE
+        ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
+        features = features if version else 0
+        self._greet(native_hello.HelloAnswer(version, answer, *ids, message, features, server.boot))
+        if version == 0:
+            self.refused(message)
+            self._shut()
+        elif features & native_hello.AUTHENTICATE:
+            self.enter(AUTHENTICATING)
+        else:
+            self.enter(OPEN)
+            self.opened()
+
+    def _is_beside(self) -> bool:
+        """Whether the client is on this machine, and may read the files of this bookie as far as the system lets it."""
+        return bool(self._server.config.offered_directory) and has_one_address(self.transport)
+
+    def _greet(self, answer: native_hello.HelloAnswer) -> None:
+        assert self.transport is not None
+        self.transport.write(native_hello.encode_hello_answer(answer))
+
+    def _authenticate(self, frame: memoryview) -> None:
+        """A request of a client that has not shown yet who it is: a step towards that, or nothing at all."""
+        request = native.decode_request(frame)
+        if request.kind is not Kind.AUTH or not request.is_intact():
+            msg = "the client sent a request before it authenticated"
+            raise MalformedFrameError(msg)
+        assert self._door is not None
+        try:
+            token = self._door.step(bytes(request.body))
+        except AuthenticationError as error:
+            self.refused(error.message)
+            self.answer(request, Answer.UNAUTHORISED, term=0)
+            self.send_answers()
+            self._shut()
+            return
+        self.answer(request, Answer.OK, term=0, body=(token,))
+        if self._door.known:
+            self.enter(OPEN)
+            self.opened()
+
+    def _shut(self) -> None:
+        """End the connection; what it sent behind its last request counts for nothing."""
+        self.drop_requests()
+        self.enter(SHUT)
+        if self.transport is not None:
+            self.transport.close()
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def frame_received(self, frame: memoryview) -> None:
+        if self.state is not SHUT:
+            self.requests.append(frame)
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:
+        if self.state is SHUT:
+            return  # a refused client is not served
+        try:
+            request = native.decode_request(head[: native.REQUEST_BYTES])
+        except MalformedFrameError as error:
+            raise self.no_request(size, error.message) from None
+        if self.state is AUTHENTICATING:
+            raise self.no_request(size, "the client has not authenticated")
+        self.refused_long(f"request {request.number} ({request.kind.name})", size)
+        self.answer(request, Answer.BAD_REQUEST)
+
+    def drop_requests(self) -> None:
+        self.requests.clear()
+        self._held.clear()
+
+    def let_out(self) -> None:
+        self.requests.extendleft(reversed(self._held))
+        self._held.clear()
+        super().let_out()
+
+    def _work(self) -> None:
+        requests, self.added = self.requests, False
+        if self.is_newcomer and requests and self.state is OPEN:
+            self.has_asked()
+        limit = self._server.config.answer_bytes_max
+        turn = Slice(self._server.clock, TURN_NS) if len(requests) > REQUESTS_A_LOOK else None
+        left = REQUESTS_A_LOOK
+        try:
+            while requests and self.not_read_since is None and not self._server.holding:
+                if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
+                    break
+                if self.state is not OPEN:
+                    self._authenticate(memoryview(requests.popleft()))
+                    left -= 1
+                elif isinstance(requests[0], bytes):
+                    left -= self.serve_adds(left)
+                else:
+                    frame = requests.popleft()
+                    if frame[4:5] == _BUNDLE:  # it is many requests
+                        left, turn = 1, turn or Slice(self._server.clock, TURN_NS)
+                    self.serve_frame(memoryview(frame))
+                    left -= 1
+                if self._out_bytes >= limit:
+                    self.send_answers()
+                if not left:
+                    if turn is not None and turn.over and requests:
+                        asyncio.get_running_loop().call_soon(self._next_turn)
+                        break
+                    left = REQUESTS_A_LOOK
+        except MalformedFrameError as error:
+            requests.clear()
+            self._fail(error)
+        if self._again:
+            self._serve_again()
+        if self.added:
+            self._server.put(self)
+
+    def _next_turn(self) -> None:
+        """Others had theirs: serve what is left."""
+        if self.transport is not None:
+            self._work()
+            self.resume_reading()
+
+    def serve_frame(self, frame: memoryview) -> None:
+        """Serve one request."""
+        request, problem = native.receive_request(frame, terms=self.terms)
+        if problem is not Answer.OK:
+            self.answer(request, problem)
+        else:
+            if self._server.vigil.holding and _must_wait(request):
+                self._held.append(frame)
+                self.waiting_bytes += len(frame)
+                return
+            if request.kind is Kind.ADD_BUNDLE:
+                self._bundles.serve(request, frame)
+                return
+            try:
+                self._serve_intact(request, frame)
+            except MalformedFrameError:
+                # The frame is intact: an impossible request gets an error, and the client may go on.
+                self.answer(request, Answer.BAD_REQUEST)
+
+    def _serve_intact(self, request: Request, frame: memoryview) -> None:
+        kind = request.kind
+        if request.flags & _FLAGS == Flag.BACKGROUND and kind in _YIELDING:
+            self._server.background.come(self, request, frame)
+        elif kind is Kind.ADD:
+            self.serve_add(request)
+        elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
+            look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
+            self._ledgers.fence_then(request, self.unless_held(look), self)
+        elif kind in (Kind.READ, Kind.READ_LAC):
+            self.serve_read(request)
+        elif kind is Kind.LONG_POLL:
+            self._long_poll(request)
+        else:
+            self._serve_rest(request)
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether something is to be waited for before a request is served."""
+        return self.not_read_since is not None or (self._server.vigil.holding and _must_wait(request))
+
+    def serve_read(self, request: Request) -> None:
+        """Answer a READ or READ_LAC that does not fence, or whose fence is durable."""
+        self._look(request)(Answer.OK)
+
+    def serve_add(self, request: Request) -> bool:
+        """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
+        answer = self._ledgers.add(request, run_of(request), self, request)
+        if answer is Answer.OK:
+            self.added = True
+            self._server.admitted(len(request.body))
+            return True
+        self.answer(request, answer)
+        return False
+
+    def stored_alone(self, tag: Any, error: StorageError | None) -> None:
+        if type(tag) is BundledRows:
+            self._bundles.stored(tag, error)
+            return
+        request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
+        self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
+        if self._server.vigil.holding:
+            self.later(partial(self._answer_add, request, error), len(request.body))
+        else:
+            self._answer_add(request, error)
+
+    def encode_stored(self) -> None:
+        super().encode_stored()
+        if self._bundles.answered:
+            self._out += self._bundles.encode()
+
+    def answer_to(self, request: AddRequest, answer: Answer) -> None:
+        self.answer(request, answer)
+
+    def _answer_add(self, request: AddRequest, error: StorageError | None) -> None:
+        if error is None:
+            flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
+            self.answer(request, Answer.OK, flags=flags, term=request.term)
+        else:
+            self.answer(request, self._server.answer_for(error))
+
+    def _look(self, request: Request) -> Callable[[Answer], None]:
+        """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
+        if request.ledger_id < 0:
+            return lambda _: self.answer(request, Answer.BAD_REQUEST)
+        if request.kind is Kind.READ_LAC:
+            return lambda answer: self._last_confirmed(request, answer)
+        first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
+        origin_term = 0 if term == native_bodies.ANY_TERM else self._origin_term(request, term)
+        return lambda answer: self._entries(request, answer, first, last, bytes_max, origin_term)
+
+    def _origin_term(self, request: Request, term: int) -> int:
+        """The origin term of the entries that are meant, 0 or `ANY_ORIGIN`; an error where this client cannot name it."""
+        if term and not (self.terms and (term <= ID_MAX or term == native_bodies.BY_ID)):
+            msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
+            raise MalformedFrameError(msg)
+        return ANY_ORIGIN if term == native_bodies.BY_ID else term
+
+    def _entries(
+        self, request: Request, answer: Answer, first: int, last: int, bytes_max: int, origin_term: int
+    ) -> None:
+        if answer is not Answer.OK:
+            self.answer(request, answer)
+            return
+        room = min(bytes_max, self._server.unread.answer_bytes_max)
+        placed = self._beside and bool(request.flags & Flag.PLACES)
+        found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
+        if self._server.vigil.holding:
+            if found.answer is not Answer.OK or not (found.runs or found.places):
+                again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
+                self.later(again, READ_BYTES)
+                return
+            found.vouched_through = first - 1  # what is not here, others must say
+        if found.answer is not Answer.OK:
+            self.answer(request, found.answer, lac=found.lac)
+            return
+        told = [
+            native_bodies.encode_told(
+                found.vouched_through, found.unknown, found.damaged, found.lac_term, version=self._version
+            )
+        ]
+        if found.places:
+            told.append(native_bodies.encode_places(found.places, version=self._version))
+        flags = native.PLACED if found.places else 0
+        runs = native_bodies.encode_runs(found.runs)
+        self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
+
+    def _last_confirmed(self, request: Request, answer: Answer) -> None:
+        if answer is not Answer.OK:
+            self.answer(request, answer)
+            return
+        answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
+        if self._server.vigil.holding and answer is not Answer.OK:
+            self.later(partial(self._last_confirmed, request, Answer.OK), READ_BYTES)
+            return
+        body: Sequence[Buffer] = ()
+        if answer is Answer.OK:
+            lac_term, lafr = self._ledgers.confirmed_in(request.ledger_id)
+            body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr, version=self._version)
+        self.answer(request, answer, lac=lac, body=body)
+
+    def _long_poll(self, request: Request) -> None:
+        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
+            request.body, version=self._version
+        )
+        if request.ledger_id < 0:
+            self.answer(request, Answer.BAD_REQUEST)
+            return
+        origin_term = self._origin_term(request, term)
+
+        def wake() -> None:
+            lac = self._ledgers.lac(request.ledger_id)
+            if lac is not None and (min(last, lac) < first or self.is_congested()):
+                lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
+                told = native_bodies.encode_told(first - 1, (), (), lac_term, version=self._version)
+                self.answer(request, Answer.OK, lac=lac, body=(told,))
+            else:
+                through = first if lac is None else min(last, lac)
+                self._entries(request, Answer.OK, first, through, bytes_max, origin_term)
+
+        wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
+        if not self.polls.wait(request.ledger_id, previous, wait, wake):
+            self.answer(request, Answer.TOO_BUSY)
+
+    def _serve_rest(self, request: Request) -> None:
+        kind, ledgers = request.kind, self._ledgers
+        if kind is Kind.INFO and request.ledger_id < 0:
+            self._server.answer_info(request.body, partial(self._tell, request))
+        elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
+            items = native_bodies.decode_lacs(request.body)
+            if not self.terms and any(term for _, _, _, term, *_ in items):
+                raise MalformedFrameError("a WRITE_LACS names terms, which its client has not announced")
+            refused = ledgers.told_lacs.take(items)
+            self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
+        elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
+            self.answer(request, Answer.BAD_REQUEST)
+        elif kind is Kind.WRITE_LAC:
+            self._write_lac(request)
+        elif kind is Kind.CLEAR_LIMBO:
+            lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
+            ledgers.clear_limbo(request, lsn, self.unless_held(partial(self.answer, request)))
+        elif kind is Kind.TRUNCATE:
+            what = native_bodies.decode_truncate(request.body)
+            ledgers.truncate(what, request, self.unless_held(partial(self.answer, request)), self)
+        elif kind is Kind.LIST_ENTRIES:
+            wanted = native_bodies.decode_list(request.body, version=self._version)
+            page = ledgers.held_page(request.ledger_id, *wanted)
+            answer = Answer.UNKNOWN if ledgers.is_condemned(request.ledger_id) else Answer.OK
+            self.answer(request, answer, body=[native_bodies.encode_held(*page, version=self._version)])
+        else:
+            self._ledger_info(request)
+
+    def _tell(self, request: Request, info: dict[str, Any]) -> None:
+        self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
+
+    def _write_lac(self, request: Request) -> None:
+        if request.term:
+            # It may raise the term, which is durable before any response.
+            then = self.unless_held(lambda answer: self.answer(request, answer))
+            self._ledgers.explicit_lac_then(request, then, self)
+            return
+        answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
+        unread = answer is Answer.UNKNOWN
+        if not (unread and self._ledgers.introductions.waits(request.ledger_id, again, self)):
+            self.answer(request, answer)
+
+    def _ledger_info(self, request: Request) -> None:
+        info = self._ledgers.info(request.ledger_id)
+        if info is None:
+            self.answer(request, self._ledgers.read(request, 0, 0, 1).answer)
+            return
+        if self._version == 1:
+            info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
+        self.answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
+
+    # --- responses -----------------------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        request: AddRequest,
+        answer: Answer,
+        *,
+        flags: int = 0,
+        term: int | None = None,
+        lac: int = NO_ENTRY,
+        body: Sequence[Buffer] = (),
+        runs: Sequence[Buffer] = (),
+    ) -> None:
+        """Answer a request; `term`: the bookie's for the ledger, where the caller knows it already."""
+        if self._stored or self._bundles.answered:
+            self.encode_stored()
+        if self.transport is None:
+            return
+        parts = native.encode_answer(
+            request.kind,
+            answer,
+            request.number,
+            flags=flags,
+            ledger_id=request.ledger_id,
+            term=self._ledgers.term(request.ledger_id) if term is None else term,
+            lac=lac,
+            durable_lsn=self._server.storage.durable_lsn,
+            body=body,
+            runs=runs,
+        )
+        if not self._out:
+            self._server.answering(self)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+
+
+def _must_wait(request: Request) -> bool:
+    """Whether a request waits while the bookie holds: all do but those that may show what is here."""
+    if request.flags & Flag.FENCE or request.kind not in _SHOWING:
+        return True
+    return request.kind is Kind.INFO and request.ledger_id >= 0

@@ -1,0 +1,199 @@
+"""Requests that wait until their ledger's record was read: the first about an unknown ledger, first adds after a loss.
+
+The first request would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
+record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
+same read; then it is decided in its order. That there is no record is never cached: the id may be given later.
+
+After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
+behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
+came meanwhile wins.
+
+Source: `docs/protocol/bookie.md`, "The first word", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import Final, NamedTuple
+
+from quire.bookie.ledgers.introductions import Again, Then
+from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.record_reads import RecordReads, Told
+from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
+from quire.core.answers import Answer
+from quire.core.bookie.after_loss import once_read
+from quire.core.bookie.ledger import NO_KEY
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
+from quire.core.ids import BookieId
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.rules import RULES, Introduction, Rules
+from quire.wire.entry import master_key
+from quire.wire.plain_adds import AddedRun, AddRequest
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 1024
+"""So many requests of one ledger wait; the next is refused."""
+LEDGERS_MAX: Final = 4096
+LACS_MAX: Final = 1024
+"""So many LACs out of frames for many ledgers wait; more are dropped."""
+REQUEST_BYTES: Final = 1024
+"""What a request without a run keeps in memory, about."""
+
+
+class _Waiting(NamedTuple):
+    decide: Again
+    size: int
+    asker: Asker | None
+
+
+def introduction_of(record: LedgerMetadata | None) -> Introduction:
+    """What a record says of its ledger's key; None: it cannot be read, as little as the password of format 1."""
+    if record is None:
+        return Introduction(NO_KEY, 0, None)
+    key = master_key(record.password) if record.has_password else NO_KEY
+    return Introduction(key, record.token, record.term)
+
+
+class FirstWords:
+    """The requests of one bookie that wait for their ledger's record.
+
+    Args:
+        ledgers: decides, once the record was read.
+        reads: reads records.
+        bookie_id: the bookie that a record must name to settle a fence.
+        bytes_max: of all that waits; runs count among what is on its way to the disk as well.
+        rules: the judgements; production passes the one true set.
+    """
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        reads: RecordReads,
+        bookie_id: BookieId,
+        *,
+        bytes_max: int,
+        rules: Rules = RULES,
+    ) -> None:
+        self._ledgers = ledgers
+        self._reads = reads
+        self._bookie_id = bookie_id
+        self._bytes_max = bytes_max
+        self._rules = rules
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._bytes = 0
+        self._lacs = 0
+        self._away = False
+        reads.listeners.append(self._heard)
+        ledgers.introductions.keep = self.keep
+        ledgers.introductions.wait = self.wait
+        ledgers.introductions.gone = self.gone
+        ledgers.introductions.seen = self._seen
+
+    def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
+        """Call `decide` in a later turn, when the ledger's record was read, or does not come; in order for one ledger.
+
+        Args:
+            ledger_id: whose record.
+            decide: what is to be done then.
+            asker: whose request it is; None: a LAC that no client waits for.
+            size: bytes that it keeps in memory.
+
+        Returns:
+            False: too much waits already, and `decide` is never called.
+        """
+        waiting = self._waiting.get(ledger_id)
+        full = len(self._waiting) >= LEDGERS_MAX if waiting is None else len(waiting) >= WAITING_MAX
+        if full or self._bytes + size > self._bytes_max or (asker is None and self._lacs >= LACS_MAX):
+            return False
+        self._bytes += size
+        if asker is None:
+            self._lacs += 1
+        else:
+            asker.first_words += 1
+        if waiting is None:
+            waiting = self._waiting[ledger_id] = deque()
+        waiting.append(_Waiting(decide, size, asker))
+        self._reads.read(ledger_id, self._decide)
+        return True
+
+    def keep(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
+        """Keep a run until its ledger's record was read.
+
+        Returns:
+            OK: `waiter.stored(tag, …)` is called later, with `LateRefusalError` where it is refused. READ_ONLY: too much
+            waits already.
+        """
+        asker = waiter if isinstance(waiter, Asker) else NO_ASKER
+        decide = partial(self._add, request, run, waiter, tag)
+        kept = self.wait(request.ledger_id, decide, asker, len(request.body))
+        return Answer.OK if kept else Answer.READ_ONLY
+
+    def gone(self, ledger_id: int, then: Then, asker: Asker) -> None:
+        """A fence was refused since the ledger was deleted: read whether the id has no record, and call `then`."""
+
+        def told(_: int, told: Told) -> None:
+            self._release(asker)
+            no_record = isinstance(told, NoSuchLedgerError) and self._ledgers.store_is_trusted()
+            then(self._rules.fence_of_deleted(has_no_record=no_record))
+
+        asker.first_words += 1
+        self._reads.read_anew(ledger_id, told)
+
+    @staticmethod
+    def _release(asker: Asker) -> None:
+        """One request of a client waits no more."""
+        asker.first_words -= 1
+        if asker.first_words == FIRST_WORDS_MAX - 1:
+            asyncio.get_running_loop().call_soon(asker.release)
+
+    def _add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> None:
+        """Take or refuse a run that waited."""
+        answer = once_read(self._ledgers.admit(request, run, waiter, tag))
+        if answer is not Answer.OK:
+            waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
+
+    def _heard(self, ledger_id: int, told: Told) -> None:
+        """A record was read, for this request or another: it may settle the fence."""
+        if isinstance(told, LedgerMetadata):
+            self._ledgers.record_read(ledger_id, told, self._bookie_id)
+
+    def _seen(self, ledger_id: int) -> Introduction | None:
+        record = self._reads.seen(ledger_id)
+        return introduction_of(record) if record is not None else None
+
+    def _introduction(self, told: Told) -> Introduction | Answer:
+        """What a ledger may become known by here, or why it may not."""
+        if isinstance(told, LedgerMetadata):
+            return introduction_of(told)
+        if isinstance(told, CorruptMetadataError):
+            return introduction_of(None)
+        if isinstance(told, NoSuchLedgerError):
+            return self._rules.without_record(trusted=self._ledgers.store_is_trusted())
+        return Answer.UNKNOWN
+
+    def _decide(self, ledger_id: int, told: Told) -> None:
+        """The record was read, or does not come: decide what has waited longest; each of them is told so."""
+        waiting = self._waiting[ledger_id]
+        decide, size, asker = waiting.popleft()
+        if not waiting:
+            del self._waiting[ledger_id]
+        away = isinstance(told, Exception) and not isinstance(told, NoSuchLedgerError | CorruptMetadataError)
+        if away and not self._away:
+            log.warning("requests for ledgers that are not known here are refused for now: %s", told)
+        self._away = away
+        introductions = self._ledgers.introductions
+        self._bytes -= size
+        if asker is None:
+            self._lacs -= 1
+        else:
+            self._release(asker)
+        introductions.heard[ledger_id] = self._introduction(told)
+        try:
+            decide()
+        finally:
+            del introductions.heard[ledger_id]
+        self._ledgers.flush_soon()

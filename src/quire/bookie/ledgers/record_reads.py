@@ -1,0 +1,140 @@
+"""Reads of the records of ledgers and streams by a bookie: one a ledger at a time, however many wait for it, and few at a time.
+
+Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
+that the bookie knows of. Listeners get every record, whichever request asked for it.
+
+Source: `docs/protocol/bookie.md`, "After a loss"; docs/decisions/030-digest-type.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.metadata.both_records import BothRecords
+from quire.metadata.store import StoreAwayError
+
+log = logging.getLogger(__name__)
+
+READING_MAX: Final = 16
+"""So many records are read at one time; others wait for their turn."""
+PATIENCE_SECONDS: Final = 5.0
+"""So long after it was asked for, a record that did not come does not come."""
+
+Told: TypeAlias = LedgerMetadata | QuireError
+Tell: TypeAlias = Callable[[int, Told], None]
+"""Called with a ledger's id, and its record or why there is none."""
+
+
+class RecordReads:
+    """The reads of one bookie.
+
+    Attributes:
+        listeners: get every record that was read, before the request that asked for it.
+        reads: how many there were.
+    """
+
+    def __init__(self, records: BothRecords) -> None:
+        self._records = records
+        self._asked: dict[int, list[Tell]] = {}
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._readers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.listeners: list[Tell] = []
+        self.reads = 0
+
+    def read(self, ledger_id: int, tell: Tell) -> None:
+        """Read a ledger's record, or wait with others for a read that has begun, and call `tell` in a later turn.
+
+        That there is no record is told only by a read that began after this call: it may have been made since.
+
+        Args:
+            ledger_id: whose.
+            tell: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
+                after `PATIENCE_SECONDS`.
+        """
+        if self._is_closed:
+            return
+        asking = self._asked.get(ledger_id)
+        if asking is not None:
+            asking.append(tell)
+            return
+        self._enqueue(ledger_id, [tell])
+        if len(self._readers) < READING_MAX:
+            work = asyncio.get_running_loop().create_task(self._work(), name="read ledgers' records")
+            self._readers.add(work)
+
+    def read_anew(self, ledger_id: int, tell: Tell) -> None:
+        """The same with a read that begins after this call: one that has begun says nothing of a record made since."""
+        again = partial(self.read, tell=tell)
+        self.read(ledger_id, (lambda ledger_id, _: again(ledger_id)) if ledger_id in self._asked else tell)
+
+    def _enqueue(self, ledger_id: int, asked: list[Tell]) -> None:
+        self._asked[ledger_id] = asked
+        self._waiting.append((ledger_id, asyncio.get_running_loop().time() + PATIENCE_SECONDS))
+
+    def seen(self, ledger_id: int) -> LedgerMetadata | None:
+        """A record from memory, possibly an older one. None: it must be read."""
+        return self._records.ledgers.seen(ledger_id)
+
+    def close(self) -> None:
+        """The bookie stops: no caller is notified any more, nor is one who asks from now on."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._asked.clear()
+        for reader in list(self._readers):
+            reader.cancel()
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                ledger_id, until = self._waiting.popleft()
+                count = len(self._asked[ledger_id])
+                told = await self._read(ledger_id, until)
+                asked = self._asked.pop(ledger_id, [])
+                if isinstance(told, NoSuchLedgerError) and asked[count:]:
+                    self._enqueue(ledger_id, asked[count:])
+                    del asked[count:]
+                for tell in (*self.listeners, *asked):
+                    try:
+                        tell(ledger_id, told)
+                    except Exception:  # the others must get it, and whoever waits for another record
+                        log.exception("telling of the record of ledger %d", ledger_id)
+        finally:
+            # In the turn that found nothing waiting: the next request must not count on this reader.
+            reader = asyncio.current_task()
+            assert reader is not None
+            self._readers.discard(reader)
+
+    async def _either(self, ledger_id: int) -> LedgerMetadata:
+        """The record of a ledger, or else of a stream."""
+        try:
+            return (await self._records.ledgers.read(ledger_id))[0]
+        except NoSuchLedgerError:
+            try:
+                return (await self._records.streams.read(ledger_id))[0]
+            except NoSuchStreamError:
+                pass
+            raise
+
+    async def _read(self, ledger_id: int, until: float) -> Told:
+        self.reads += 1
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._either(ledger_id)
+        except QuireError as error:
+            return error
+        except Exception as error:
+            if not isinstance(error, TimeoutError):  # every waiting caller must get a result
+                log.exception("reading the record of ledger %d", ledger_id)
+            msg = (
+                f"the metadata store did not return the record of ledger {ledger_id} within "
+                f"{PATIENCE_SECONDS:g} s"
+            )
+            return StoreAwayError(msg, ledger_id=ledger_id)

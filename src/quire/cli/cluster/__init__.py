@@ -1,0 +1,1 @@
+"""`quire cluster` and `quire bookie`: commands about a cluster and its bookies."""

@@ -1,0 +1,153 @@
+"""What is known of every bookie of a cluster: its registration, its cookie, and what it reports when it is asked.
+
+Many bookies are asked at once, so that those that do not respond cost one time-out and not one for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from quire.cli.cluster.attention_lines import conditions_of, silent, unregistered
+from quire.cli.console.output import counted, human_bytes, human_duration
+from quire.wire.addresses import address_of
+
+if TYPE_CHECKING:
+    from quire.cli.console.toolbox import Toolbox
+    from quire.core.ids import BookieId
+    from quire.metadata.bookies import BookieInfo
+
+ASKED_AT_ONCE: Final = 64
+TIMEOUT_MS: Final = 2000
+LEAST_MS: Final = 100
+
+
+class FoundBookies(NamedTuple):
+    """The bookies of a cluster, as the metadata store lists them: those that are registered, and all that have a cookie."""
+
+    registered: dict[BookieId, BookieInfo]
+    cookies: Collection[BookieId]
+
+
+async def listed(tools: Toolbox) -> FoundBookies:
+    """The bookies of a cluster; no bookie is asked."""
+    return FoundBookies(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
+
+
+async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict[str, Any]]:
+    """A row for every bookie, sorted by id; those that only have a cookie come last.
+
+    Args:
+        tools: the opened cluster.
+        timeout_ms: so long each bookie may take to respond.
+    """
+    return await _rows(tools, await listed(tools), timeout_ms)
+
+
+async def rows_within(tools: Toolbox, found: FoundBookies, left_ms: int) -> list[dict[str, Any]]:
+    """As `bookie_rows`, of bookies that are listed, in a time for all of them; no bookie gets less than `LEAST_MS`."""
+    turns = max(1, -(-len(found.registered) // ASKED_AT_ONCE))
+    return await _rows(tools, found, max(LEAST_MS, left_ms // turns))
+
+
+async def _rows(tools: Toolbox, found: FoundBookies, timeout_ms: int) -> list[dict[str, Any]]:
+    turn = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def row(bookie: BookieId, info: BookieInfo) -> dict[str, Any]:
+        async with turn:
+            return await _row(tools, bookie, info, timeout_ms)
+
+    rows = await asyncio.gather(*(row(bookie, info) for bookie, info in sorted(found.registered.items())))
+    return [*rows, *(_down(str(bookie)) for bookie in sorted(set(found.cookies) - set(found.registered)))]
+
+
+async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: int) -> dict[str, Any]:
+    from quire.core.answers import Answer
+
+    answer, says = await tools.bookies.info(bookie, timeout_ms=timeout_ms)
+    ok = answer is Answer.OK
+    return {
+        "id": str(bookie),
+        "address": address_of(info.host, info.port),
+        "standing": "up" if info.writable else "read-only",
+        "answers": answer.name.lower(),
+        **_speaks(info),
+        "holds": _held(says),
+        **figures_of(says),
+        "info": says if ok else None,
+        "conditions": conditions_of(says, writable=info.writable) if ok else silent(answer.name.lower()),
+    }
+
+
+def _down(bookie: str) -> dict[str, Any]:
+    nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
+    down = {"id": bookie, "address": None, "standing": "down", "conditions": unregistered()}
+    return down | nothing | figures_of({})
+
+
+def figures_of(says: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a bookie's response, as far as they are numbers and text: a bookie is a stranger.
+
+    Returns:
+        `version`, `uptime_s`, `stored_bytes` (its segments), `disk_bytes`, `free_bytes`; None for what it does not tell.
+    """
+    storage, disk = _object(says.get("storage")), _object(says.get("disk"))
+    version, uptime_ms = says.get("version"), _number(says.get("uptime_ms"))
+    return {
+        "version": version[:40] if isinstance(version, str) and version.isprintable() else None,
+        "uptime_s": None if uptime_ms is None else round(uptime_ms / 1000, 1),
+        "stored_bytes": _number(storage.get("segment_bytes")),
+        "disk_bytes": _number(disk.get("bytes")),
+        "free_bytes": _number(disk.get("free_bytes")),
+    }
+
+
+def collector_of(says: dict[str, Any] | None) -> dict[str, Any]:
+    """What a bookie's response tells of its collector, as far as it is what it should be.
+
+    Returns:
+        `makes_passes`, `holding` (why it deletes nothing), `failure` (of its last pass), `unknown` (ledgers without a record).
+    """
+    told = _object((says or {}).get("collector"))
+    texts = {name: told.get(name) for name in ("holding", "failure")}
+    return {
+        "makes_passes": bool(told.get("every_seconds")),
+        "unknown": _number(told.get("unknown")) or 0,
+        **{name: text if isinstance(text, str) else None for name, text in texts.items()},
+    }
+
+
+def shown(row: dict[str, Any]) -> dict[str, str | None]:
+    """A row's figures as people read them."""
+    free = row["free_bytes"]
+    return {
+        "stored": None if row["stored_bytes"] is None else human_bytes(row["stored_bytes"]),
+        "free": None if free is None else f"{human_bytes(free)} of {human_bytes(row['disk_bytes'] or 0)}",
+        "uptime": None if row["uptime_s"] is None else human_duration(row["uptime_s"]),
+    }
+
+
+def _speaks(info: BookieInfo) -> dict[str, str | None]:
+    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do beyond version 1."""
+    from quire.wire.bookie_service_info import FEATURES_PROPERTY
+
+    protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
+    return {"protocol": protocol, "features": info.properties.get(FEATURES_PROPERTY)}
+
+
+def _held(says: dict[str, Any]) -> str | None:
+    """What a bookie reports of its ledgers; Java's reports only its disk."""
+    storage = _object(says.get("storage"))
+    ledgers, segments = _number(storage.get("ledgers")), _number(storage.get("segments"))
+    if ledgers is None or segments is None:
+        return None
+    return f"{counted(ledgers, 'ledger')} in {counted(segments, 'segment')}"
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,195 @@
+"""`quire bookie space`, `collect` and `compact`: what holds a bookie's space, and a pass that gives some back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from quire.cli.console.failures import EXIT_FAILED
+from quire.cli.console.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.output import Output, counted, human_bytes
+from quire.core.errors import MisuseError, RefusedError
+
+if TYPE_CHECKING:
+    from quire.cli.console.toolbox import Toolbox
+    from quire.core.ids import BookieId
+    from quire.wire.native_info import SpaceTask
+
+BAR_WIDTH: Final = 24
+TEXT_MAX: Final = 300
+REASONS_MAX: Final = 50
+
+BookieOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bookie",
+        metavar="BOOKIE",
+        help="Only this bookie [default: each that is registered].",
+        show_default=False,
+    ),
+]
+NowOption = Annotated[bool, typer.Option("--now", help="At once, not with the next pass.")]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout", min=0.1, max=TIMEOUT_MAX, metavar="SECONDS", help="So long a bookie may take to respond."
+    ),
+]
+
+
+def space(
+    bookie: BookieOption = None,
+    timeout: TimeoutOption = 60.0,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what holds the bytes of a bookie's segment files, when they come back, and what returns them sooner."""
+    from quire.wire.native_info import SpaceTask
+
+    _ask(SpaceTask.MEASURE, bookie, timeout, cluster, as_json=as_json)
+
+
+def collect(
+    now: NowOption = False,
+    bookie: BookieOption = None,
+    timeout: TimeoutOption = 600.0,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let bookies make a pass of their collectors at once, and say what came back.
+
+    A pass drops deleted ledgers and copies that are too many, and gives back segments in which nothing lives.
+    """
+    from quire.wire.native_info import SpaceTask
+
+    _need(now, "collect")
+    _ask(SpaceTask.COLLECT, bookie, timeout, cluster, as_json=as_json)
+
+
+def compact(
+    now: NowOption = False,
+    bookie: BookieOption = None,
+    timeout: TimeoutOption = 600.0,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let bookies make a pass and compact segments of which up to four fifths live, and say what came back.
+
+    By themselves bookies compact only when less than 30 % of the disk is free: what lives is written again.
+    """
+    from quire.wire.native_info import SpaceTask
+
+    _need(now, "compact")
+    _ask(SpaceTask.COMPACT, bookie, timeout, cluster, as_json=as_json)
+
+
+def _need(now: bool, command: str) -> None:
+    if not now:
+        raise MisuseError(
+            f"bookies {command} by themselves; `quire bookie {command} --now` does it at once, and `quire bookie space` "
+            "says when they do"
+        )
+
+
+def _ask(task: SpaceTask, bookie: str | None, timeout: float, cluster: str | None, *, as_json: bool) -> None:
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> list[dict[str, Any]]:
+        from quire.cli.console.toolbox import open_toolbox
+
+        async with open_toolbox(uri) as tools:
+            wanted = await _wanted(tools, bookie)
+            rows = await asyncio.gather(*(_row(tools, one, task, int(timeout * 1000)) for one in wanted))
+        for row in rows:
+            out.result(row, "\n".join(_lines(row)))
+        return rows
+
+    if any(row["failure"] for row in run(work())):
+        raise typer.Exit(EXIT_FAILED)
+
+
+async def _wanted(tools: Toolbox, bookie: str | None) -> list[BookieId]:
+    from quire.core.ids import BookieId
+
+    up = sorted(await tools.registry.available())
+    if bookie is None:
+        if not up:
+            raise RefusedError("no bookie is registered: start bookies (`quire up`, `quire bookie`)")
+        return up
+    if bookie not in up:
+        known = await tools.registry.read_cookie(BookieId(bookie)) is not None
+        why = "is not registered: start it first" if known else "is unknown"
+        raise RefusedError(f"bookie {bookie} {why}; `quire cluster bookies` lists the bookies", bookie=bookie)
+    return [BookieId(bookie)]
+
+
+async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: int) -> dict[str, Any]:
+    """What a bookie says, as far as it is what it should be: a bookie is a stranger."""
+    from quire.core.answers import Answer
+
+    answer, says = await tools.bookies.space(bookie, task, timeout_ms=timeout_ms)
+    told, back = _object(says.get("space")), _object(says.get("came_back"))
+    reasons = told.get("reasons")
+    failure = says.get("failure")
+    if answer is Answer.BAD_REQUEST:
+        failure = "the bookie's program cannot say it: it is an older one, or BookKeeper's"
+    elif answer is Answer.TIMED_OUT:
+        failure = f"no response in {timeout_ms / 1000:g} s; what the bookie has begun it goes on with"
+    elif answer is not Answer.OK:
+        failure = f"the bookie did not respond: {answer.name.lower()}"
+    return {
+        "bookie": str(bookie),
+        "failure": None if failure is None else _text(failure),
+        "at": _text(told["at"]) if "at" in told else None,
+        "bytes": _number(told.get("bytes")),
+        "came_back": {
+            name: _number(back[name]) for name in ("dropped", "retired", "compacted") if name in back
+        },
+        "reasons": [_reason(one) for one in (reasons if isinstance(reasons, list) else [])[:REASONS_MAX]],
+    }
+
+
+def _reason(one: object) -> dict[str, Any]:
+    told = _object(one)
+    row: dict[str, Any] = {"reason": _text(told.get("reason")), "bytes": _number(told.get("bytes"))}
+    row |= {name: _text(told.get(name)) for name in ("what", "returns")}
+    return row | {"sooner": None if told.get("sooner") is None else _text(told["sooner"])}
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
+    """A chart of one bookie's reasons, each with what ends it."""
+    lines = [f"{row['bookie']}  {human_bytes(row['bytes'])} in segment files"]
+    if row["failure"]:
+        lines = [f"{row['bookie']}  {row['failure']}"]
+    back = row["came_back"]
+    if back:
+        dropped, retired, compacted = (back.get(name, 0) for name in ("dropped", "retired", "compacted"))
+        lines.append(
+            f"  {counted(dropped, 'ledger')} dropped, {counted(compacted, 'segment')} compacted, "
+            f"{counted(retired, 'segment')} given back"
+        )
+    largest = max((one["bytes"] for one in row["reasons"]), default=0)
+    for one in row["reasons"]:
+        bar = "█" * (math.ceil(one["bytes"] / largest * BAR_WIDTH) if largest else 0)
+        lines.append(
+            f"  {one['reason']:<10}  {human_bytes(one['bytes']):>10}  {bar:<{BAR_WIDTH}}  {one['what']}"
+        )
+        ends = one["returns"] + (f"; sooner: {one['sooner']}" if one["sooner"] else "")
+        lines.append(f"  {'':<10}  {'':>10}  comes back {ends}")
+    return lines
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _text(value: object) -> str:
+    text = str(value)[:TEXT_MAX]
+    return text if text.isprintable() else repr(text)

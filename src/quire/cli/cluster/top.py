@@ -1,0 +1,119 @@
+"""`quire top`: bookies, logs and their writers, drawn anew every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.output import Output, counted, terminal_width
+from quire.cli.console.tables import draw_table
+
+if TYPE_CHECKING:
+    from quire.cli.cluster.snapshot import Snapshot, Snapshots
+
+
+def top(
+    cluster: ClusterOption = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="How often to look.")
+    ] = 2.0,
+    logs_max: Annotated[
+        int, typer.Option("--logs", min=0, metavar="N", help="Show so many logs, the busiest first.")
+    ] = 20,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print, and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch bookies, logs and writers; Ctrl-C ends it.
+
+    Rates are those since the last look; with --once there is none yet. Without a terminal the tables are printed one
+    below the other, and --json prints one object per look.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+        from quire.cli.cluster.snapshot import Snapshots
+        from quire.cli.console.toolbox import open_toolbox
+
+        async with open_toolbox(uri) as tools, quire.connect(uri) as client:
+            snapshots = Snapshots(tools, client, uri, logs_max)
+            if once or as_json or not sys.stdout.isatty():
+                await _print(out, snapshots, None if once else interval)
+            else:
+                await _draw(snapshots, interval)
+
+    run(work())
+
+
+async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> None:
+    while True:
+        seen = await snapshots.take()
+        lines, left_out = tables(seen, terminal_width())
+        out.result(seen.facts(), "\n".join([*heading(seen), *lines]))
+        if left_out and not out.as_json:
+            out.note(f"Without {', '.join(left_out)}: a wider terminal shows them, and --json has all.")
+        if interval is None:
+            return
+        await asyncio.sleep(interval)
+
+
+async def _draw(snapshots: Snapshots, interval: float) -> None:
+    """Keep the screen as it is between looks: what is typed there is not ours."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            seen = await snapshots.take()
+            lines, _ = tables(seen, console.width)
+            live.update(Text("\n".join([*heading(seen), *lines]), no_wrap=True), refresh=True)
+            await asyncio.sleep(interval)
+
+
+def heading(seen: Snapshot) -> list[str]:
+    """The lines above the tables."""
+    clock = time.strftime("%H:%M:%S", time.localtime(seen.at_ms / 1000))
+    up = sum(row["standing"] == "up" for row in seen.bookies)
+    left_out = seen.logs_looked_at and seen.logs_count - seen.logs_looked_at
+    part = f" (only the first {seen.logs_looked_at:,} by name are looked at)" if left_out else ""
+    return [
+        f"{clock}  {seen.cluster}",
+        f"{counted(len(seen.bookies), 'bookie')}, {up} up; {counted(seen.logs_count, 'log')}{part}; Ctrl-C ends this",
+    ]
+
+
+def tables(seen: Snapshot, width: int | None) -> tuple[list[str], list[str]]:
+    """Both tables as lines, and the columns that a terminal of this width loses."""
+    bookies = draw_table(
+        ("bookie", "standing", "entries/s", "bytes/s", "stored", "free", "uptime", "needs"),
+        [[row["shown"][name] for name in bookies_columns()] for row in seen.bookies],
+        width,
+        ("uptime", "stored", "free", "bytes/s"),
+    )
+    logs = draw_table(
+        ("log", "end offset", "records/s", "writer"),
+        [
+            [
+                row["log"],
+                f"{row['end_offset']:,}",
+                "-" if row["records_per_s"] is None else f"{row['records_per_s']:,.0f}",
+                row["writer"] or "-",
+            ]
+            for row in seen.logs
+        ],
+        width,
+    )
+    lines = ["", bookies.head, *bookies.lines, "", logs.head, *logs.lines]
+    return lines, [*bookies.left_out, *logs.left_out]
+
+
+def bookies_columns() -> tuple[str, ...]:
+    """What a bookie's row shows, in order."""
+    return ("id", "standing", "entries", "bytes", "stored", "free", "uptime", "needs")

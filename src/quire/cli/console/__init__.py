@@ -1,0 +1,1 @@
+"""How commands speak and what they share: options, questions, tables, pictures, errors."""

@@ -1,0 +1,1 @@
+"""`quire ledger` and `quire stream`: commands about single ledgers."""

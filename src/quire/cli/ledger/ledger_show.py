@@ -1,0 +1,243 @@
+"""The commands that look at ledgers without changing them: `list`, `show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.output import Output, human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from quire.cli.console.picture import FragmentFacts
+    from quire.cli.console.toolbox import Toolbox
+    from quire.client.repairing.inspection import HeldShare
+    from quire.core.errors import CorruptMetadataError
+    from quire.core.ledger.metadata import LedgerMetadata
+
+ANSWER_MS = 3_000
+"""How long a bookie may take to say what it holds."""
+DAMAGED = "damaged"
+"""The state of a ledger whose record cannot be read."""
+LISTED_MAX = 100
+"""So many ranges that a bookie lacks of one fragment are listed."""
+
+LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
+
+
+def list_ledgers(
+    after: Annotated[int | None, typer.Option(help="Only ledgers with greater ids.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1000,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List ledgers in the order of their ids."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        from quire.cli.console.toolbox import open_toolbox
+        from quire.core.errors import CorruptMetadataError
+
+        rows: list[dict[str, object]] = []
+        async with open_toolbox(uri) as tools:
+            async for ledger_id, record in every_ledger(tools, after, limit):
+                if isinstance(record, CorruptMetadataError):
+                    out.note(record.message)
+                    rows.append({"ledger_id": ledger_id, "state": DAMAGED})
+                else:
+                    rows.append(facts_of(record))
+        columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
+        count = out.rows("", columns, rows)
+        if not count:
+            out.note("No ledgers.")
+        elif count == limit:
+            out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
+
+    run(work())
+
+
+def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
+
+    Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        from quire.cli.console.toolbox import open_toolbox
+        from quire.client.access import LedgerAccess
+        from quire.client.reading.lac_read import newest_lac
+        from quire.client.repairing.inspection import held_shares
+        from quire.core.ledger.metadata import LedgerState
+
+        async with open_toolbox(uri) as tools:
+            record, notes, version = await tools.ledgers.read_with_notes(ledger_id)
+            standing = await standing_of(tools)
+            lac = None
+            if record.state is not LedgerState.CLOSED:
+                access = LedgerAccess.of(record)
+                lac = await newest_lac(record, access, tools.bookies, timeout_ms=ANSWER_MS)
+            held = await held_shares(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
+        facts = facts_of(record) | shown_facts(record, version, standing, held)
+        out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
+
+    run(work())
+
+
+async def every_ledger(
+    tools: Toolbox, after: int | None, limit: int
+) -> AsyncGenerator[tuple[int, LedgerMetadata | CorruptMetadataError]]:
+    """The records of ledgers with ids above `after`, ascending, at most `limit`; a damaged one does not hide the others."""
+    from quire.core.errors import CorruptMetadataError
+    from quire.metadata.store import LIST_LIMIT
+    from quire.wire import ledger_metadata
+
+    while limit > 0:
+        size = min(limit, LIST_LIMIT)
+        page = await tools.ledgers.page(after, size)
+        for ledger_id, stored in page:
+            try:
+                yield ledger_id, ledger_metadata.parse(stored.value, ledger_id)
+            except CorruptMetadataError as error:
+                yield ledger_id, error
+        if len(page) < size:
+            return
+        after, limit = page[-1][0], limit - size
+
+
+def facts_of(record: LedgerMetadata) -> dict[str, object]:
+    """A ledger in one line."""
+    from quire.core.ledger.metadata import LedgerState
+
+    closed = record.state is LedgerState.CLOSED
+    return {
+        "ledger_id": record.ledger_id,
+        "state": record.state.name.lower(),
+        "ensemble_size": record.ensemble_size,
+        "write_quorum": record.write_quorum,
+        "ack_quorum": record.ack_quorum,
+        "quorums": f"{record.ensemble_size}/{record.write_quorum}/{record.ack_quorum}",
+        "fragments": len(record.fragments),
+        "last_entry": record.last_entry if closed else None,
+        "length": record.length if closed else None,
+        "digest": record.digest_type.name.lower(),
+    }
+
+
+def shown_facts(
+    record: LedgerMetadata, version: int, standing: dict[str, str], held: Sequence[HeldShare]
+) -> dict[str, object]:
+    """What `show --json` adds."""
+    told = {(int(each.share.first), each.bookie): each for each in held}
+    return {
+        "complete": all(each.is_known and not each.missing for each in held),
+        "version": version,
+        "created_ms": record.created_ms,
+        "custom": {key: value.decode("utf-8", "backslashreplace") for key, value in record.custom},
+        "ensembles": [
+            {
+                "first_entry": fragment.first_entry,
+                "last_entry": record.last_entry_of_fragment(index),
+                "bookies": [
+                    {"id": str(bookie), "standing": standing.get(bookie, "gone")}
+                    | held_facts(told.get((int(fragment.first_entry), bookie)))
+                    for bookie in fragment.ensemble
+                ],
+            }
+            for index, fragment in enumerate(record.fragments)
+        ],
+    }
+
+
+def held_facts(held: HeldShare | None) -> dict[str, object]:
+    """What one bookie holds of one fragment; `held` is null where its response is inconclusive."""
+    if held is None:
+        return {}
+    return {
+        "wanted": held.share.count,
+        "held": held.share.count - held.missing_count if held.is_known else None,
+        "answer": held.answer.name.lower(),
+        "missing": [[part.first, part.last] for part in held.missing[:LISTED_MAX]],
+        "recorded_holes": [[first, last] for first, last in held.holes[:LISTED_MAX]],
+    }
+
+
+def holdings(held: Sequence[HeldShare]) -> list[str]:
+    """What bookies lack of what the record says, in sentences."""
+    lines = []
+    silent = dict.fromkeys(f"{each.bookie} ({each.answer.name})" for each in held if not each.is_known)
+    for each in held:
+        for part in each.missing[:LISTED_MAX]:
+            known = any(first <= part.last and last >= part.first for first, last in each.holes)
+            what = "a hole that the record lists" if known else "the record does not list it"
+            lines.append(
+                f"  {each.bookie} lacks entries {part.first:,}..{part.last:,} ({part.count:,}): {what}"
+            )
+        if len(each.missing) > LISTED_MAX:
+            lines.append(f"  {each.bookie} lacks {len(each.missing) - LISTED_MAX:,} more ranges")
+        if each.is_known and not each.missing:
+            lines += [
+                f"  {each.bookie}: the hole {first:,}..{last:,} that the record lists is filled"
+                for first, last in each.holes[:LISTED_MAX]
+            ]
+    if silent:
+        lines.append(f"  these bookies did not respond, so what they hold is unknown: {', '.join(silent)}")
+    return lines or ["  every bookie holds what the record says"]
+
+
+def fragments_of(record: LedgerMetadata) -> list[FragmentFacts]:
+    """A record's fragments, to be drawn."""
+    from quire.cli.console.picture import FragmentFacts
+
+    return [
+        FragmentFacts(
+            fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble))
+        )
+        for index, fragment in enumerate(record.fragments)
+    ]
+
+
+def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
+    """The picture of a ledger."""
+    from quire.cli.console.picture import draw_fragments, draw_write_sets
+    from quire.core.ledger.metadata import LedgerState
+
+    closed = record.state is LedgerState.CLOSED
+    end = (
+        f"at entry {record.last_entry:,}, {human_bytes(record.length)}"
+        if closed
+        else "the end is not known yet"
+    )
+    head = (
+        f"Ledger {record.ledger_id}: {record.state.name}, {end}; E={record.ensemble_size} Qw={record.write_quorum} "
+        f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}{guarantee_text(record, standing)}"
+    )
+    write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)
+    return [head, "", *draw_fragments(fragments_of(record), standing), "", *write_sets]
+
+
+def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
+    """What became of the guarantee of a ledger's write quorum, if it has or had one, and which bookies it waits for."""
+    from quire.core.ledger.guarantee import GIVEN_UP
+    from quire.core.ledger.metadata import LedgerState
+
+    away = [str(bookie) for bookie in record.last_fragment.ensemble if bookie not in standing]
+    if record.guaranteed and away and record.state is not LedgerState.CLOSED:
+        return (
+            f", its write quorum is guaranteed, and {', '.join(away)} is not there: start it, or give the guarantee up, "
+            "`quire ledger recover --at ack-quorum`"
+        )
+    if record.guaranteed and record.owes_copies:
+        return ", its write quorum is guaranteed, and who closed it did not know that: `quire ledger repair` sees to it"
+    if record.guaranteed:
+        return ", its write quorum is guaranteed"
+    return ", its guaranteed write quorum was given up" if GIVEN_UP in record.custom else ""
+
+
+async def standing_of(tools: Toolbox) -> dict[str, str]:
+    """What each registered bookie takes: `up` or `read-only`."""
+    found = await tools.registry.available()
+    return {str(bookie): "up" if info.writable else "read-only" for bookie, info in found.items()}

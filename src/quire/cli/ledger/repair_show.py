@@ -1,0 +1,277 @@
+"""What is shown of missing copies and of repairs: plans, ends, and what each kind of debt needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
+from quire.cli.console.output import Output, counted, human_bytes, human_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quire.autorecovery.repair import ClusterDebt, RepairTotals
+    from quire.core.ledger.notes import EntryRange
+    from quire.core.repair.debt import DebtReason, LedgerDebt
+    from quire.core.repair.effects import RepairEnded
+
+MB: Final = 1_000_000
+RATE_MAX: Final = 1_000_000
+"""So many MB a second can be given as a limit; no limit is none."""
+LISTED_MAX: Final = 20
+"""So many ledgers that cannot be repaired are shown, each with its reason; JSON has all."""
+
+
+def debt_rows(found: ClusterDebt) -> list[dict[str, Any]]:
+    """A row for each reason and number of copies left, the fewest copies first."""
+    rows: dict[tuple[int, DebtReason], dict[str, Any]] = {}
+    for ledger_id, one in found.debts.items():
+        for kind, entries in one.entries.items():
+            row = rows.setdefault(
+                (kind.copies_left, kind.reason),
+                {"entries": 0, "bytes": 0, "of": set(), "bookies": set()},
+            )
+            row["entries"] += entries
+            row["bytes"] += entries * one.entry_bytes
+            row["of"].add(ledger_id)
+            row["bookies"] |= {kind.bookie} - {""}
+    return [
+        {
+            "reason": reason.value,
+            "copies_left": copies,
+            "entries": row["entries"],
+            "bytes": row["bytes"],
+            "ledgers": len(row["of"]),
+            "bookies": sorted(row["bookies"]),
+            "needs": _needs(reason, sorted(row["bookies"])),
+        }
+        for (copies, reason), row in sorted(rows.items())
+    ]
+
+
+def _needs(reason: DebtReason, bookies: list[str]) -> str:
+    from quire.core.repair.debt import DebtReason
+
+    match reason:
+        case DebtReason.GONE:
+            named = " ".join(f"--bookie {bookie}" for bookie in bookies[:3])
+            return f"start {', '.join(bookies[:3])} again, or `quire cluster repair {named}`"
+        case DebtReason.LOST:
+            return "nothing can be copied: every bookie says that it has none, or has it damaged"
+        case DebtReason.GONE_ONLY:
+            return "start the bookies again; `quire ledger repair --accept-loss` goes on without the entries"
+        case DebtReason.UNHEARD:
+            return "bookies that did not respond: `quire cluster bookies`"
+    return "`quire cluster repair`"
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of debt as people read it."""
+    return row | {"entries": f"{row['entries']:,}", "size": f"about {human_bytes(row['bytes'])}"}
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def show_plan(out: Output, found: ClusterDebt, rate: float | None) -> None:
+    """Print what is to be repaired."""
+    ledgers = len(found.to_repair)
+    text = (
+        f"Plan: {counted(ledgers, 'ledger')} of {found.looked_at:,} to repair, {counted(found.entries, 'entry')} to copy, "
+        f"about {human_bytes(found.bytes)}"
+    )
+    if rate is not None and found.bytes:
+        text += f", {human_duration(found.bytes / (rate * MB))} at {rate:g} MB/s"
+    facts = {
+        "plan": True,
+        "looked_at": found.looked_at,
+        "ledgers": ledgers,
+        "entries": found.entries,
+        "bytes": found.bytes,
+        "debt": debt_rows(found),
+        "blocked": {str(ledger): error.message for ledger, error in found.blocked.items()},
+    }
+    out.result(facts, text + ".")
+    note_blocked(out, found)
+
+
+def note_blocked(out: Output, found: ClusterDebt) -> None:
+    """Name the ledgers that could not be looked at."""
+    for error in list(found.blocked.values())[:LISTED_MAX]:
+        out.note(f"not looked at: {error.message}")
+    if len(found.blocked) > LISTED_MAX:
+        out.note(f"{len(found.blocked) - LISTED_MAX:,} more could not be looked at: --json lists all")
+
+
+def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> int:
+    """Print what one ledger lacks; returns the exit code."""
+    if debt is None:
+        out.result(
+            {"ledger_id": ledger_id, "outcome": "whole", "entries": 0},
+            f"Ledger {ledger_id}: no copy is missing.",
+        )
+        return 0
+    facts: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "plan": True,
+        "entries": debt.copyable,
+        "bytes": debt.copyable * debt.entry_bytes,
+        "debt": [
+            {
+                "reason": kind.reason.value,
+                "copies_left": kind.copies_left,
+                "bookie": kind.bookie,
+                "entries": count,
+            }
+            for kind, count in debt.entries.items()
+        ],
+        "gone": debt.gone,
+        "limbo": debt.limbo,
+        "undecided": debt.undecided,
+        "silent": {bookie: answer.name.lower() for bookie, answer in debt.silent.items()},
+        **_ranges_of(debt),
+    }
+    size = human_bytes(debt.copyable * debt.entry_bytes)
+    lines = [f"Ledger {ledger_id}: {counted(debt.copyable, 'entry')} to copy, about {size}."]
+    lines += [
+        f"  {kind.bookie} ({kind.reason.value}): {counted(count, 'entry')}, {counted(kind.copies_left, 'copy', 'copies')} left"
+        for kind, count in debt.entries.items()
+        if kind.bookie
+    ]
+    lines += [f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in debt.silent.items()]
+    lines += [f"  {bookie} is in limbo" for bookie in debt.limbo]
+    out.result(
+        facts, "\n".join([*lines, *_said_of(ledger_id, debt), *_said_undecided(ledger_id, debt.undecided)])
+    )
+    return 0
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
+    """Print how the repair of one ledger ended; returns the exit code."""
+    ended = totals.ended.get(ledger_id)
+    if ended is None:
+        out.result({"ledger_id": ledger_id, "outcome": "deleted"}, f"Ledger {ledger_id} was deleted.")
+        return 0
+    report = ended.report
+    facts = {
+        "ledger_id": ledger_id,
+        "outcome": ended.outcome.value,
+        "entries": totals.entries,
+        "bytes": totals.bytes,
+        "replaced": [list(each) for each in report.replaced],
+        "cleared": report.cleared,
+        "left": report.left,
+        "refused": report.refused,
+        "undecided": report.undecided,
+        "stopped": report.stopped,
+        **_ranges_of(report),
+    }
+    out.result(facts, "\n".join(_said_of_end(ledger_id, ended, totals)))
+    return _code_of(ended)
+
+
+def _said_of_end(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> list[str]:
+    """How a repair ended, in sentences."""
+    report = ended.report
+    lines = [
+        f"Ledger {ledger_id} is {ended.outcome.value}: {counted(totals.entries, 'entry')} copied, {human_bytes(totals.bytes)}."
+    ]
+    lines += [
+        f"  {new} took the place of {old} from entry {first:,} on" for first, old, new in report.replaced
+    ]
+    lines += [f"  {bookie} is no longer in limbo" for bookie in report.cleared]
+    lines += [f"  {bookie}: {why}" for bookie, why in report.left.items()]
+    if report.stopped:
+        lines.append(f"  it stopped early: {report.stopped}")
+    return [*lines, *_said_of(ledger_id, report), *_said_undecided(ledger_id, report.undecided)]
+
+
+def _said_undecided(ledger_id: int, bookies: Iterable[str]) -> list[str]:
+    return [
+        f"  {bookie} is gone and may still be written to: the ledger's writer, or `quire ledger recover {ledger_id}`, takes it out"
+        for bookie in bookies
+    ]
+
+
+def _said_of(ledger_id: int, what: Any) -> list[str]:
+    """What cannot be copied, in sentences; the lines of `--accept-loss` are written as its file takes them."""
+    lines = [f"  {_entries_in(each)} lost" for each in what.lost]
+    lines += [
+        f"  {_entries_in(each)} not known to be anywhere yet: a bookie did not respond"
+        for each in what.unheard
+    ]
+    if what.gone_only:
+        lines.append(
+            "  only bookies that are gone may have these (--accept-loss takes a file with these lines):"
+        )
+        lines += [f"{ledger_id} {each.first}..{each.last}" for each in what.gone_only]
+    return lines
+
+
+def _entries_in(entries: EntryRange) -> str:
+    """A range with its verb; of some classes of a striped ledger, with how many entries that are."""
+    size = entries.size()
+    of = "" if size == entries.last - entries.first + 1 else f" ({counted(size, 'entry')} of these)"
+    return f"entries {entries.first:,}..{entries.last:,}{of} are"
+
+
+def _ranges_of(what: Any) -> dict[str, list[dict[str, int]]]:
+    return {
+        name: [
+            {"first": each.first, "last": each.last, "entries": each.size()} for each in getattr(what, name)
+        ]
+        for name in ("lost", "gone_only", "unheard")
+    }
+
+
+def show_totals(out: Output, found: ClusterDebt, totals: RepairTotals) -> int:
+    """Print how the repair of a cluster ended; returns the exit code."""
+    outcomes = sorted(end.outcome.value for end in totals.ended.values())
+    counts = {name: outcomes.count(name) for name in dict.fromkeys(outcomes)}
+    left = {str(ledger): "; ".join(_why_left(totals, ledger)) for ledger in totals.left}
+    left |= {str(ledger): error.message for ledger, error in found.blocked.items()}
+    facts = {
+        "ledgers": len(totals.ended),
+        "entries": totals.entries,
+        "bytes": totals.bytes,
+        "outcomes": counts,
+        "left": left,
+        "lost": _entries_of(end.report.lost for end in totals.ended.values()),
+        "gone_only": _entries_of(end.report.gone_only for end in totals.ended.values()),
+        "seconds": round(totals.seconds, 3),
+    }
+    ends = ", ".join(f"{number:,} {name}" for name, number in counts.items()) or "none to repair"
+    lines = [f"Ledgers: {ends}. {counted(totals.entries, 'entry')} copied, {human_bytes(totals.bytes)}."]
+    lines += [f"  ledger {ledger}: {why}" for ledger, why in list(left.items())[:LISTED_MAX]]
+    if len(left) > LISTED_MAX:
+        lines.append(f"  {len(left) - LISTED_MAX:,} more: --json lists all")
+    for name, what in (("lost", "are lost"), ("gone_only", "may be on bookies only that are gone")):
+        if facts[name]:
+            lines.append(f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster debt`")
+    out.result(facts, "\n".join(lines))
+    if left:
+        return EXIT_FAILED
+    return max((_code_of(end) for end in totals.ended.values()), default=0)
+
+
+def _why_left(totals: RepairTotals, ledger_id: int) -> list[str]:
+    if ledger_id in totals.failed:
+        return [totals.failed[ledger_id].message]
+    report = totals.ended[ledger_id].report
+    said = [f"{bookie}: {why}" for bookie, why in (report.left or report.refused).items()]
+    if report.stopped:
+        said.append(report.stopped)
+    return said or ["a bookie did not respond"]
+
+
+def _entries_of(ranges: Iterable[tuple[EntryRange, ...]]) -> int:
+    return sum(each.size() for some in ranges for each in some)
+
+
+def _code_of(ended: RepairEnded) -> int:
+    from quire.core.repair.effects import RepairOutcome
+
+    return {RepairOutcome.INCOMPLETE: EXIT_FAILED, RepairOutcome.QUIET: EXIT_ATTENTION}.get(ended.outcome, 0)

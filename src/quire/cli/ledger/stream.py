@@ -1,0 +1,480 @@
+"""`quire stream …`: unbounded ledgers, which clients write in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quire.cli.console.asking import YesOption, confirm
+from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.console.output import Output, human_bytes, rate_text
+from quire.cli.ledger.ledger import (
+    AckOption,
+    DelimitedOption,
+    DigestOption,
+    EnsembleOption,
+    FilesArgument,
+    FirstOption,
+    LastOption,
+    WriteOption,
+    check_range,
+    print_range,
+    print_tail,
+)
+from quire.cli.ledger.ledger_show import facts_of, fragments_of
+from quire.cli.ledger.repair import AcceptLossOption, BookieOption, DryRunOption, repair_one
+from quire.cli.ledger.verify import facts_of as verified_facts
+from quire.cli.ledger.verify import findings
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from quire.client.client import Client
+    from quire.client.writing.writer import LedgerWriter
+    from quire.core.ledger.metadata import LedgerMetadata
+    from quire.core.ledger.terms import TermRange
+
+app = typer.Typer(
+    help="Unbounded ledgers (streams): create, append, read, tail, list, show, verify, repair, close, delete, take-over."
+)
+
+TERMS_SHOWN = 40
+"""So many terms are drawn, the last ones; JSON has all."""
+
+NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
+IgnoreLacOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore-lac",
+        metavar="BOOKIE",
+        help="Do not believe this bookie's last add confirmed, where a take-over says that it contradicts the "
+        "entries; may be given more than once. Entries that no bookie holds are given up.",
+    ),
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    ensemble_size: EnsembleOption = 3,
+    write_quorum: WriteOption = 3,
+    ack_quorum: AckOption = 2,
+    digest: DigestOption = "crc32c",
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="What keeps an earlier writer's entries apart, for ever: identifiers (each entry is named by its term), or "
+            "fencing (a take-over takes them away, and needs every bookie of the last ensemble, or a spare).",
+        ),
+    ] = "identifiers",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Create an empty stream, which nobody writes yet."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            record = await client.unbounded_ledger(name, password.encode(), mode=mode).create(
+                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest
+            )
+        facts = {"stream": name, "ledger_id": record.ledger_id, "mode": mode, "created": True}
+        out.result(facts, f"Stream {name} is created (ledger {record.ledger_id}).")
+
+    run(work())
+
+
+class AcknowledgedEntries:
+    """A stream's writer that prints a line for each entry that is acknowledged, if JSON is wanted.
+
+    Args:
+        name: the stream's.
+        writer: appends.
+        out: prints.
+    """
+
+    def __init__(self, name: str, writer: LedgerWriter, out: Output) -> None:
+        self._writer, self._out = writer, out
+        self._name, self._term = name, writer.term
+        self._unprinted: OSError | None = None
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        """Start one append; the future gives its id.
+
+        Raises:
+            OSError: nothing more can be printed.
+        """
+        if self._unprinted is not None:
+            raise self._unprinted
+        future = self._writer.append_nowait(payload)
+        if self._out.as_json:
+            future.add_done_callback(self._print)
+        return future
+
+    async def drain(self) -> None:
+        """Wait until everything that was started is acknowledged."""
+        await self._writer.drain()
+
+    def _print(self, future: asyncio.Future[int]) -> None:
+        if self._unprinted is None and not future.cancelled() and future.exception() is None:
+            facts = {"stream": self._name, "entry_id": future.result(), "term": self._term}
+            try:
+                self._out.result(facts, "")
+            except OSError as error:
+                self._unprinted = error
+
+
+@app.command()
+def append(
+    name: NameArgument,
+    files: FilesArgument = None,
+    delimited: DelimitedOption = False,
+    elect: Annotated[
+        bool,
+        typer.Option("--elect", help="First wait until the stream's election says that this command writes."),
+    ] = False,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Append each line (or length-delimited record) of the input to a stream as an entry.
+
+    With the first one this command takes the stream over, from whoever writes it; at the end it leaves the stream open.
+    With --json it prints a line for each entry when that is acknowledged. When another client takes the stream over
+    meanwhile, it ends with exit code 3: it is unknown whether the entries after the last confirmed one are kept.
+    """
+    from quire.cli.console.feed import AppendTally, TypedProgress, append_all, is_typed, telling_how_far
+    from quire.cli.console.record_streams import read_records
+
+    command = f"quire stream append {quote(name)}"
+    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max, command=command)
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    tally, what = AppendTally(), f"stream {name}"
+    progress = TypedProgress(what, None, "entries") if is_typed(files) else out.progress(what)
+
+    async def work() -> None:
+        import quire
+        from quire.metadata.election import Election
+
+        async with (
+            quire.connect(uri, frame_bytes_max=frame_bytes_max) as client,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            stream = client.unbounded_ledger(name, password.encode())
+            await stream.show()  # without the stream nothing is read
+            election = Election(client.store, f"streams/{name}", "quire stream append") if elect else None
+            if election is not None:
+                stack.push_async_callback(election.resign)
+
+            async def open_writer() -> AcknowledgedEntries:
+                writer = await stack.enter_async_context(await stream.open_writer(election))
+                return AcknowledgedEntries(name, writer, out)
+
+            stack.enter_context(progress)
+            await append_all(open_writer, records, progress, tally)
+
+    with telling_how_far(tally, out, "entries", "entry", stream=name):
+        run(work())
+    if not as_json:
+        rate = rate_text(tally.confirmed, progress.seconds, "entries")
+        where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
+        counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
+        text = f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}."
+        out.result({}, text)
+
+
+@app.command()
+def read(
+    name: NameArgument,
+    first: FirstOption = 0,
+    last: LastOption = None,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
+
+    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end. Where
+    terms only fence, --json also says which ids are no-ops: there a take-over ended.
+    """
+    check_range(first, last)
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            reader = await client.unbounded_ledger(name, password.encode()).open_reader()
+            await print_range(out, reader, first, last, delimited=delimited)
+
+    run(work())
+
+
+@app.command()
+def tail(
+    name: NameArgument,
+    first: FirstOption = 0,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print entries as they are confirmed, whoever writes them, until the stream is closed for good or Ctrl-C.
+
+    A first entry behind the end is refused (exit code 1).
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            reader = await client.unbounded_ledger(name, password.encode()).open_reader()
+            await print_tail(out, reader, first, delimited=delimited)
+
+    run(work())
+
+
+@app.command("list")
+def list_streams(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """List streams in the order of their names."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+        from quire.core.errors import NoSuchStreamError
+
+        async with quire.connect(uri) as client:
+            rows, store = [], client.stream_store
+            async for name in client.unbounded_ledgers():
+                try:
+                    record, _ = await store.read(await store.find(name))
+                except NoSuchStreamError:
+                    continue  # deleted since it was listed
+                rows.append(stream_facts(name, record))
+        columns = ("stream", "ledger_id", "state", "term", "terms", "quorums", "fragments", "digest")
+        if not out.rows("", columns, rows):
+            out.note("No streams.")
+
+    run(work())
+
+
+def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
+    """A stream in one line."""
+    mode = record.terms.mode.word if record.terms is not None else ""
+    return {
+        "stream": name,
+        **facts_of(record),
+        "term": record.term,
+        "terms": len(record.ranges),
+        "mode": mode,
+    }
+
+
+@app.command()
+def show(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show a stream: its state, its last confirmed entry, which entries each term wrote, and its bookies.
+
+    Of a stream whose terms only fence, also for which bookies a take-over that does not end waits.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            stream = client.unbounded_ledger(name, password.encode())
+            reader, awaited = await stream.open_reader(), await stream.waits_for()
+            known = await client.available_bookies()
+        standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
+        record, last = reader.metadata, reader.last_add_confirmed
+        ranges = [
+            {"term": each.term, "first_entry": each.first_entry, "last_entry": end}
+            for each, end in terms_of(record, last)
+        ]
+        fragments = [
+            {"first_entry": each.first, "last_entry": each.last, "bookies": list(each.ensemble)}
+            for each in fragments_of(record)
+        ]
+        facts = stream_facts(name, record) | {
+            "last_add_confirmed": last,
+            "silent": list(reader.silent),
+            "waits_for": dict(awaited),
+            "ranges": ranges,
+            "ensembles": fragments,
+        }
+        lines = picture(name, record, last, standing)
+        lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
+        out.result(facts, "\n".join(lines))
+
+    run(work())
+
+
+def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
+    """Each range of a stream, with its last entry; `last`: the last confirmed entry."""
+    ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
+    return list(zip(record.ranges, ends, strict=True))
+
+
+def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, str]) -> list[str]:
+    """A stream in lines of text; `standing`: what each registered bookie takes."""
+    from quire.cli.console.picture import draw_fragments
+
+    head = (
+        f"Stream {name} (ledger {record.ledger_id}): {record.state.name} in term {record.term}, last confirmed entry "
+        f"{last:,}; E={record.ensemble_size} Qw={record.write_quorum} Qa={record.ack_quorum}, digest "
+        f"{record.digest_type.name.lower()}{', its terms only fence' if record.only_fences else ''}"
+    )
+    lines = [head, ""]
+    told = terms_of(record, last)
+    if len(told) > TERMS_SHOWN:
+        lines.append(f"  {len(told) - TERMS_SHOWN:,} earlier terms")
+    for each, end in told[-TERMS_SHOWN:]:
+        wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
+        lines.append(f"  term {each.term}: {wrote}")
+    return [*lines, "", *draw_fragments(fragments_of(record), standing)]
+
+
+@app.command()
+def verify(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
+
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. What an earlier term
+    left on a bookie, and no reader is given, does not count.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> bool:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            report = await client.unbounded_ledger(name, password.encode()).verify()
+        out.result({"stream": name, **verified_facts(report)}, "\n".join(findings(report)))
+        return bool(report.complete)
+
+    if not run(work()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    name: NameArgument,
+    bookie: BookieOption = None,
+    dry_run: DryRunOption = False,
+    accept_loss: AcceptLossOption = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the missing copies of a stream back: replace bookies that are gone, fill holes, end limbo.
+
+    The fragment that its writer may still change is left alone: whoever appends the next entry takes out a bookie that is
+    gone. Exit codes as of `quire ledger repair`.
+    """
+
+    async def found(client: Client) -> int:
+        return await client.stream_store.find(name)
+
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=None)
+
+
+@app.command("take-over")
+def take_over(
+    name: NameArgument,
+    ignore_lac: IgnoreLacOption = None,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Take a stream over and leave it open: its writer, if there is one, can confirm nothing more.
+
+    Afterwards it is known what became of the entries that its last writer did not see confirmed.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            stream = client.unbounded_ledger(name, password.encode())
+            writer = await stream.open_writer(ignored_lacs=ignore_lac or ())
+            await writer.release()
+        last = writer.last_add_confirmed
+        facts = {"stream": name, "term": writer.term, "last_entry": last, "length": writer.length}
+        out.result(facts, f"Stream {name} is taken over in term {writer.term}; its last entry is {last:,}.")
+
+    run(work())
+
+
+@app.command()
+def close(
+    name: NameArgument,
+    yes: YesOption = False,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Take a stream over and close it for good: nobody writes it any more, and its tails end."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    confirm(f"Close stream {name} for good?", f"Closing stream {name} cannot be undone", yes=yes)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            record = await client.unbounded_ledger(name, password.encode()).close()
+        facts = {"stream": name, "last_entry": record.last_entry, "length": record.length}
+        size = human_bytes(record.length)
+        out.result(facts, f"Stream {name} is closed for good at entry {record.last_entry:,}, {size}.")
+
+    run(work())
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    yes: YesOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
+    ] = False,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a stream's writer and delete it for ever; its bookies free the space a little later."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    confirm(f"Delete stream {name} for ever?", f"Deleting stream {name} cannot be undone", yes=yes)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            await client.unbounded_ledger(name, password.encode()).delete(fence=not force)
+        out.result({"stream": name, "deleted": True}, f"Stream {name} is deleted.")
+
+    run(work())

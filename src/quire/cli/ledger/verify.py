@@ -1,0 +1,185 @@
+"""`quire ledger verify`: every copy of a ledger's entries is read and compared, of one ledger or of all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.console.output import Output, counted
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine
+
+    from quire.client.client import Client
+    from quire.client.repairing.copies import LedgerReport
+
+AT_ONCE: Final = 8
+"""So many ledgers are read side by side."""
+_KINDS: Final = {"ledger_id": "Ledger", "stream": "Stream"}
+
+
+def verify(
+    ledger_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0, show_default=False),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Verify all ledgers and streams of the cluster.")
+    ] = False,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Read every copy of every entry from every bookie, check the digests, compare the copies.
+
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
+    ledger's record has are listed too, and whether they are filled by now. With --all it lists the ledgers that are not
+    complete, and fails if one of them is closed, or cannot be read; streams are among them.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if every == (ledger_id is not None):
+        raise MisuseError("name one ledger, or give --all to verify every ledger of the cluster")
+
+    async def work() -> bool:
+        import quire
+
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
+            if ledger_id is None:
+                return await verify_all(client, out)
+            report = await client.verify_ledger(ledger_id, password.encode())
+        out.result(facts_of(report), "\n".join(findings(report)))
+        return bool(report.complete)
+
+    if not run(work()):
+        raise typer.Exit(1)
+
+
+async def verify_all(client: Client, out: Output) -> bool:
+    """Verify every ledger and stream and print those that are not complete; whether all closed ones are complete and readable."""
+    from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
+
+    count = {"ledgers": 0, "complete": 0, "open": 0, "incomplete": 0, "failed": 0}
+
+    async def of_ledger(ledger_id: int) -> LedgerReport:
+        record = await client.ledger_metadata(ledger_id)
+        return await client.verify_ledger(ledger_id, record.password)
+
+    async def of_stream(name: str) -> LedgerReport:
+        record, _ = await client.stream_store.read(await client.stream_store.find(name))
+        return await client.unbounded_ledger(name, record.password).verify()
+
+    async def one(kind: str, which: int | str, verified: Coroutine[Any, Any, LedgerReport]) -> None:
+        try:
+            report = await verified
+        except (NoSuchLedgerError, NoSuchStreamError):
+            return  # deleted since it was listed
+        except QuireError as error:
+            count["failed"] += 1
+            out.result({kind: which, "error": error.code}, f"{_KINDS[kind]} {which}: {error.message}")
+        else:
+            count["complete" if report.complete else "incomplete" if report.closed else "open"] += 1
+            if not report.complete:
+                out.result(facts_of(report), "\n".join(findings(report)))
+        count["ledgers"] += 1
+
+    waiting: set[asyncio.Task[None]] = set()
+
+    async def everything() -> AsyncGenerator[Coroutine[Any, Any, None], None]:
+        async for ledger_id in client.ledgers():
+            yield one("ledger_id", ledger_id, of_ledger(ledger_id))
+        async for name in client.unbounded_ledgers():
+            yield one("stream", name, of_stream(name))
+
+    with out.progress("verifying", None, "ledgers") as progress:
+        async for work in everything():
+            waiting.add(asyncio.create_task(work))
+            if len(waiting) == AT_ONCE:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                progress.advance(len(done))
+                for task in done:
+                    task.result()
+        await asyncio.gather(*waiting)
+    text = f"{counted(count['ledgers'], 'ledger')}: {count['complete']:,} complete"
+    for kind, what in (
+        ("incomplete", "closed and not complete"),
+        ("open", "open and not complete"),
+        ("failed", "cannot be read"),
+    ):
+        if count[kind]:
+            text += f", {count[kind]:,} {what}"
+    out.result(count, text + ".")
+    return not (count["incomplete"] or count["failed"])
+
+
+def facts_of(report: LedgerReport) -> dict[str, Any]:
+    """What programs read of a verification."""
+    return {
+        "ledger_id": report.ledger_id,
+        "good": report.good,
+        "complete": report.complete,
+        "entries": report.entries,
+        "copies": report.copies,
+        "copies_wanted": report.copies_wanted,
+        "below_ack_quorum": report.below_ack_quorum,
+        "below_write_quorum": [[each.bookie, each.first, each.last] for each in report.below_write_quorum],
+        "lost": report.lost,
+        "different": report.different,
+        "holes": [
+            {
+                "bookie": hole.bookie,
+                "first": hole.first,
+                "last": hole.last,
+                "answer": hole.answer.name.lower(),
+            }
+            for hole in report.holes
+        ],
+        "recorded_holes": [
+            {
+                "bookie": bookie,
+                "first": first,
+                "last": last,
+                "filled": is_filled(report, bookie, first, last),
+            }
+            for bookie, first, last in report.recorded
+        ],
+    }
+
+
+def findings(report: LedgerReport) -> list[str]:
+    """What a verification found, in sentences."""
+    verdict = "good" if report.complete else "good, but has holes" if report.good else "NOT good"
+    text = (
+        f"Ledger {report.ledger_id} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
+        f"{report.copies_wanted:,} copies there and right"
+    )
+    lines = [text + ("." if report.complete else ":")]
+    lines += [f"  entries {first:,}..{last:,} have no copy at all" for first, last in report.lost]
+    lines += [
+        f"  entries {first:,}..{last:,} are on fewer bookies than the ack quorum"
+        for first, last in report.below_ack_quorum
+    ]
+    lines += [f"  entry {entry_id:,} differs on {bookie}" for entry_id, bookie in report.different]
+    if report.below_write_quorum:
+        lines.append("  its write quorum is guaranteed, and some entries are not on all of it")
+    lines += [
+        f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
+        for hole in report.holes
+    ]
+    lines += [
+        f"  the record has a hole there, which is filled: {bookie}, entries {first:,}..{last:,}"
+        for bookie, first, last in report.recorded
+        if is_filled(report, bookie, first, last)
+    ]
+    return lines
+
+
+def is_filled(report: LedgerReport, bookie: str, first: int, last: int) -> bool:
+    """Whether a bookie holds by now what the ledger's record calls a hole."""
+    return not any(
+        hole.bookie == bookie and hole.first <= last and hole.last >= first for hole in report.holes
+    )

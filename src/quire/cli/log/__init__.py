@@ -1,0 +1,1 @@
+"""`quire log`: commands about logs."""

@@ -1,0 +1,100 @@
+"""The options and arguments that commands of logs share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quire.cli.console.options import password_of
+
+NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
+LogPasswordOption = Annotated[
+    str,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        callback=password_of,
+        help="A file with one line, the password of the log's ledgers, readable by you alone; - asks for it. Without "
+        "it QUIRE_PASSWORD counts; no password by default.",
+        show_default=False,
+    ),
+]
+DelimitedOption = Annotated[
+    bool,
+    typer.Option(
+        "--delimited", help="A 4-byte big-endian length before each record, as --format delimited has it."
+    ),
+]
+CreateOption = Annotated[
+    bool,
+    typer.Option("--create", help="Make the log if it is not there (3 bookies, 3 copies, 2 to confirm)."),
+]
+InFormOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORM",
+        help="How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
+        "too [default: lines].",
+        show_default=False,
+    ),
+]
+OutFormOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORM",
+        help="lines (values alone), delimited, json, or a format string as kcat's: %s value, %k key, %S and %K their "
+        "sizes (-1: none), %o offset, %T timestamp in ms, %h headers, %t log, %% and \\n \\t \\xHH; nothing is added "
+        "after it [default: lines].",
+        show_default=False,
+    ),
+]
+KeyDelimiterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key-delimiter",
+        "-K",
+        metavar="TEXT",
+        help="Lines are a key, this, and a value, as kcat's -K; \\t is a tab.",
+        show_default=False,
+    ),
+]
+TimesOption = Annotated[
+    bool, typer.Option("--times", help="Delimited records have their timestamps (json has them always).")
+]
+StartOption = Annotated[
+    int | None, typer.Option(help="The first offset [default: the log's start].", min=0, show_default=False)
+]
+FromTimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-time",
+        metavar="TIME",
+        help="Begin with the first record as late as this: ISO 8601 (UTC without a zone), milliseconds since 1970, or "
+        "-15m, -1h, -2d before now.",
+        show_default=False,
+    ),
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="OFFSET|TIME",
+        help="Stop before this offset, or before the first record as late as this time (milliseconds as @1700000000000).",
+        show_default=False,
+    ),
+]
+LastOption = Annotated[
+    int | None,
+    typer.Option(
+        "--last", "-n", metavar="N", help="Begin N records before the end.", min=0, show_default=False
+    ),
+]
+EndOption = Annotated[
+    int | None,
+    typer.Option(help="Stop before this offset [default: the log's end].", min=0, show_default=False),
+]

@@ -1,0 +1,133 @@
+"""Whose writer a command would end: looked up, said, asked for.
+
+A log's head names its leader, and the election in the metadata store says whether that writer is there. Both are advice:
+another may come between the look and the command, and only fences and the compare-and-swap of the list decide.
+
+Source: docs/protocol/log.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from quire.cli.console.asking import can_ask, confirm
+from quire.cli.console.options import run
+from quire.core.errors import LogLedError
+
+if TYPE_CHECKING:
+    from quire.cli.console.output import Output
+    from quire.log.client import QuireClient
+
+EndsWriterOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="End the log's writer, if there is one, without asking.")
+]
+
+
+class LeaderStanding(NamedTuple):
+    """Who leads a log.
+
+    Attributes:
+        epoch: of the newest leader.
+        host: where the newest leader runs or ran; "" when it ended cleanly.
+        candidate: names the writer that is there now; "" when none is.
+    """
+
+    epoch: int
+    host: str
+    candidate: str
+
+    @property
+    def living(self) -> str:
+        """Where the writer that is there now runs."""
+        return self.candidate.partition("@")[2] or self.candidate
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For a JSON line."""
+        state = "leads" if self.candidate else ("ended without closing" if self.host else "none")
+        return {"epoch": self.epoch, "host": self.living or self.host, "state": state}
+
+
+async def standing_of(client: QuireClient, name: str) -> LeaderStanding:
+    """Who leads a log now.
+
+    Raises:
+        NoSuchLogError: there is no such log.
+    """
+    from quire.log.electing import StoreElector
+
+    head = await client.log(name).identify()
+    leader = await StoreElector(client.store).candidacy(head.log_id, "").leader()
+    return LeaderStanding(head.leader.epoch, head.leader.host, leader or "")
+
+
+class Agreement(NamedTuple):
+    """Which writers a command may end.
+
+    Attributes:
+        every: any (`--yes`).
+        candidate: this one; "" is none.
+    """
+
+    every: bool = False
+    candidate: str = ""
+
+
+def agree(uri: str, name: str, does: str, *, yes: bool) -> Agreement:
+    """Ask at a terminal before a command ends a log's writer; elsewhere `check_agreed` refuses. Runs its own event loop.
+
+    Args:
+        uri: the cluster.
+        name: the log.
+        does: what the command does, as `Appending to log x`.
+        yes: the option `--yes`.
+    """
+    if yes or not can_ask():
+        return Agreement(every=yes)
+
+    async def look() -> LeaderStanding:
+        import quire
+
+        async with quire.connect(uri) as client:
+            return await standing_of(client, name)
+
+    standing = run(look())
+    if not standing.candidate:
+        return Agreement()
+    confirm(f"{does} ends {_writer(standing)}, which can confirm nothing more. Go on?", "", yes=False)
+    return Agreement(candidate=standing.candidate)
+
+
+async def check_agreed(
+    client: QuireClient, name: str, does: str, agreed: Agreement, out: Output, *, or_wait: bool = False
+) -> None:
+    """Refuse to end a writer that was not agreed to.
+
+    Args:
+        client: the cluster.
+        name: the log.
+        does: as of `agree`.
+        agreed: what may be ended.
+        out: says which writer is ended.
+        or_wait: the command has `--wait`.
+
+    Raises:
+        LogLedError: it would end another one.
+    """
+    standing = await standing_of(client, name)
+    if not standing.candidate or standing.candidate == agreed.candidate:
+        return
+    if agreed.every:
+        if not out.as_json:
+            out.note(f"{does} ends {_writer(standing)}.")
+        return
+    text = f"{does} would end {_writer(standing)}, and nothing was done. Give --yes to end it" + (
+        ", or --wait to wait until it is gone." if or_wait else "."
+    )
+    raise LogLedError(text, log=name, host=standing.living, epoch=standing.epoch)
+
+
+def _writer(standing: LeaderStanding) -> str:
+    return f"the writer at {standing.living} (epoch {standing.epoch})"

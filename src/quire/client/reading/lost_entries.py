@@ -1,0 +1,153 @@
+"""Asks every bookie of an entry's write set for its copy, to distinguish a lost entry from an unreachable one.
+
+A failed read only shows that no bookie served the entry. Here each bookie gets a request for this entry, and the
+ledger's record is read before and after: while copies move, a bookie that has given its own away proves nothing.
+Nothing is changed.
+
+Source: `docs/formats/native-protocol.md`, "Answers"; `core/ledger/losses.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies.bookies import BookieClient
+from quire.client.reading.range_read import open_runs
+from quire.core.answers import Answer
+from quire.core.errors import NoSuchLedgerError
+from quire.core.ids import BookieId
+from quire.core.ledger.losses import proves_loss
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.quorum import write_set
+from quire.metadata.ledgers import LedgerStore
+from quire.wire.responses import ReadReply
+
+_ROUNDS_MAX = 3
+"""So often the record may change while bookies are asked."""
+_STEP_MAX = 1024
+"""Entries that one round of questions is about, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostEntries:
+    """What the bookies say of an entry that could not be read, and of those after it.
+
+    Attributes:
+        first: the entry.
+        last: `first..last` are proven gone, one by one; `first - 1`: not even the first is.
+        answers: the response of each bookie of the first one's write set; OK: it has a good copy.
+    """
+
+    first: int
+    last: int
+    answers: tuple[tuple[BookieId, Answer], ...]
+
+    @property
+    def are_proven(self) -> bool:
+        """Whether at least the first entry is gone."""
+        return self.last >= self.first
+
+    @property
+    def said(self) -> str:
+        """The responses, as text."""
+        return ", ".join(f"{bookie} {answer.name}" for bookie, answer in self.answers)
+
+
+async def lost_entries(
+    ledgers: LedgerStore,
+    bookies: BookieClient,
+    ledger_id: int,
+    first: int,
+    last: int,
+    *,
+    token: int,
+    timeout_ms: int,
+) -> LostEntries:
+    """How many entries from one on are proven gone.
+
+    Args:
+        ledgers: where the record is.
+        bookies: the connections.
+        ledger_id: the ledger.
+        first: the entry that could not be read; confirmed.
+        last: how far to look; confirmed.
+        token: the ledger's; another ledger with its id is not the one that is meant.
+        timeout_ms: how long a bookie may take.
+
+    Raises:
+        NoSuchLedgerError: the ledger is gone altogether.
+    """
+    found = LostEntries(first, first - 1, ())
+    record, version = await ledgers.read(ledger_id)
+    for _ in range(_ROUNDS_MAX):
+        if record.token != token:
+            msg = f"ledger {ledger_id} was deleted; another ledger has its id now"
+            raise NoSuchLedgerError(msg, ledger_id=ledger_id)
+        found = await _look(record, first, last, bookies, timeout_ms)
+        before = version
+        record, version = await ledgers.read(ledger_id)
+        if version == before:
+            return found
+    return LostEntries(first, first - 1, found.answers)
+
+
+async def _look(
+    record: LedgerMetadata, first: int, last: int, bookies: BookieClient, timeout_ms: int
+) -> LostEntries:
+    """Ask for ever more entries at once, up to the first one that is not proven gone."""
+    index = record.fragment_index(first)
+    end = record.last_entry_of_fragment(index)
+    ensemble, write_quorum = record.fragments[index].ensemble, record.write_quorum
+    last = last if end is None else min(last, end)
+    said: tuple[tuple[BookieId, Answer], ...] = ()
+    at, step = first, 1
+    while at <= last:
+        behind = min(last + 1, at + step)
+        slots = sorted(
+            {s for entry in range(at, behind) for s in write_set(entry, len(ensemble), write_quorum)}
+        )
+        asked = [_copies(record, ensemble[slot], at, behind - 1, bookies, timeout_ms) for slot in slots]
+        copies = dict(zip(slots, await asyncio.gather(*asked), strict=True))
+        for entry in range(at, behind):
+            answers = [
+                (ensemble[slot], copies[slot](entry))
+                for slot in write_set(entry, len(ensemble), write_quorum)
+            ]
+            said = said or tuple(answers)
+            if not proves_loss([answer for _, answer in answers], write_quorum):
+                return LostEntries(first, entry - 1, said)
+        at, step = behind, min(2 * step, _STEP_MAX)
+    return LostEntries(first, last, said)
+
+
+async def _copies(
+    record: LedgerMetadata, bookie: BookieId, first: int, last: int, bookies: BookieClient, timeout_ms: int
+) -> Callable[[int], Answer]:
+    """What one bookie says of each of these entries."""
+    access = LedgerAccess.of(record)
+    reply = await bookies.read(bookie, access, first, last, 1, timeout_ms=timeout_ms)
+    if reply.answer is not Answer.OK:
+        # A response that cannot be taken apart says nothing about a copy.
+        whole = Answer.ERROR if reply.answer is Answer.BAD_DIGEST else reply.answer
+        return lambda _: whole
+    return _said(reply, access, first, last)
+
+
+def _said(reply: ReadReply, access: LedgerAccess, first: int, last: int) -> Callable[[int], Answer]:
+    good, bad, _ = open_runs(reply.runs, access, first, last)
+    there = set(good.entry_ids)
+    damaged = [*reply.damaged, *bad]
+
+    def answer(entry: int) -> Answer:
+        if entry in there:
+            return Answer.OK
+        if any(low <= entry <= high for low, high in damaged):
+            return Answer.DAMAGED
+        if any(low <= entry <= high for low, high in reply.unknown) or entry > reply.vouched_through:
+            return Answer.UNKNOWN
+        return Answer.NO_ENTRY
+
+    return answer

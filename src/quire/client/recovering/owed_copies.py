@@ -1,0 +1,61 @@
+"""Marks closed ledgers for repair whose entries may be below the write quorum that was guaranteed.
+
+Whoever closes such a ledger marks it, and the auditor marks what it finds: the guarantee was given up, or a client closed
+the ledger that does not know it. A repair that finds every copy, or makes it, says in the record that the guarantee is
+kept; then nothing marks it again.
+
+Source: docs/protocol/write-quorum.md, "Closed below the guarantee".
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from quire.core.errors import QuireError
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import EntryRange
+from quire.core.repair.marks import ANY_BOOKIE, MarkReason, RepairMark
+from quire.env.interfaces import Clock
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import RecordStore
+from quire.metadata.repairs import RepairStore
+
+log = logging.getLogger(__name__)
+
+CLOSER: Final = "who closed the ledger"
+
+
+async def mark_owed(marks: RepairStore, record: LedgerMetadata, version: int, now_ms: int) -> bool:
+    """Mark a ledger, unless it owes no copies or is marked already.
+
+    Args:
+        marks: the cluster's.
+        record: of the ledger; `version`: its version in the store.
+        now_ms: wall time, for people.
+
+    Returns:
+        Whether a mark was made.
+
+    Raises:
+        QuireError: as `RepairStore.mark`.
+    """
+    if not record.owes_copies:
+        return False
+    known = await marks.marks(record.ledger_id)
+    wanted = EntryRange(0, int(record.last_entry))
+    for mark in known.mark.marks if known is not None and known.mark is not None else ():
+        if (mark.reason, mark.bookie, mark.entries) == (MarkReason.HOLE, ANY_BOOKIE, wanted):
+            return False
+    await marks.mark(record.ledger_id, [RepairMark(MarkReason.HOLE, ANY_BOOKIE, wanted, version, "", now_ms)])
+    return True
+
+
+async def mark_closed(records: RecordStore, clock: Clock, record: LedgerMetadata, version: int) -> None:
+    """Mark a ledger that this client has closed, or found closed, if it owes copies. A failure is left to the auditor."""
+    if not record.owes_copies or not isinstance(records, LedgerStore):
+        return
+    try:
+        await mark_owed(records.repairs(CLOSER), record, version, clock.wall_ms())
+    except QuireError as error:
+        log.warning("ledger %d is left to the auditor to mark for repair: %s", record.ledger_id, error)

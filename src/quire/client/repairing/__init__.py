@@ -1,0 +1,1 @@
+"""Looks after the copies of ledgers: compared, copied, restored."""

@@ -1,0 +1,313 @@
+"""Looks after the copies of a ledger: compares them, and restores those on a bookie in limbo.
+
+Source: BookKeeper protocol, "Guarantees"; docs/protocol/repair.md, "Limbo".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quire.client.access import LedgerAccess
+from quire.client.context import ClientContext
+from quire.client.reading.range_read import open_runs
+from quire.client.reading.reader import LedgerReader
+from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.core.answers import NEGATIVES, Answer
+from quire.core.errors import QuireError
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger.notes import EntryRange, LedgerNotes
+from quire.core.ledger.quorum import residues_of_slot, told_through, write_set
+from quire.core.ledger.terms import by_origin
+from quire.wire.entry import Entry
+from quire.wire.native_bodies import ANY_TERM, BY_ID
+from quire.wire.responses import ReadReply
+
+_WINDOW_ENTRIES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRange:
+    """Entries first..last that one bookie should hold and does not serve, and what it said."""
+
+    bookie: BookieId
+    first: int
+    last: int
+    answer: Answer
+
+
+@dataclass(slots=True)
+class LedgerReport:
+    """What reading every copy of a ledger showed.
+
+    Attributes:
+        entries: ids looked at, from 0 on; of a stream from its start.
+        copies: good copies found of them.
+        copies_wanted: what the write sets ask for.
+        holes: copies that are not there or cannot be served, neighbours together.
+        different: (entry, bookie) whose payload or length differs from what most bookies hold.
+        below_ack_quorum: entries with fewer than Qa good copies, as ranges.
+        lost: entries without any good copy, as ranges.
+        payload_bytes: payload of all entries that have a good copy.
+        recorded: the holes that the ledger's record lists, as (bookie, first, last), filled by now or not.
+        guaranteed_through: with a guaranteed write quorum, the last entry that must be on all of it by now.
+    """
+
+    ledger_id: int
+    last_entry: int
+    closed: bool
+    entries: int = 0
+    copies: int = 0
+    copies_wanted: int = 0
+    payload_bytes: int = 0
+    holes: list[MissingRange] = field(default_factory=list)
+    different: list[tuple[int, BookieId]] = field(default_factory=list)
+    below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    recorded: list[tuple[BookieId, int, int]] = field(default_factory=list)
+    guaranteed_through: int = NO_ENTRY
+
+    @property
+    def below_write_quorum(self) -> list[MissingRange]:
+        """What a bookie says that it lacks of entries whose write quorum is guaranteed."""
+        holes = (hole for hole in self.holes if hole.first <= self.guaranteed_through)
+        return [hole for hole in holes if hole.answer in {Answer.OK, *NEGATIVES}]
+
+    @property
+    def good(self) -> bool:
+        """Every entry has Qa copies or more (Qw where that is guaranteed), and all copies are equal.
+
+        Other holes do not make it bad, but incomplete.
+        """
+        return not self.different and not self.below_ack_quorum and not self.below_write_quorum
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is missing either."""
+        return self.good and not self.holes
+
+
+def recorded_holes(notes: LedgerNotes) -> list[tuple[BookieId, int, int]]:
+    """The holes of a record's notes, for `LedgerReport.recorded`."""
+    return [(hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges]
+
+
+class _Told(NamedTuple):
+    """One bookie's responses about a window: its copies, why others are missing, and which are damaged."""
+
+    entries: dict[int, Entry]
+    answer: Answer
+    damaged: Sequence[tuple[int, int]] = ()
+
+    def why_not(self, entry_id: int) -> Answer:
+        """Why an entry is not among the copies."""
+        if any(first <= entry_id <= last for first, last in self.damaged):
+            return Answer.DAMAGED
+        return self.answer
+
+
+class LedgerVerifier:
+    """Reads every entry from every bookie of its write set and compares the copies; of a stream those that its ranges name.
+
+    Args:
+        reader: a reader of the ledger; its LAC is how far to look.
+        access: names ledger, key and digest.
+        context: what it shares with the client's other handles.
+    """
+
+    def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
+        self._record = reader.metadata
+        self._last = reader.last_add_confirmed
+        self._closed = reader.closed
+        self._access, self._bookies, self._config = access, context.bookies, context.config
+        self._hung: set[BookieId] = set()
+
+    async def verify(self) -> LedgerReport:
+        """Look at every copy; memory stays at a few windows."""
+        record = self._record
+        report = LedgerReport(record.ledger_id, self._last, self._closed)
+        if record.guaranteed:
+            decided = self._last if self._closed else record.last_fragment.first_entry - 1
+            report.guaranteed_through = decided
+        for index, fragment in enumerate(record.fragments):
+            following = record.fragments[index + 1 : index + 2]
+            end = min(self._last, following[0].first_entry - 1 if following else self._last)
+            first = int(fragment.first_entry)
+            if record.terms is not None:
+                first = max(first, record.terms.start)
+            parts = [(first, end, BY_ID)] if record.only_fences else by_origin(first, end, record.ranges)
+            for begin, through, origin_term in parts:
+                at = begin
+                while at <= through:
+                    window = (at, min(at + _WINDOW_ENTRIES - 1, through), origin_term)
+                    at = await self._window(report, fragment.ensemble, *window)
+        return report
+
+    async def _window(
+        self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int, origin_term: int
+    ) -> int:
+        """Compare one window; returns where the next begins: after the ids that every bookie's responses cover."""
+        asked = (self._ask(slot, b, first, last, origin_term) for slot, b in enumerate(ensemble))
+        told = await asyncio.gather(*asked)
+        last = min(through for _, through in told)
+        for entry_id in range(first, last + 1):
+            self._compare(report, ensemble, entry_id, [what for what, _ in told])
+        return last + 1
+
+    async def _ask(
+        self, slot: int, bookie: BookieId, first: int, last: int, origin_term: int
+    ) -> tuple[_Told, int]:
+        """One bookie's response, and the last id that it covers."""
+        size, write_quorum = self._record.ensemble_size, self._record.write_quorum
+        if bookie in self._hung:  # waited for once is enough
+            return _Told({}, Answer.TIMED_OUT), last
+        reply: ReadReply = await self._bookies.read(
+            bookie,
+            self._access,
+            first,
+            last,
+            self._config.read_bytes_max,
+            origin_term=origin_term or ANY_TERM,
+            timeout_ms=self._config.read_timeout_ms,
+        )
+        if reply.answer is Answer.TIMED_OUT:
+            self._hung.add(bookie)
+        if reply.answer is not Answer.OK:
+            return _Told({}, reply.answer), last
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
+        residues = residues_of_slot(slot, size, write_quorum)
+        through = told_through(
+            first, last, entries.entry_ids, reply.vouched_through, reply.unknown + bad, residues, size
+        )
+        answer = Answer.NO_ENTRY
+        if through < first:
+            answer, through = Answer.UNKNOWN, last
+        elif bad or reply.unknown:
+            answer = Answer.BAD_DIGEST if bad else Answer.UNKNOWN
+        return _Told({entry.entry_id: entry for entry in entries}, answer, reply.damaged), through
+
+    def _compare(
+        self,
+        report: LedgerReport,
+        ensemble: tuple[BookieId, ...],
+        entry_id: int,
+        told: list[_Told],
+    ) -> None:
+        record = self._record
+        found: list[tuple[BookieId, Entry]] = []
+        report.entries += 1
+        for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
+            report.copies_wanted += 1
+            entry = told[slot].entries.get(entry_id)
+            if entry is None:
+                _add_hole(
+                    report.holes,
+                    MissingRange(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id)),
+                )
+            else:
+                found.append((ensemble[slot], entry))
+        good = len(found)
+        if found:
+            first = found[0][1]
+            content = (first.length, bytes(first.payload))
+            if any((entry.length, entry.payload) != content for _, entry in found):
+                # Most copies are right: two different ones with a good digest cannot be damage of a disk.
+                contents = [(entry.length, bytes(entry.payload)) for _, entry in found]
+                content = max(contents, key=contents.count)
+                odd = [bookie for (bookie, _), other in zip(found, contents, strict=True) if other != content]
+                report.different += [(entry_id, bookie) for bookie in odd]
+                good -= len(odd)
+            report.payload_bytes += len(content[1])
+        report.copies += good
+        if good < record.ack_quorum:
+            _add_range(report.below_ack_quorum, entry_id)
+        if not found:
+            _add_range(report.lost, entry_id)
+
+
+def _add_hole(holes: list[MissingRange], hole: MissingRange) -> None:
+    for i in range(len(holes) - 1, max(len(holes) - 65, -1), -1):
+        before = holes[i]
+        if before.bookie == hole.bookie:
+            if before.answer is hole.answer and before.last + 1 == hole.first:
+                holes[i] = MissingRange(hole.bookie, before.first, hole.last, hole.answer)
+                return
+            break
+    holes.append(hole)
+
+
+def _add_range(ranges: list[tuple[int, int]], entry_id: int) -> None:
+    if ranges and ranges[-1][1] == entry_id - 1:
+        ranges[-1] = (ranges[-1][0], entry_id)
+    else:
+        ranges.append((entry_id, entry_id))
+
+
+@dataclass(slots=True)
+class LimboReport:
+    """What was done about bookies where a ledger is in limbo.
+
+    Attributes:
+        cleared: bookies where the limbo ended.
+        refilled: bookies that were not in limbo, and got back what had been damaged there.
+        copied: entries that were copied to them all.
+        left: bookies that stay as they are, and why.
+        lost: entries that have no copy left, but for those whose loss a person accepted.
+    """
+
+    cleared: list[BookieId] = field(default_factory=list)
+    refilled: list[BookieId] = field(default_factory=list)
+    copied: int = 0
+    left: dict[BookieId, str] = field(default_factory=dict)
+    lost: list[EntryRange] = field(default_factory=list)
+
+
+class LimboClearing:
+    """Repairs a closed ledger where a bookie of it is in limbo, or knows damage: nothing where none is.
+
+    A bookie that may have lost what it held responds "unknown" instead of "no such entry". Once the ledger is closed,
+    what it should hold is known: a `LedgerRepair` copies what it lacks, and ends the doubt.
+
+    Args:
+        reader: of the closed ledger.
+        access: names ledger, key and digest.
+        context: what it shares with the client's other handles.
+    """
+
+    def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
+        assert reader.closed, "which entries a bookie should hold is known only when the ledger is closed"
+        self._record, self._access, self._context = reader.metadata, access, context
+
+    async def clear(self) -> LimboReport:
+        """Ask every bookie of every fragment; repair the ledger if one is in limbo or knows damage."""
+        record, report = self._record, LimboReport()
+        everyone = sorted({bookie for fragment in record.fragments for bookie in fragment.ensemble})
+        timeout_ms = self._context.config.read_timeout_ms
+        bookies = self._context.bookies
+        infos = await asyncio.gather(
+            *(bookies.info(bookie, self._access, timeout_ms=timeout_ms) for bookie in everyone)
+        )
+        told = {
+            bookie: info
+            for bookie, (answer, info) in zip(everyone, infos, strict=True)
+            if answer is Answer.OK
+        }
+        damaged = [bookie for bookie, info in told.items() if info.get("damaged") is True]
+        if not damaged and not any(info.get("limbo") for info in told.values()):
+            return report
+        repair = LedgerRepair(record.ledger_id, self._context, password=record.password)
+        try:
+            ended = (await repair.run()).report
+        except QuireError as error:
+            report.left = {
+                bookie: str(error) for bookie in told if bookie in damaged or told[bookie].get("limbo")
+            }
+            return report
+        report.cleared, report.copied, report.left = ended.cleared, ended.copied, ended.left
+        report.lost = [each for each in ended.lost if each not in ended.accepted]
+        report.refilled = [
+            bookie for bookie in damaged if bookie not in ended.cleared and bookie not in ended.left
+        ]
+        return report

@@ -1,0 +1,331 @@
+"""Looks at one bookie's copies of a ledger: what it lacks, what is no longer what was written, what is too much.
+
+One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
+bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed. Of an open ledger the last fragment is left out: what it
+will hold is not decided. A bookie that does not respond is "unknown", never "missing". A stream's entry is looked for
+under the term that the record's ranges name; what another term left there is "extra".
+
+Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from crc32c import crc32c
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies.bookies import BookieClient
+from quire.client.reading.range_read import open_runs
+from quire.core.answers import NEGATIVES, Answer
+from quire.core.ids import BookieId
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.quorum import told_through
+from quire.core.ledger.shares import BookieShare, HeldInterval, not_held
+from quire.core.ledger.terms import needs_of
+from quire.core.repair.marks import MarkReason, RepairMark
+from quire.wire.entries import Entries
+from quire.wire.native_bodies import ANY_TERM
+from quire.wire.responses import ReadReply
+
+WINDOW_BYTES = 4 << 20
+"""About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""
+
+OPEN_WINDOW_ENTRIES = 256
+"""A window of a ledger whose record does not say how long it is."""
+
+_READ_BYTES = WINDOW_BYTES
+
+
+class CopyVerdict(StrEnum):
+    """What is wrong with some entries of one bookie, or that nothing is."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """The bookie reports conclusively that it lacks what it should have."""
+    CORRUPT = "corrupt"
+    """It has the entry, and a digest or the stored record does not fit."""
+    EXTRA = "extra"
+    """It holds what the ledger's record does not ask of it: harmless, left by a change of the ensemble."""
+    UNLIKE = "unlike"
+    """Its digest is right, and most of the other copies say something else."""
+    UNKNOWN = "unknown"
+    """The bookie did not respond, or its response is inconclusive."""
+
+
+IN_LIMBO = "limbo"
+NO_TERMS = "its program does not know streams"
+_MARKED = {CopyVerdict.MISSING: MarkReason.HOLE, CopyVerdict.CORRUPT: MarkReason.DAMAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Entries first..last of a share, which all have one verdict; `detail` says what the bookie said."""
+
+    first: int
+    last: int
+    verdict: CopyVerdict
+    detail: str = ""
+
+    def mark(self, bookie: BookieId, record_version: int, now_ms: int) -> RepairMark | None:
+        """What a worker is to look at; None where nothing is to be copied, or the bookie did not say it.
+
+        Args:
+            bookie: whose copies these are.
+            record_version: of the ledger's record that was looked at.
+            now_ms: wall time.
+        """
+        if self.detail == IN_LIMBO:
+            reason = MarkReason.LIMBO
+        elif self.verdict in _MARKED:
+            reason = _MARKED[self.verdict]
+        else:
+            return None
+        return RepairMark(reason, bookie, EntryRange(self.first, self.last), record_version, "", now_ms)
+
+
+@dataclass(slots=True)
+class WindowCheck:
+    """What one window of a share showed.
+
+    Attributes:
+        entries: good copies, of a stream's no-ops too.
+        payload_bytes: their payload.
+        fingerprints: for each class whose entries are all good, a checksum over payloads and lengths.
+        findings: what is wrong, by ascending id.
+    """
+
+    first: int
+    last: int
+    entries: int = 0
+    payload_bytes: int = 0
+    fingerprints: dict[int, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def windows(record: LedgerMetadata, share: BookieShare) -> Iterator[BookieShare]:
+    """A share in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
+    average = max(1, record.length // max(1, record.last_entry + 1))
+    step = max(1, min(1 << 16, WINDOW_BYTES // average))
+    if record.state is not LedgerState.CLOSED:
+        step = OPEN_WINDOW_ENTRIES
+    for first in range(share.first // step * step, share.last + 1, step):
+        yield share.cut(first, first + step - 1)
+
+
+class ReplicaCheck:
+    """Checks what bookies hold of what is decided of one ledger. A bookie that did not respond once is not waited for again."""
+
+    def __init__(self, bookies: BookieClient, record: LedgerMetadata, timeout_ms: int) -> None:
+        self._bookies, self._record, self._timeout_ms = bookies, record, timeout_ms
+        self._access = LedgerAccess.of(record)
+        self._silent: dict[BookieId, Answer] = {}
+
+    async def audit(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
+        """Compare a bookie's own list of its entries with what it should hold.
+
+        No entry is read, unless the bookie answers reads and no list, as Java's DbLedgerStorage: that is remembered.
+
+        Args:
+            bookie: who is asked.
+            mine: all its shares of the ledger.
+        """
+        if self._knows_no_terms(bookie):
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS) for share in mine]
+        answer, held = Answer.TIMED_OUT, list[HeldInterval]()
+        if bookie not in self._bookies.without_lists:
+            answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
+        if answer is Answer.TIMED_OUT and not self._bookies.speaks_native(bookie):
+            return await self._audit_by_reading(bookie, mine)
+        if answer in NEGATIVES:
+            return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
+        if answer is Answer.OK and (doubt := await self._doubt(bookie)):
+            # It may hold more than it lists, and says so: no negative.
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, doubt) for share in mine]
+        if answer is not Answer.OK:
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
+        found: list[Finding] = []
+        for share in mine:
+            for part in windows(self._record, share):
+                found += _findings(part, not_held(part, held), CopyVerdict.MISSING)
+        if self._record.state is not LedgerState.CLOSED:
+            end = self._record.last_fragment.first_entry  # what follows its writer may have put there
+            held = [each._replace(last=min(each.last, end - 1)) for each in held if each.first < end]
+        return found + _too_much(mine, held)
+
+    async def _audit_by_reading(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
+        """The audit of a bookie that has not answered a list."""
+        found: list[Finding] = []
+        for share in mine:
+            for window in windows(self._record, share):
+                found += (await self.scrub(window)).findings
+        if bookie not in self._silent:
+            self._bookies.without_lists.add(bookie)
+        return found
+
+    async def scrub(self, window: BookieShare) -> WindowCheck:
+        """Read one window of a share and check every entry's digest."""
+        good: list[Entries] = []
+        found: list[Finding] = []
+        at = window.first
+        while at <= window.last:
+            at = await self._read(window.cut(at, window.last), good, found)
+        entries = (
+            Entries.join(self._record.ledger_id, good) if good else Entries.of(self._record.ledger_id, ())
+        )
+        size = sum(map(len, entries.payloads))
+        prints = _fingerprints(window, entries)
+        return WindowCheck(window.first, window.last, len(entries), size, prints, found)
+
+    async def contents(self, window: BookieShare) -> dict[int, int]:
+        """A checksum over payload and length for each good entry of a window."""
+        good: list[Entries] = []
+        at = window.first
+        while at <= window.last:
+            at = await self._read(window.cut(at, window.last), good, [])
+        return {
+            entry_id: crc32c(payload, length & 0xFFFFFFFF)
+            for part in good
+            for entry_id, length, payload in zip(part.entry_ids, part.lengths, part.payloads, strict=True)
+        }
+
+    async def _read(self, part: BookieShare, good: list[Entries], found: list[Finding]) -> int:
+        """One request; returns the first id that its response does not cover."""
+        first, last, bookie = part.first, part.last, part.bookie
+        if bookie in self._silent:
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, self._silent[bookie].name))
+            return last + 1
+        if self._knows_no_terms(bookie):
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, NO_TERMS))
+            return last + 1
+        reply = await self._bookies.read(
+            bookie,
+            self._access,
+            first,
+            last,
+            _READ_BYTES,
+            timeout_ms=self._timeout_ms,
+            origin_term=part.origin_term or ANY_TERM,
+        )
+        if reply.answer in NEGATIVES:
+            found += _findings(part, part.ids(), CopyVerdict.MISSING, reply.answer.name)
+            return last + 1
+        if reply.answer is not Answer.OK:
+            if reply.answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}:
+                self._silent[bookie] = reply.answer
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, reply.answer.name))
+            return last + 1
+        no_ops = self._record.only_fences
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term, no_ops=no_ops)
+        ids = entries.entry_ids
+        through = told_through(
+            first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
+        )
+        if through < first:
+            found.append(
+                Finding(
+                    first, last, CopyVerdict.UNKNOWN, "the bookie's response does not cover these entries"
+                )
+            )
+            return last + 1
+        if entries:
+            good.append(entries)
+        if len(entries) < part.cut(first, through).count:
+            await self._explain(part.cut(first, through), ids, bad, reply, found)
+        return through + 1
+
+    async def _explain(
+        self,
+        part: BookieShare,
+        there: Sequence[int],
+        bad: Sequence[tuple[int, int]],
+        reply: ReadReply,
+        found: list[Finding],
+    ) -> None:
+        """Why entries of a part are not among the good ones."""
+        wrong = {entry_id for entry_id, _ in bad}
+        left = sorted(set(part.ids()).difference(there, wrong))
+        damaged = [e for e in left if any(low <= e <= high for low, high in reply.damaged)]
+        left = sorted(set(left).difference(damaged))
+        unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
+        found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
+        found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
+        if unread and (doubt := await self._doubt(part.bookie)):
+            found += _findings(part, unread, CopyVerdict.UNKNOWN, doubt)
+        else:
+            found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
+        found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
+
+    def _knows_no_terms(self, bookie: BookieId) -> bool:
+        """Whether this is a stream, and the bookie's program is one that would answer as if it were a ledger."""
+        return self._record.terms is not None and bookie in self._bookies.unable(needs_of(self._record.terms))
+
+    async def _doubt(self, bookie: BookieId) -> str:
+        """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""
+        answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
+        if answer is Answer.OK:
+            return IN_LIMBO if facts.get("limbo") else ""
+        return "" if answer in NEGATIVES else answer.name
+
+
+def majority(contents: dict[BookieId, int]) -> list[BookieId]:
+    """The bookies whose copy of an entry is not what most copies are; all of them where no content has most."""
+    counts = Counter(contents.values())
+    if len(counts) == 1:
+        return []
+    (most, number), (_, next_number) = counts.most_common(2)
+    return [bookie for bookie, content in contents.items() if number == next_number or content != most]
+
+
+def _too_much(mine: Sequence[BookieShare], held: Sequence[HeldInterval]) -> list[Finding]:
+    """Stretches of held entries that lie in no share of the bookie, or have another origin term."""
+    found: list[Finding] = []
+    ordered = sorted(mine, key=lambda each: each.first)
+    for low, high, _, _, term in held:
+        at = low
+        for share in ordered:
+            if share.origin_term == term and share.first <= high and share.last >= at:
+                if at < share.first:
+                    found.append(Finding(at, share.first - 1, CopyVerdict.EXTRA))
+                at = share.last + 1
+        if at <= high:
+            found.append(Finding(at, high, CopyVerdict.EXTRA))
+    return found
+
+
+def _findings(part: BookieShare, ids: Iterable[int], verdict: CopyVerdict, detail: str = "") -> list[Finding]:
+    """Ascending ids of a share as stretches: two ids lie together when the share has none between them."""
+    found: list[Finding] = []
+    for entry_id in ids:
+        if found and not any(map(part.has, range(found[-1].last + 1, entry_id))):
+            found[-1] = Finding(found[-1].first, entry_id, verdict, detail)
+        else:
+            found.append(Finding(entry_id, entry_id, verdict, detail))
+    return found
+
+
+def _fingerprints(window: BookieShare, entries: Entries) -> dict[int, int]:
+    """A checksum for each class whose entries are all there; of a share with all classes one for all, as class 0.
+
+    It covers what copies must have in common, payloads and lengths: headers and digests may differ (LAC).
+    """
+    if window.is_whole:
+        return {0: _fingerprint(entries)} if len(entries) == window.count else {}
+    prints: dict[int, int] = {}
+    for residue in range(window.period):
+        if window.residues >> residue & 1:
+            mine = BookieShare(window.bookie, window.first, window.last, window.period, 1 << residue)
+            places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == residue]
+            if places and len(places) == mine.count:
+                step = places[1] - places[0] if len(places) > 1 else 1
+                prints[residue] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
+    return prints
+
+
+def _fingerprint(entries: Entries) -> int:
+    return crc32c(b"".join(entries.payloads), crc32c(array("q", entries.lengths).tobytes()))

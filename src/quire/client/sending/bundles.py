@@ -1,0 +1,480 @@
+"""Runs of many ledgers in one request: what the writers of a client send to the same bookies in one loop turn.
+
+At the end of a turn each writer hands over what it has collected (`loop_turn.py`). A `Lane` is the way to some bookies. The runs that are sent over it in a turn are collected in its open `Bundle`, which
+leaves at the end of the turn, or before: when it is full, or when one of its ledgers sends something that must not
+overtake its run. So a bundle has at most one run of a ledger. It is encoded once for all its bookies; a bundle of one
+run is a plain ADD, and so are all its runs where a bookie takes no bundles.
+
+What bookies acknowledge is counted for all runs of a bundle together (`core/ledger/bundle_acks.py`), and reaches their writers
+with the last acknowledgement that they need. As soon as anything happens to one ledger alone, or a bookie does not answer
+for long, the bundle is dissolved: from then on a response to a row arrives at the run's `SlotConnection`, as the response
+to an ADD does. A frame of many ledgers is sent as a whole or given up as a whole.
+
+Source: `docs/formats/native-protocol.md`, "Bundles".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, Final, Protocol, TypeAlias
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies.bookies import BookieClient
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.core.ledger.bundle_acks import BundleAcks, Delivery
+from quire.net.channel import Channel
+from quire.wire.bundles import ROW, ROW_BYTES, ROWS_AT, ROWS_MAX, BundlePart
+from quire.wire.native import FOLLOWED
+from quire.wire.native_hello import BUNDLES
+from quire.wire.native_requests import ADDED, JOINED_BYTES_MAX
+from quire.wire.responses import AddReply
+
+RUN_BYTES_MAX: Final = 8 * 1024
+"""A longer run goes alone: its body is not copied, and what a request costs is little beside it."""
+BUNDLE_BYTES_MAX: Final = 1024 * 1024
+"""A bundle of so many bytes leaves before the turn ends: its bookies begin while the client goes on."""
+
+
+class RowPlace(Protocol):
+    """The bookie of one slot, as a row of a dissolved bundle sees it."""
+
+    retired: bool
+
+    def answered(self, tag: Any, response: AddReply) -> None:
+        """The bookie's response to the run with this number."""
+
+
+class CollectedRun(Protocol):
+    """A run that is held until it is settled."""
+
+    number: int
+    first: int
+    last: int
+    lac: int
+    shares: Sequence[tuple[bytes, int] | None]
+
+
+class RunWriter(Protocol):
+    """The writer of a run, as a bundle sees it."""
+
+    def turn_ended(self) -> None:
+        """Hand over what was collected in this turn of the loop."""
+
+    def acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
+        """The bookies at these slots (a mask) of the ensemble that a run was sent to have stored it."""
+
+    def followed(self, slot: int) -> None:
+        """Readers wait for the LAC at the bookie of a slot."""
+
+    def look_after(self) -> None:
+        """Look now and then which bookie does not keep up."""
+
+
+class RunSender(Protocol):
+    """The sending side of a writer."""
+
+    retired: bool
+
+    @property
+    def writer(self) -> RunWriter:
+        """Whose it is."""
+
+    @property
+    def access(self) -> LedgerAccess:
+        """Id, master key, token and digest, sent with every request for this ledger."""
+
+    def send_alone(self, run: Any, way: Way) -> None:
+        """Send a run as a plain ADD."""
+
+    def copied(self, run: Any, size: int) -> None:
+        """So many bytes of a run are in memory once more until its frame has left."""
+
+    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[RowPlace]:
+        """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
+
+        Returns:
+            Its bookies, in the lane's order.
+        """
+
+    def release(self) -> None:
+        """A frame has left: what waited for that need not be held any more."""
+
+
+RunSpan: TypeAlias = tuple[int, int, int]
+"""(number, first, last) of a run: what a bundle knows of it once it has left. It holds no body."""
+
+
+class Way:
+    """How the runs of some ledgers go over a lane: which slot each of its bookies has in their ensembles.
+
+    Attributes:
+        lane: the bookies.
+        ensemble: of all these ledgers.
+        sent_to: the slots.
+        slots: the same in the order of the lane's bookies.
+
+    Args:
+        lane, ensemble, sent_to: see above.
+    """
+
+    __slots__ = ("__weakref__", "_masks", "ensemble", "lane", "sent_to", "slots")
+
+    def __init__(self, lane: Lane, ensemble: tuple[BookieId, ...], sent_to: tuple[int, ...]) -> None:
+        self.lane = lane
+        self.ensemble = ensemble
+        self.sent_to = sent_to
+        self.slots = tuple(ensemble.index(bookie) for bookie in lane.bookies)
+        self._masks: dict[int, int] = {}
+
+    def slots_of(self, bookies: int) -> int:
+        """The slots of some of the lane's bookies; both are masks."""
+        mask = self._masks.get(bookies)
+        if mask is None:
+            mask = sum(1 << slot for tag, slot in enumerate(self.slots) if bookies >> tag & 1)
+            self._masks[bookies] = mask
+        return mask
+
+
+class Bundle:
+    """Runs that travel together; open until `leave`.
+
+    Args:
+        lane: their way.
+        channels: the connections to its bookies, all of which take bundles.
+        number: bundles of a lane are numbered in the order in which they were opened.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_awaited",
+        "_bytes_left",
+        "_channels",
+        "_is_held",
+        "_places",
+        "_runs",
+        "_senders",
+        "_waits_at",
+        "_ways",
+        "lane",
+        "number",
+        "since",
+    )
+
+    def __init__(self, lane: Lane, channels: Sequence[Channel], number: int) -> None:
+        self.lane = lane
+        self._channels = channels
+        self.number = number
+        self.since = 0.0  # when it left
+        bytes_max = min([channel.codec.sent_bytes_max for channel in channels])
+        self._bytes_left = min(bytes_max, BUNDLE_BYTES_MAX) - ROWS_AT
+        self._senders: list[RunSender] = []
+        self._runs: Sequence[Any] = []  # as they were collected; what is known of them once it has left
+        self._ways: list[Way] = []
+        self._places: Sequence[Sequence[RowPlace]] = ()  # of each row, once it is dissolved
+        self._acks: BundleAcks | None = None  # once it has left as a bundle
+        self._awaited = 0
+        self._is_held = False  # whether runs were confirmed before every transport had taken its frame
+        self._waits_at: list[Channel] | None = (
+            None  # the connections that have not taken its frame; None: open
+        )
+
+    def put(self, sender: RunSender, run: CollectedRun, size: int, way: Way) -> bool:
+        """Take a run with a body of so many bytes, if there is room."""
+        self._bytes_left -= ROW_BYTES + size
+        if self._bytes_left < 0 or len(self._senders) == ROWS_MAX:
+            return False
+        self._senders.append(sender)
+        self._runs.append(run)  # type: ignore[attr-defined] # a list until it leaves
+        self._ways.append(way)
+        return True
+
+    @property
+    def writers(self) -> Iterable[RunWriter]:
+        """Whose runs are in it."""
+        return (sender.writer for sender in self._senders)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not left."""
+        return self._waits_at is None
+
+    @property
+    def together(self) -> bool:
+        """Whether its runs hear of acknowledgements together, or it is open."""
+        return self.is_open or (self._acks is not None and self._acks.together)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every bookie has acknowledged every run, and it was never dissolved."""
+        return self._acks is not None and self._acks.is_complete
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether every transport has taken its frame, or will get none."""
+        waits_at = self._waits_at
+        if waits_at is None:
+            return False
+        while waits_at and not waits_at[-1].unsent_bytes(self):
+            waits_at.pop()
+        return not waits_at
+
+    def waits_for(self, bookie: BookieId) -> bool:
+        """Whether a bookie's connection has not taken its frame."""
+        return self.is_open or bool(self._unsent_to(bookie))
+
+    def _unsent_to(self, bookie: BookieId) -> list[Channel]:
+        """The connection to a bookie, if it has not taken the frame."""
+        waits_at = self._waits_at or ()
+        return [channel for channel in waits_at if channel.meant == bookie and channel.unsent_bytes(self)]
+
+    def leave(self) -> Sequence[Channel]:
+        """Send it, if it is open; returns the connections that it was given to, where it may wait for the turn's end."""
+        if self._waits_at is not None:
+            return ()
+        self._waits_at = []
+        self.lane.left(self)
+        channels, self._channels = self._channels, ()
+        if any(channel.closed for channel in channels):
+            channels = ()  # whoever takes their place may take no bundles, and is not connected yet
+        kept = [not sender.retired for sender in self._senders]
+        if not all(kept):  # who is abandoned in the turn in which its run was collected sends nothing
+            self._senders = list(compress(self._senders, kept))
+            self._runs = list(compress(self._runs, kept))
+            self._ways = list(compress(self._ways, kept))
+        if channels and len(self._senders) > 1:
+            self._send(channels)
+        else:
+            senders, runs, ways = self._senders, self._runs, self._ways
+            self._forget()
+            for sender, run, way in zip(senders, runs, ways, strict=True):
+                sender.send_alone(run, way)
+        return channels
+
+    def _send(self, channels: Sequence[Channel]) -> None:
+        runs: Sequence[CollectedRun] = self._runs
+        rows, bodies, spans, pack = [], [], [], ROW.pack
+        for sender, run in zip(self._senders, runs, strict=True):
+            access, share = sender.access, run.shares[0]
+            assert share is not None
+            body, body_crc = share
+            rows.append(pack(access.ledger_id, access.token, access.key, run.lac, len(body), body_crc))
+            bodies.append(body)
+            spans.append((run.number, run.first, run.last))
+            # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is gone,
+            # and must not keep a frame of many. What `RUN_BYTES` allows for is not counted, here and in a plain ADD.
+            if len(body) > JOINED_BYTES_MAX:
+                sender.copied(run, len(body))
+        self._runs = spans
+        self._acks = BundleAcks(len(rows), len(channels), self.lane.ack_quorum)
+        self._awaited = len(rows) * len(channels)
+        number, frame = channels[0].codec.encode_bundle(rows, bodies)
+        self.since = asyncio.get_running_loop().time()
+        self.lane.sent(self)
+        deadline = self.since + self.lane.timeout_ms / 1000
+        assert self._waits_at is not None
+        for tag, channel in enumerate(channels):
+            if not channel.codec.send_bundle(number, frame, len(rows), self, tag, deadline):
+                self._waits_at.append(channel)
+
+    def answered(self, tag: Any, parts: Sequence[BundlePart]) -> None:
+        """Responses of the lane's bookie number `tag` to some of its rows, none of which it has answered before."""
+        acks = self._acks
+        assert acks is not None
+        self.lane.moved |= 1 << tag
+        for first, rows, answer, flags in parts:
+            self._awaited -= rows
+            if answer is not Answer.OK:
+                self.dissolve()
+            if not acks.together:
+                self._answered_alone(tag, first, first + rows, answer, flags)
+                continue
+            if flags & FOLLOWED:
+                for row in range(first, first + rows):
+                    self._senders[row].writer.followed(self._ways[row].slots[tag])
+            self._deliver(acks.stored(tag, first, rows))
+        if not self._awaited:
+            self.lane.done(self)
+            held, senders = self._is_held, self._senders
+            self._forget()
+            if held:
+                for sender in senders:
+                    sender.release()
+
+    def _answered_alone(self, tag: int, first: int, end: int, answer: Answer, flags: int) -> None:
+        reply = AddReply(answer, bool(flags & FOLLOWED)) if answer is not Answer.OK or flags else ADDED
+        # Of lists that stay as they are, whatever a writer does about its answer.
+        for places, run in zip(self._places[first:end], self._runs[first:end], strict=True):
+            places[tag].answered(run[0], reply)
+
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledgements reach some of its runs."""
+        if not deliveries:
+            return
+        self._is_held = self._is_held or not self.is_taken
+        for first, rows, bookies in deliveries:
+            end, known, slots = first + rows, None, 0
+            for sender, run, way in zip(
+                self._senders[first:end], self._runs[first:end], self._ways[first:end], strict=True
+            ):
+                if way is not known:
+                    known, slots = way, way.slots_of(bookies)
+                sender.writer.acked_together(slots, way.ensemble, run[0])
+
+    @property
+    def awaited(self) -> int:
+        """The bookies of the lane (a mask) that have not acknowledged all runs of a bundle that is under way."""
+        assert self._acks is not None
+        return self._acks.awaited
+
+    def dissolve(self) -> None:
+        """Each run gets every response by itself from now on, and what has not reached it yet, now. An open one leaves."""
+        self.leave()
+        acks = self._acks
+        if acks is None or not acks.together or not self._senders:
+            return
+        self.lane.done(self)
+        bookies = range(len(self.lane.bookies))
+        rows = enumerate(zip(self._senders, self._runs, self._ways, strict=True))
+        self._places = [
+            sender.on_its_own(run, way, [acks.lacks(tag, row) for tag in bookies])
+            for row, (sender, run, way) in rows
+        ]
+        self._deliver(acks.dissolve())
+
+    def give_up(self, bookie: BookieId) -> None:
+        """A bookie does not take its bytes: nobody waits for that any more, and the frame never leaves for it."""
+        self.leave()  # an open one would leave later, and wait for this bookie too
+        for channel in self._unsent_to(bookie):
+            channel.drop(self)
+            everything = BundlePart(0, len(self._runs), Answer.TIMED_OUT)
+            self.answered(self.lane.bookies.index(bookie), [everything])
+
+    def _forget(self) -> None:
+        """Nothing more is to be done about its runs: who still holds one holds no more than that."""
+        self._senders, self._runs, self._ways, self._places = [], (), [], ()
+
+
+class Lane:
+    """The way to some bookies, for the runs that go to all of them.
+
+    Args:
+        bookies: these.
+        ack_quorum: of the ledgers whose runs go there.
+        client: the connections.
+        timeout_ms: how long a bookie may take to respond.
+        opened, sent: are called with each bundle that is opened, so that it leaves at the end of the turn; and when one
+            is under way.
+
+    Attributes:
+        bookies, ack_quorum, timeout_ms: see above.
+        moved: the bookies (a mask) that have answered something since the last look.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_newest",
+        "_open",
+        "_opened",
+        "_sent",
+        "_under_way",
+        "ack_quorum",
+        "bookies",
+        "moved",
+        "timeout_ms",
+    )
+
+    def __init__(
+        self,
+        bookies: tuple[BookieId, ...],
+        ack_quorum: int,
+        client: BookieClient,
+        timeout_ms: int,
+        opened: Callable[[Bundle], None],
+        sent: Callable[[], None],
+    ) -> None:
+        self.bookies = bookies
+        self.ack_quorum = ack_quorum
+        self.timeout_ms = timeout_ms
+        self.moved = 0
+        self._client = client
+        self._opened, self._sent = opened, sent
+        self._open: Bundle | None = None
+        self._newest = 0
+        self._under_way: dict[Bundle, None] = {}  # those that are together and not complete, the oldest first
+
+    def put(self, sender: RunSender, run: CollectedRun, size: int, way: Way) -> Bundle | None:
+        """Collect a run with a body of so many bytes for the end of the turn.
+
+        Args:
+            sender, run, size: whose, which, and how long its body is.
+            way: how it gets here.
+
+        Returns:
+            Its bundle; None if it has to go alone, now.
+        """
+        bundle = self._open
+        if bundle is not None and bundle.put(sender, run, size, way):
+            return bundle
+        if bundle is not None:
+            flush(bundle.leave())
+        channels = self._client.channels_with(BUNDLES, self.bookies)
+        if not channels:
+            return None
+        self._newest += 1
+        bundle = self._open = Bundle(self, channels, self._newest)
+        bundle.put(sender, run, size, way)
+        self._opened(bundle)
+        return bundle
+
+    def left(self, bundle: Bundle) -> None:
+        """A bundle is not open any more."""
+        if self._open is bundle:
+            self._open = None
+
+    def sent(self, bundle: Bundle) -> None:
+        """A bundle is under way, together."""
+        self._under_way[bundle] = None
+        self._sent()
+
+    def done(self, bundle: Bundle) -> None:
+        """A bundle is complete, or dissolved."""
+        self._under_way.pop(bundle, None)
+
+    def dissolve(self, newest: Bundle) -> None:
+        """Something happens to a ledger whose last run is in this bundle."""
+        for bundle in [each for each in self._under_way if each.number <= newest.number]:
+            bundle.dissolve()
+        newest.dissolve()
+
+    def look(self, before: float, long_before: float) -> bool:
+        """Dissolve what no longer gets on: its writers look which bookie does not keep up.
+
+        That is a bundle that left before some moment and waits for a bookie that has answered nothing since the last
+        look; and, for one run that a bookie leaves unanswered while it answers others, a bundle that left long before.
+        Where all bookies answer, but all late, nobody is at fault: five thousand entries under way, of as many ledgers,
+        take longer than a bookie may be silent.
+
+        Returns:
+            Whether more is under way.
+        """
+        old = [each for each in self._under_way if each.since <= before]
+        for bundle in [each for each in old if each.since <= long_before or each.awaited & ~self.moved]:
+            bundle.dissolve()
+        self.moved = 0
+        return bool(self._under_way)
+
+    @property
+    def unfinished(self) -> Iterator[RunWriter]:
+        """The writers with runs under way here, or about to be."""
+        for bundle in (*self._under_way, *filter(None, (self._open,))):
+            yield from bundle.writers
+
+
+def flush(channels: Iterable[Channel]) -> None:
+    """Have connections send at once what they were given in this turn."""
+    for channel in channels:
+        channel.flush()

@@ -1,0 +1,219 @@
+"""Sends bookies the LACs that no add's header carries: `LacFrames` those of all ledgers, `LacNews` those of one.
+
+`LacFrames` sends one frame a bookie for all ledgers of a client, from one timer; `core/ledger/untold_lacs.py` says which
+ledgers' and when. Bookies that take no such frame get theirs from `LacNews`: at once where a reader waits, everywhere
+when the writer has been idle for some seconds. A writer that goes on, followed or not, sends nothing of this: its next
+header carries the LAC. Safety never rests on it.
+
+Source: `docs/formats/native-protocol.md`, WRITE_LACS; Vanlightly's guide, "Last Add Confirmed (LAC)".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Final, Protocol
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.sending.held_runs import SlotConnection
+from quire.client.sending.outgoing import Outgoing
+from quire.core.ids import BookieId
+from quire.core.ledger.effects import SendExplicitLac
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.untold_lacs import UntoldLacs
+from quire.wire.native_bodies import encode_lac_item
+
+FRAME_ITEMS: Final = 512
+"""LACs in one frame: with bodies they fit the shortest frame that a client may be limited to."""
+PAUSE_SHARE: Final = 0.5
+"""Frames leave at most every so large a part of what a LAC waits, so that ledgers share them."""
+
+
+class Teller(Protocol):
+    """A writer, as the frames see it."""
+
+    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+        """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
+
+    @property
+    def access(self) -> LedgerAccess:
+        """Id, master key, token and digest, sent with every request for this ledger."""
+
+
+class LacFrames:
+    """The LACs of a client's writers that are not yet sent.
+
+    Args:
+        bookies: the connections.
+        config: times.
+    """
+
+    __slots__ = ("_bookies", "_loop", "_tellers", "_timeout_ms", "_timer", "_untold")
+
+    def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
+        self._bookies = bookies
+        self._loop = asyncio.get_running_loop()
+        self._timeout_ms = config.explicit_lac_timeout_ms
+        self._untold = UntoldLacs(config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE))
+        self._tellers: dict[int, Teller] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def confirmed(self, ledger_id: int, teller: Teller) -> None:
+        """A ledger's LAC has risen."""
+        if ledger_id in self._tellers:
+            return
+        self._tellers[ledger_id] = teller
+        loop = self._loop
+        self._untold.confirmed(ledger_id, int(loop.time() * 1000) + 1)
+        if self._timer is None:
+            self._set_timer()
+
+    def carried(self, ledger_id: int) -> None:
+        """An add carries a ledger's LAC."""
+        if self._tellers.pop(ledger_id, None) is not None:
+            self._untold.carried(ledger_id)
+
+    def stopped(self, ledger_id: int, teller: Teller) -> None:
+        """A ledger's writer has ended; a stream may have another one of this client, whose LAC is still to be sent."""
+        if self._tellers.get(ledger_id) is teller:
+            self.carried(ledger_id)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for ledger_id in list(self._tellers):
+            self.carried(ledger_id)
+
+    def _set_timer(self) -> None:
+        at_ms = self._untold.next_ms
+        self._timer = None if at_ms is None else self._loop.call_at(at_ms / 1000, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        takes, frames = cache(self._bookies.takes_lacs), defaultdict[BookieId, list[bytes]](list)
+        # Times are rounded up, so that nothing is sent early.
+        for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
+            teller = self._tellers.pop(ledger_id)
+            lac, bookies = teller.untold_lac(takes)
+            if bookies:
+                item = _item(teller.access, lac)
+                for bookie in bookies:
+                    frames[bookie].append(item)
+        for bookie, items in frames.items():
+            for start in range(0, len(items), FRAME_ITEMS):
+                part = items[start : start + FRAME_ITEMS]
+                self._bookies.tell_lacs(bookie, part, timeout_ms=self._timeout_ms)
+        self._set_timer()
+
+
+def _item(access: LedgerAccess, lac: int) -> bytes:
+    digest, ledger_id = access.digest, access.ledger_id
+    digest_type = digest.digest_type
+    body = digest.lac_body(ledger_id, lac) if digest_type is DigestType.HMAC else b""
+    return encode_lac_item(ledger_id, access.token, lac, access.term, digest_type, access.key, body)
+
+
+class LacSource(Protocol):
+    """Whose news it is."""
+
+    def idle(self) -> bool:
+        """Whether no entry is on its way, or about to be."""
+
+
+class LacNews:
+    """The news of one ledger's writer.
+
+    Args:
+        access: id, master key, token and digest sent with every request for this ledger.
+        bookies: the connections.
+        outgoing: the bookie at a slot.
+        writer: whether it is idle, so that no header is about to leave.
+        timeout_ms: how long a bookie may take to respond.
+    """
+
+    __slots__ = (
+        "_access",
+        "_bookies",
+        "_hop_due",
+        "_loop",
+        "_outgoing",
+        "_since",
+        "_timeout_ms",
+        "_writer",
+        "untold",
+    )
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        outgoing: Outgoing,
+        writer: LacSource,
+        timeout_ms: int,
+    ) -> None:
+        self._access = access
+        self._bookies = bookies
+        self._outgoing = outgoing
+        self._writer = writer
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._hop_due = False
+        self._since = 0.0
+        self.untold: SendExplicitLac | None = None
+
+    def due(self, effect: SendExplicitLac, places: Sequence[SlotConnection]) -> None:
+        """The last pending entry is confirmed; `places` are the bookies at all slots."""
+        self.untold, self._since = effect, self._loop.time()
+        for slot in effect.slots:
+            self.answered(places[slot])
+
+    def answered(self, place: SlotConnection) -> None:
+        """A bookie acknowledged an add while a LAC is `untold`: a reader may be waiting there."""
+        if not self._hop_due and place.followed:
+            # One loop turn, in which the caller may append again: then the next header carries the LAC.
+            self._hop_due = True
+            self._loop.call_soon(self._tell_followed)
+
+    def tell_all_after(self, idle_ms: int) -> None:
+        """Send all bookies the LAC that has waited so long, also those that no entry was sent to yet.
+
+        The writer is not quiet before that bookie takes its bytes or is given up, and readers wait elsewhere.
+        """
+        if self.untold is not None and self._loop.time() - self._since >= idle_ms / 1000:
+            self.tell_all()
+
+    def tell_all(self) -> None:
+        """Send it to all bookies, unless a newer entry is on its way."""
+        if self._nothing_to_tell():
+            return
+        assert self.untold is not None
+        for slot in self.untold.slots:
+            self._tell(self._outgoing.place_at(slot), self.untold.lac)
+        self.untold = None
+
+    def _nothing_to_tell(self) -> bool:
+        if not self._writer.idle():
+            self.untold = None  # a later header says it, and there will be news again after it
+        return self.untold is None
+
+    def _tell_followed(self) -> None:
+        self._hop_due = False
+        if self._nothing_to_tell():
+            return
+        assert self.untold is not None
+        for slot in self.untold.slots:
+            place = self._outgoing.place_at(slot)
+            if place.followed:
+                self._tell(place, self.untold.lac)
+
+    def _tell(self, place: SlotConnection, lac: int) -> None:
+        if not place.retired and place.told_lac != lac:
+            place.told_lac = lac
+            access, timeout_ms = self._access, self._timeout_ms
+            self._bookies.write_lac(place.bookie, access, lac, term=access.term, timeout_ms=timeout_ms)

@@ -1,0 +1,463 @@
+"""What a writer has handed over and still holds: runs on their way, and the bookies that they are on their way to.
+
+A run is held until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie that stops
+reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
+protocol or metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.sending.bundles import RUN_BYTES_MAX, Bundle, RunSpan, Way
+from quire.client.sending.held_runs import HeldRun, RunOwner, SlotConnection
+from quire.client.sending.loop_turn import LoopTurn
+from quire.client.sending.window import ByteWindow
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger.effects import SendRun
+from quire.core.ledger.flush import UnacknowledgedCopies
+from quire.env.interfaces import Clock
+from quire.wire.requests import AddRun
+
+
+class Outgoing:
+    """The runs and places of one writer.
+
+    Args:
+        access: id, master key, token and digest sent with every request for this ledger.
+        bookies: the connections.
+        window: what the held runs count against.
+        config: sizes and times.
+        ensemble: the bookies at the start.
+        writer: receives each bookie's response to each run.
+        clock: monotonic time.
+        turn: its end, and the lanes of bundles.
+        bundled_quorum: the ack quorum of a ledger whose runs may travel in bundles; 0 of others.
+
+    Attributes:
+        access, writer: see above.
+        retired: nothing more is sent.
+    """
+
+    __slots__ = (
+        "_bookies",
+        "_bundle",
+        "_bundled_bytes",
+        "_bundled_quorum",
+        "_clock",
+        "_config",
+        "_ensemble",
+        "_held",
+        "_looked_ms",
+        "_oldest",
+        "_places",
+        "_turn",
+        "_unconfirmed",
+        "_unsettled",
+        "_way",
+        "_window",
+        "access",
+        "retired",
+        "told_lac",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        window: ByteWindow,
+        config: ClientConfig,
+        ensemble: tuple[BookieId, ...],
+        writer: RunOwner,
+        clock: Clock,
+        turn: LoopTurn,
+        bundled_quorum: int,
+    ) -> None:
+        self.access = access
+        self._bookies = bookies
+        self._window = window
+        self._config = config
+        self._ensemble = ensemble
+        self.writer = writer
+        self._clock = clock
+        self._turn = turn
+        self._places: tuple[SlotConnection, ...] = ()
+        self._bundled_quorum = bundled_quorum
+        self._way: Way | None = None
+        self._bundle: Bundle | None = None  # that the last run of those went with
+        self.retired = False
+        self.told_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
+        self._bundled_bytes = 0  # of all runs that ever were in bundles
+        self._looked_ms = 0  # when it was last looked for slow places
+        # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
+        self._held: dict[int, HeldRun] = {}
+        self._oldest = self._unsettled = self._unconfirmed = 0
+
+    @property
+    def sends_alone(self) -> bool:
+        """Whether something is held, or not acknowledged by a bookie, that does not travel in a bundle."""
+        return any(run.bundle is None or not run.bundle.together for run in self._held.values()) or any(
+            place.unacked and not place.retired for place in self._places
+        )
+
+    @property
+    def owed(self) -> bool:
+        """Whether a bookie has not acknowledged something that it was given."""
+        bundle = self._bundle
+        return (bundle is not None and bundle.together and not bundle.is_complete) or any(
+            place.unacked and not place.retired for place in self._places
+        )
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def add(self, number: int, run: HeldRun) -> None:
+        """Hold a run under its number; its cost is already in the window."""
+        if self._held:
+            self._leave_first()
+        else:
+            self._oldest = self._unsettled = self._unconfirmed = number
+        run.number = number
+        self._held[number] = run
+
+    def send(self, effect: SendRun) -> None:
+        """Give a run to the bookies at some slots, each its share."""
+        held = self._held[effect.run]
+        shares, is_first, held.is_sent = held.shares, not held.is_sent, True
+        shared = len(shares) == 1
+        if not is_first:
+            self.leave_bundles()
+        elif self._bundled_quorum and self._collect(effect, held):
+            return
+        access, add_run, timeout_ms = self.access, self._bookies.add_run, self._config.add_timeout_ms
+        places = self._places or self._make_places()
+        run, entries = effect.run, (effect.first, effect.last)
+        request: AddRun | None = None
+        for slot in effect.slots:
+            if request is None or not shared:
+                share = shares[0 if shared else slot]
+                assert share is not None
+                body, body_crc = share
+                request = AddRun(access, body, body_crc, effect.lac, term=access.term, lafr=effect.lafr)
+            place = places[slot]
+            place.sent_bytes += len(body)
+            place.sent_runs += 1
+            place.unacked[run] = entries
+            if not add_run(place.bookie, request, place, run, timeout_ms):
+                held.marks = (*held.marks, (place, place.sent_bytes))
+        self.writer.look_after()
+
+    def _collect(self, effect: SendRun, held: HeldRun) -> bool:
+        """Have a run leave with those of other ledgers at the end of the turn, if it may."""
+        share, slots = held.shares[0], effect.slots
+        assert share is not None
+        size = len(share[0])
+        if size > RUN_BYTES_MAX or not slots:
+            return False
+        way = self._way
+        if way is None or way.sent_to != slots:
+            way = self._way = self._turn.way(self._ensemble, slots, self._bundled_quorum)
+        held.lac = effect.lac
+        held.bundle = bundle = way.lane.put(self, held, size, way)
+        if bundle is None:
+            return False
+        self._bundle = bundle
+        self._bundled_bytes += size
+        return True
+
+    def send_alone(self, run: HeldRun, way: Way) -> None:
+        """Send a run that was collected as a plain ADD."""
+        share, access, timeout_ms = run.shares[0], self.access, self._config.add_timeout_ms
+        assert share is not None
+        body, body_crc = share
+        request = AddRun(access, body, body_crc, run.lac)
+        self._bundled_bytes -= len(body)
+        places, entries = self._places or self._make_places(), (run.first, run.last)
+        for slot in way.slots:
+            place = places[slot]
+            place.sent_bytes += len(body)
+            place.sent_runs += 1
+            place.unacked[run.number] = entries
+            if not place.retired and not self._bookies.add_run(
+                place.bookie, request, place, run.number, timeout_ms
+            ):
+                run.marks = (*run.marks, (place, place.sent_bytes))
+        self.writer.look_after()
+
+    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
+        """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
+
+        Returns:
+            Its bookies, in the lane's order.
+        """
+        found, (number, first, last), places = [], span, self._places or self._make_places()
+        for slot, lacks in zip(way.slots, lacking, strict=True):
+            place = places[slot]
+            place.sent_runs += 1
+            if lacks:
+                place.unacked[number] = (first, last)
+            else:
+                place.answers += 1
+            found.append(place)
+        self.writer.look_after()
+        return found
+
+    def leave_bundles(self) -> None:
+        """Something happens to this ledger alone: what its bookies answer reaches it run by run from now on."""
+        if self._bundle is not None:
+            bundle, self._bundle = self._bundle, None
+            bundle.lane.dissolve(bundle)
+
+    def copied(self, run: HeldRun, size: int) -> None:
+        """So many bytes of a run are in memory once more until its frame has left: it is held so long."""
+        run.cost += size
+        self._window.used_bytes += size
+
+    def _leave_first(self) -> None:
+        """What is sent now does not overtake the ledger's last run: that leaves with its bundle, if it has not."""
+        bundle = self._held[self._oldest + len(self._held) - 1].bundle
+        if bundle is not None:
+            bundle.leave()
+
+    def give_up_bundles(self, bookie: BookieId) -> None:
+        """A bookie does not keep up: frames with runs of this writer that it has not taken leave its queue, for all."""
+        for run in list(self._held.values()):
+            if run.bundle is not None:
+                run.bundle.give_up(bookie)
+
+    def _in_bundles(self, bookie: BookieId) -> int:
+        """Bytes of this writer's runs in bundles that a bookie's connection has not taken."""
+        return sum(
+            len(share[0])
+            for run in self._held.values()
+            if run.bundle is not None and run.bundle.waits_for(bookie)
+            for share in run.shares
+            if share is not None
+        )
+
+    def confirm(self, last: int, *, keep: bool) -> None:
+        """Complete the futures of all runs up to an entry; with `keep` they are held until `leave`."""
+        held = self._held
+        first = number = self._unconfirmed
+        while (run := held.get(number)) is not None and run.last <= last:
+            if (only := run.future) is not None:
+                if not only.done():
+                    only.set_result(run.first)
+                run.future = None
+            for entry_id, future in enumerate(run.futures, run.first):
+                if future is not None and not future.done():
+                    future.set_result(entry_id)
+            run.futures = ()
+            run.settled = not keep
+            number += 1
+        self._unconfirmed = number
+        if not keep and self._unsettled == first:
+            self._unsettled = number
+        self.release()
+
+    def leave(self, last: int) -> None:
+        """The confirmed runs up to an entry are not sent again."""
+        while self._unsettled < self._unconfirmed and self._held[self._unsettled].last <= last:
+            self._held[self._unsettled].settled = True
+            self._unsettled += 1
+        self.release()
+
+    def futures(self) -> list[asyncio.Future[int]]:
+        """Those of all unconfirmed runs."""
+        return [future for run in self._held.values() for _, future in run.waiting()]
+
+    def fail(self, error: Callable[[int], BaseException]) -> None:
+        """Fail the futures of all unconfirmed runs; `error` makes the exception for an entry."""
+        for run in self._held.values():
+            for entry_id, future in run.waiting():
+                future.set_exception(error(entry_id))
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        """Nothing is sent again."""
+        for run in self._held.values():
+            run.settled = True
+        self._unsettled = self._unconfirmed = self._oldest + len(self._held)
+        self.release()
+
+    def release(self) -> None:
+        """Take runs out of the window that are settled and, for every slot, sent or dropped."""
+        held, freed = self._held, 0
+        while (run := held.get(self._oldest)) is not None and run.settled and self._has_left(run):
+            freed += run.cost
+            del held[self._oldest]
+            self._oldest += 1
+        if not held:
+            held.clear()  # an emptied dict keeps its table
+        if freed or self._window.waiters:
+            self._window.give_back(freed)
+
+    def _has_left(self, run: HeldRun) -> bool:
+        if run.bundle is not None and not run.bundle.is_taken:
+            return False
+        for place, mark in run.marks:
+            if place.written_bytes < mark and not self._was_sent(place, mark):
+                return False
+        return True
+
+    def _was_sent(self, place: SlotConnection, mark: int) -> bool:
+        if place.retired:
+            return True
+        place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
+        return place.written_bytes >= mark
+
+    # --- places ------------------------------------------------------------------------------------------------------
+
+    @property
+    def places(self) -> tuple[SlotConnection, ...]:
+        """The bookies at all slots."""
+        return self._places or self._make_places()
+
+    def place_at(self, slot: int) -> SlotConnection:
+        """The bookie at a slot."""
+        return self.places[slot]
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether bookies were sent all that they have not acknowledged: it reaches them also if this process ends."""
+        self.leave_bundles()
+        bookies = self._bookies
+        return all(
+            bookies.all_sent(place.bookie, place) and not self._in_bundles(place.bookie)
+            for place in self._places
+            if place.unacked and not place.retired
+        )
+
+    @property
+    def lags(self) -> bool:
+        """Whether the same acknowledgement of a bookie has been outstanding since the last check."""
+        if self._bundle is not None and not self._bundle.is_open:
+            self.leave_bundles()
+        return any(place.oldest in place.unacked for place in self._places if not place.retired)
+
+    def unacknowledged(
+        self, now_ms: int, patience_ms: Callable[[BookieId], int]
+    ) -> list[UnacknowledgedCopies]:
+        """What bookies were given and have not acknowledged; `patience_ms` says how long one may be silent."""
+        self.leave_bundles()
+        for place in self._places:
+            self.moves(place, now_ms)
+        return [
+            UnacknowledgedCopies(
+                place.slot,
+                place.bookie,
+                place.unacked,
+                place.oldest_ms if next(iter(place.unacked)) == place.oldest else now_ms,
+                patience_ms(place.bookie),
+            )
+            for place in self._places
+            if place.unacked and not place.retired
+        ]
+
+    def moves(self, place: SlotConnection, now_ms: int) -> bool:
+        """Whether a bookie that takes entries one by one has answered some since the last call."""
+        before = place.entries_answered
+        place.entries_answered = self._bookies.entries_answered(place.bookie)
+        if place.entries_answered == before:
+            return False
+        place.oldest_ms = now_ms  # another entry is the oldest that is outstanding
+        return True
+
+    def rest(self) -> None:
+        """Drop the places if they hold no state: no bookie failed, and every request has its response."""
+        if not self.sends_alone and not any(
+            place.retired or place.answers < place.sent_runs for place in self._places
+        ):
+            self._places = ()
+
+    def _make_places(self) -> tuple[SlotConnection, ...]:
+        now_ms = self._clock.now_ms()
+        self._places = tuple(
+            SlotConnection(self.writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
+        )
+        for place in self._places:
+            place.told_lac = self.told_lac
+        return self._places
+
+    @property
+    def has_places(self) -> bool:
+        """Whether anything is known of single bookies; nothing is while all runs travel in bundles."""
+        return bool(self._places)
+
+    def untold(self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]) -> list[BookieId]:
+        """Those of the bookies at some slots that were not told a LAC and take it in a frame of many: it is sent now."""
+        if self._places:
+            found = [self._places[slot] for slot in slots]
+            found = [
+                each for each in found if each.told_lac != lac and not each.retired and takes(each.bookie)
+            ]
+            for place in found:
+                place.told_lac = lac
+            return [place.bookie for place in found]
+        if self.told_lac == lac:
+            return []
+        self.told_lac = lac
+        return [bookie for slot in slots if takes(bookie := self._ensemble[slot])]
+
+    def retire(self, slot: int) -> None:
+        """The bookie at a slot gets nothing more, and its responses are ignored."""
+        self.leave_bundles()
+        place = self.place_at(slot)
+        if not place.retired:
+            place.retired = True
+            self._bookies.drop(place.bookie, place)
+            self._bookies.forget(place)
+
+    def retire_all(self) -> None:
+        """The writer is done."""
+        self.retired = True
+        self.leave_bundles()
+        for place in self._places:
+            if place.answers < place.sent_runs:
+                self.retire(place.slot)
+            place.retired = True
+        self.release()
+
+    def renew(self, slot: int, bookie: BookieId) -> None:
+        """A bookie takes a slot, or comes back to it."""
+        self.retire(slot)
+        fresh = SlotConnection(self.writer, slot, bookie, self._clock.now_ms())
+        self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
+        self._way = None
+        self._ensemble = tuple(place.bookie for place in self._places)
+
+    def slow_places(self) -> list[SlotConnection]:
+        """Places whose unsent bytes fill their part without a sign of life, while another moves.
+
+        Without this a stopped bookie would fill the window and stall the writer until its add timeout. When no bookie
+        makes progress, none is at fault: then it is this side.
+        """
+        config, window, now_ms = self._config, self._window, self._clock.now_ms()
+        # Of what was while nobody looked nothing is known: all begin anew.
+        anew = now_ms - self._looked_ms > config.slow_after_ms
+        self._looked_ms = now_ms
+        slow: list[SlotConnection] = []
+        moving = False
+        for place in self.places:
+            if place.retired:
+                continue
+            oldest = next(iter(place.unacked), None)
+            if oldest != place.oldest:
+                place.oldest, place.oldest_ms = oldest, now_ms
+            unsent = self._bookies.unsent_bytes(place.bookie, place) + self._in_bundles(place.bookie)
+            given = place.sent_bytes + self._bundled_bytes
+            seen = (
+                given - unsent + place.answers
+            )  # what was sent and what was answered only rise: the sum moves if one does
+            if anew or not unsent or seen != place.seen or self.moves(place, now_ms):
+                place.seen, place.moved_ms = seen, now_ms
+                moving = True
+            elif now_ms - place.moved_ms >= config.slow_after_ms and (
+                unsent >= config.slot_unsent_bytes_max or 2 * window.used_bytes >= window.limit_bytes
+            ):
+                slow.append(place)
+        return slow if moving else []

@@ -1,0 +1,1 @@
+"""Unbounded ledgers, and taking them over."""

@@ -1,0 +1,1 @@
+"""A ledger's writer, and how its ledger is made and ended."""

@@ -1,0 +1,1 @@
+"""BookKeeper's protocols, V2 and V3, as a client speaks them."""

@@ -1,0 +1,1 @@
+"""TLS, certificates and passwords of a connection, at both ends."""

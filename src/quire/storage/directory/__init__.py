@@ -1,0 +1,1 @@
+"""A bookie's directory: who owns it, whose it is, and its small files."""

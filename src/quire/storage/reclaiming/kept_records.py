@@ -1,0 +1,122 @@
+"""Records that are carried over as they are, until a newer one of the same kind and ledger supersedes them.
+
+That is each kind without the critical bit but the marks of starts and stops: copies of metadata records, and whatever a
+later version may add. Nothing here looks into their bodies.
+
+Source: `docs/formats/segment.md`, "Kept records".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from crc32c import crc32c
+
+from quire.env.descriptors import is_shortage
+from quire.storage.directory.patient_worker import shortage
+from quire.storage.formats.footer_format import OFFSET_UNIT, KeptPlace
+from quire.storage.journal import Journal
+from quire.storage.segments.findings import Damage
+from quire.storage.segments.segment import Segment
+from quire.storage.segments.segment_files import SegmentFiles, Space
+from quire.storage.slices import Slice
+from quire.wire.entry import Buffer
+from quire.wire.stored_record import RECORD_HEADER_BYTES, decode_record_header
+
+
+class KeptRecords:
+    """The newest kept record of each kind and ledger, and where it lies.
+
+    Args:
+        segments: those in use, by sequence.
+        files: the segments' files.
+        journal: where records go.
+        damaged: called with what does not verify.
+    """
+
+    def __init__(
+        self,
+        segments: Mapping[int, Segment],
+        files: SegmentFiles,
+        journal: Journal,
+        damaged: Callable[[Damage], None],
+    ) -> None:
+        self._segments = segments
+        self._files = files
+        self._journal = journal
+        self._damaged = damaged
+        # By ledger, then by kind: a deletion looks at one ledger only.
+        self._places: dict[int, dict[int, tuple[int, KeptPlace]]] = {}
+        self._on_their_way: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._places.values()))
+
+    def found(self, sequence: int, places: Iterable[KeptPlace]) -> None:
+        """Take up what a segment holds."""
+        for place in places:
+            of_ledger = self._places.setdefault(place.ledger_id, {})
+            known = of_ledger.get(place.kind)
+            if known is None or known[1].lsn < place.lsn:
+                of_ledger[place.kind] = sequence, place
+
+    def put(self, kind: int, ledger_id: int, body: Buffer, space: Space = Space.STATE) -> None:
+        """Journal a record that is to be kept. Raises StorageError when it cannot be taken."""
+        segment, offset, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
+        place = KeptPlace(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
+        segment.keep_record(place)
+        self.found(segment.sequence, (place,))
+        waiting = self._on_their_way
+        while waiting and (oldest := next(iter(waiting))) <= self._journal.durable_lsn:
+            del waiting[oldest]
+        waiting[lsn] = bytes(body)
+
+    def forget(self, ledger_id: int, through: int) -> None:
+        """A ledger was deleted: what was kept of it up to an LSN goes with it."""
+        of_ledger = self._places.pop(ledger_id, {})
+        left = {kind: known for kind, known in of_ledger.items() if known[1].lsn > through}
+        if left:
+            self._places[ledger_id] = left
+
+    def carry_over(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
+        """Journal anew whatever only these segments hold, in slices. Raises StorageError when it cannot be taken."""
+        for segment in segments:
+            for ledger_id in segment.contents.kept:
+                for sequence, place in list(self._places.get(ledger_id, {}).values()):
+                    if sequence == segment.sequence:
+                        self._carry(sequence, place)
+                if part.over:
+                    yield
+
+    def _carry(self, sequence: int, place: KeptPlace) -> None:
+        body = self._read(sequence, place)
+        if body is None:
+            del self._places[place.ledger_id][place.kind]
+        else:
+            self.put(place.kind, place.ledger_id, body, Space.RETIREMENT)
+
+    def read(self, kind: int, ledger_id: int) -> bytes | None:
+        """The body of the newest record of a kind and ledger; None if there is none that verifies."""
+        known = self._places.get(ledger_id, {}).get(kind)
+        return None if known is None else self._read(*known)
+
+    def _read(self, sequence: int, place: KeptPlace) -> bytes | None:
+        if place.lsn > self._journal.durable_lsn:
+            return self._on_their_way[place.lsn]
+        offset = place.offset8 * OFFSET_UNIT
+        seed = self._segments[sequence].seed
+        what = "a kept record has a wrong checksum and is not copied"
+        for read in (self._files.read_at, self._files.read_uncached):
+            try:
+                data = read(sequence, offset, RECORD_HEADER_BYTES + place.body_bytes)
+            except OSError as error:
+                if is_shortage(error):
+                    raise shortage(self._files.directory, error) from error
+                what = f"a kept record cannot be read: {error.strerror or error}"
+                continue
+            header = decode_record_header(data, offset, seed)
+            body = data[RECORD_HEADER_BYTES:]
+            if header is not None and header.lsn == place.lsn and crc32c(body) == header.body_checksum:
+                return body
+        self._damaged(Damage(str(self._files.path(sequence)), offset, place.ledger_id, -1, -1, what))
+        return None

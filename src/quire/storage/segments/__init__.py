@@ -1,0 +1,1 @@
+"""Segment files: their rows and footers, what they hold, and what they are read back as."""
