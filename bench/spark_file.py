@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quire.spark.decode import ArrowBuilder, Origin
-from quire.spark.options import ROWS_PER_BATCH
 from quire.spark.packing import usual_split
+from quire.spark.read_options import ROWS_PER_BATCH
 from quire.spark.schema import default_schema, project
 from quire.wire.batch import BatchView
 

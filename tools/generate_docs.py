@@ -26,8 +26,8 @@ import overview
 import plots
 import sentences
 
-from quire.spark.given import Use
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import Use
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.write_options import WRITE_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,8 +8,8 @@ import pytest
 
 from quire.log.config import LogConfig
 from quire.log.cursors import CursorUse, LogCursors
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import archive, compact, replay, rewrite, to_parquet
+from quire.spark.options import SparkUseError
 
 pytestmark = pytest.mark.spark
 

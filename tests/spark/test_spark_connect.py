@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from quire.spark.given import SparkUseError
 from quire.spark.local import session
+from quire.spark.options import SparkUseError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

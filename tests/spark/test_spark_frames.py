@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.errors.exceptions.base import PySparkException
 
 from quire.spark import read_options
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.schema import AS_OF_KEY
 from quire.spark.versions import FILTERS_SETTING
 from support.rounds import rounds

@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import quire
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import replay, to_parquet
 from quire.spark.jobs.__main__ import run_lines
+from quire.spark.options import SparkUseError
 
 pytestmark = pytest.mark.spark
 

@@ -1,4 +1,4 @@
-"""A real Spark over real bookies: what is proven gone is skipped entry by entry, an outage is an error, never fewer rows."""
+"""A real Spark over real bookies: what is proven lost is skipped entry by entry, an outage is an error, never fewer rows."""
 
 import contextlib
 
@@ -82,7 +82,7 @@ def test_one_damaged_entry_and_then_an_outage(spark, orders, tmp_path):
     for index in (2, 1, 0):
         orders.stop_bookie(index)
     with pytest.raises(
-        PythonException, match="It is not proven gone, so failOnDataLoss=false does not skip it"
+        PythonException, match="It is not proven lost, so failOnDataLoss=false does not skip it"
     ):
         frame(failOnDataLoss=False).count()
 

@@ -8,10 +8,10 @@ import pytest
 from deltalake import DeltaTable
 
 from quire.log.config import LogConfig
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import compact, materialise, replay
 from quire.spark.jobs.__main__ import run_lines
 from quire.spark.jobs.table_formats import commit_delta
+from quire.spark.options import SparkUseError
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,8 @@ from pyspark.errors.exceptions.base import PySparkException, StreamingQueryExcep
 
 from quire.log.collecting import LogCollector
 from quire.log.heads import LogHeads
-from quire.spark.given import Given
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import batch_sink, stream_sink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Seams
@@ -168,7 +168,7 @@ def faulty(step, flag):
     class Faulty(QuireDataSource):
         def __init__(self, options):
             super().__init__(options)
-            self._mine = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
+            self._mine = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))
 
         @classmethod
         def name(cls):
@@ -296,7 +296,7 @@ def test_rows_go_where_their_column_says_and_nowhere_if_one_log_is_missing(spark
         (
             "'v' AS value, id AS offset",
             {},
-            r"the sink has no column 'offset': offsets are given by the commit",
+            r"the sink has no column 'offset': the commit assigns offsets",
         ),
         ("id AS value", {}, "column 'value' must be binary or string, not bigint. Cast it before the write"),
         (

@@ -29,8 +29,8 @@ from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.log.commit import COMMIT_RULES
 from quire.metadata.store import Put, StoreAwayError
 from quire.spark import cluster, staged
-from quire.spark.given import Given
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage, stream_sink
 from quire.spark.staged import Seams
 from quire.spark.write_options import WRITE_OPTIONS
@@ -251,7 +251,7 @@ def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) ->
         seams = replace(seams, rules=replace(COMMIT_RULES, marks=UNMARKED))
     elif query.sink == "unsafe abort":
         seams = replace(seams, looks=False)
-    given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
+    given = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))
     return stream_sink(given, SCHEMA, overwrite=False, seams=seams)
 
 

@@ -19,8 +19,8 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import quire.spark
-from quire.spark.given import Given
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import stream_sink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Seams
@@ -71,7 +71,7 @@ class Killing(QuireDataSource):
         return "quire_killing"
 
     def streamWriter(self, schema, overwrite):
-        given = Given(self._plain, (*READ_OPTIONS, *WRITE_OPTIONS))
+        given = SparkOptions(self._plain, (*READ_OPTIONS, *WRITE_OPTIONS))
         return stream_sink(given, schema, overwrite=overwrite, seams=Seams(steps_of(self._fate)))
 
 

@@ -25,8 +25,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 import quire.spark
-from quire.spark.given import Given
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import batch_sink, stream_sink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Seams
@@ -89,7 +89,7 @@ class Striking(QuireDataSource):
     def __init__(self, options: dict[str, str]) -> None:
         plain = {name: value for name, value in options.items() if name != FATE}
         super().__init__(plain)
-        self._mine = Given(plain, (*READ_OPTIONS, *WRITE_OPTIONS))
+        self._mine = SparkOptions(plain, (*READ_OPTIONS, *WRITE_OPTIONS))
         self._seams = Seams(steps_of(json.loads(options[FATE])))
 
     @classmethod

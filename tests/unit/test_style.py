@@ -38,7 +38,7 @@ LARGE_CLASSES = {
     "quire.net.channel.Channel": CONNECTION,
     "quire.bookie.config.BookieConfig": SETTINGS,
     "quire.client.config.ClientConfig": SETTINGS,
-    "quire.spark.options.ReadOptions": SETTINGS,
+    "quire.spark.read_options.ReadOptions": SETTINGS,
     "quire_testing.explorer.configuration.Configuration": SETTINGS,
     "quire.bookie.server.BookieServer": "the parts of one bookie, in the order in which they begin and end",
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",

@@ -16,9 +16,9 @@ from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, RowGroup,
 from quire.spark import cluster
 from quire.spark.decode import Origin, possible_times
 from quire.spark.losses import TaskLosses, named
-from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Spans, Wanted, between, intersect
+from quire.spark.read_options import ReadOptions
 from quire.spark.schema import Projection
 from quire.wire.batch_arrow import without_empty_headers
 
@@ -83,10 +83,10 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
 def read(
     piece: EntrySpan, options: ReadOptions, projection: Projection, wanted: Wanted, losses: TaskLosses
 ) -> Iterator[pa.RecordBatch]:
-    """A piece's records, in batches of at most `rowsPerBatch`, without row groups that are gone if they may be skipped.
+    """A piece's records, in batches of at most `rowsPerBatch`, without row groups that are lost if they may be skipped.
 
     Raises:
-        SparkUseError: the file cannot be read, or what is gone is not to be stepped over.
+        SparkUseError: the file cannot be read, or what is lost is not to be stepped over.
     """
     place = piece.archive
     assert place is not None

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from quire.core.errors import NoSuchLogError, ReadUnavailableError, TrimmedError
 from quire.spark import cluster
 from quire.spark.extents import AbsentError, Extent, check_end_is_known, extent_of, resolve, source_of
-from quire.spark.given import Given, SparkUseError, Use, use_error
 from quire.spark.losses import LOG_DELETED, LOG_RECREATED
-from quire.spark.options import LATEST, READ_OPTIONS, ReadOptions, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use, use_error
 from quire.spark.packing import Task
 from quire.spark.positions import AsOf, Position, as_text
+from quire.spark.read_options import LATEST, READ_OPTIONS, ReadOptions, parse
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -142,13 +142,13 @@ def check_logs(options: ReadOptions, task: Task) -> dict[str, str]:
     """Look whether a task's logs are still those that its plan was made of.
 
     Returns:
-        The logs that are not, with the reason: their records are gone, whatever bookies still hold of them. Empty unless
+        The logs that are not, with the reason: their records are lost, whatever bookies still hold of them. Empty unless
         losses are to be stepped over.
 
     Raises:
         AbsentError: a log was deleted, or deleted and created again, and `failOnDataLoss` is true.
     """
-    gone: dict[str, str] = {}
+    lost: dict[str, str] = {}
     for name, identity in task.logs:
         try:
             cluster.call(options.cluster, _check_log, name, identity)
@@ -156,8 +156,8 @@ def check_logs(options: ReadOptions, task: Task) -> dict[str, str]:
             if options.fail_on_data_loss:
                 raise
             again = isinstance(error, RecreatedError)
-            gone[name] = LOG_RECREATED if again else LOG_DELETED
-    return gone
+            lost[name] = LOG_RECREATED if again else LOG_DELETED
+    return lost
 
 
 async def _check_log(client: QuireClient, name: str, identity: str) -> None:
@@ -204,25 +204,25 @@ def read_options(
 
     Source: docs/spark.md, "A part of a log"; Structured Streaming and Kafka: `startingOffsets`, `endingOffsets`.
     """
-    given = {name: _text(value) for name, value in more.items() if value is not None}
-    given["log"] = ",".join(logs)
+    texts = {name: _text(value) for name, value in more.items() if value is not None}
+    texts["log"] = ",".join(logs)
     if cluster is not None:
-        given["cluster"] = cluster
+        texts["cluster"] = cluster
     for name, moment in zip(("startingTimestamp", "endingTimestamp"), times or (), strict=False):
         if moment is not None:
-            given[name] = _text(moment)
-    options = _parsed(given)
-    given["cluster"] = options.cluster
+            texts[name] = _text(moment)
+    options = _parsed(texts)
+    texts["cluster"] = options.cluster
     as_of = _now_of(options) if options.as_of is None else options.as_of
-    given["asOf"] = as_text(as_of)
+    texts["asOf"] = as_text(as_of)
     if offsets is not None:
-        given |= _offsets(offsets, as_of)
-    _parsed(given)
-    return given
+        texts |= _offsets(offsets, as_of)
+    _parsed(texts)
+    return texts
 
 
-def _parsed(given: Mapping[str, str]) -> ReadOptions:
-    return parse(Given(given, READ_OPTIONS), Use.BATCH)
+def _parsed(texts: Mapping[str, str]) -> ReadOptions:
+    return parse(SparkOptions(texts, READ_OPTIONS), Use.BATCH)
 
 
 def _offsets(offsets: Range | Mapping[str, Range], as_of: AsOf) -> dict[str, str]:

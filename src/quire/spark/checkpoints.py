@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from quire.core.log import fingerprints
 from quire.core.log.fingerprints import Fingerprint
-from quire.spark.given import use_error
+from quire.spark.options import use_error
 
 HEAD_LINES: Final = 2
 """Version, and what Spark notes besides: times, settings."""
@@ -53,7 +53,7 @@ class Checkpoint:
                 _unreachable[location] = monotonic()
 
     def fingerprint(self, batch_id: int) -> Fingerprint | None:
-        """The fingerprint of a batch of the query; None when its file is gone, cannot be read, or is another query's."""
+        """The fingerprint of a batch of the query; None when its file is missing, cannot be read, or is another query's."""
         if self._files is None:
             return None
         try:

@@ -22,8 +22,8 @@ from quire.client.access import LedgerAccess
 from quire.client.reading.lost_entries import LostEntries, lost_entries
 from quire.client.reading.reader import LedgerReader
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan
+from quire.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -137,7 +137,7 @@ def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, repl
 
 
 async def lost_of(client: QuireClient, record: LedgerMetadata, first: int, last: int) -> LostEntries:
-    """Which entries of a ledger, from one that could not be read on, are proven gone; `last` is confirmed.
+    """Which entries of a ledger, from one that could not be read on, are proven lost; `last` is confirmed.
 
     Raises:
         NoSuchLedgerError: the ledger itself is.

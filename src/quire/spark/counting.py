@@ -20,7 +20,7 @@ from quire.log.ledgers import views_of
 from quire.spark import archived, cluster, planning, seeking
 from quire.spark.admission import Stretch
 from quire.spark.extents import Extent
-from quire.spark.options import ReadOptions
+from quire.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -40,7 +40,7 @@ async def stretches(
         records_max: from `start` on so many records have stretches of their own, without gaps; None: none need to.
 
     Raises:
-        SparkUseError, TrimmedError: a ledger that the list names is gone.
+        SparkUseError, TrimmedError: a ledger that the list names is deleted.
     """
     if extent.log is None:
         return (Stretch(0, extent.end, extent.end, extent.size),) if extent.end else ()
@@ -75,7 +75,7 @@ async def _counted(
     found: list[Stretch] = []
     size = item.bytes // max(item.count, 1)
     seen, at = 0, start
-    # An entry that is gone or out of reach ends the count: the tasks say what is lost.
+    # An entry that is lost or out of reach ends the count: the tasks say what is lost.
     with contextlib.suppress(NoSuchEntryError, ReadUnavailableError, ArchiveError):
         async with contextlib.aclosing(_offsets(client, options, log, item, start)) as parts:
             async for offsets in parts:

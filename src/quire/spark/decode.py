@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from quire.core.errors import PeerError
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
-from quire.spark.options import BATCH_BYTES_MAX
+from quire.spark.read_options import BATCH_BYTES_MAX
 from quire.spark.schema import Projection
 from quire.wire.batch import BatchView
 from quire.wire.batch_format import BatchFlags, Codec

@@ -19,8 +19,8 @@ from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from quire.env.numbers import number_of
 from quire.log.cursors import ledger_owner
 from quire.spark import cluster
-from quire.spark.given import SparkUseError
-from quire.spark.options import EARLIEST, LATEST, Isolation, ReadOptions, Source, Verify
+from quire.spark.options import SparkUseError
+from quire.spark.read_options import EARLIEST, LATEST, Isolation, ReadOptions, Source, Verify
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -95,7 +95,7 @@ def source_of(name: str) -> Source:
 
 
 async def resolve(client: QuireClient, options: ReadOptions, *, may_be_none: bool = False) -> list[Source]:
-    """The sources with patterns replaced by the logs that match them, each once, in the order given.
+    """The sources with patterns replaced by the logs that match them, each once, in this order.
 
     Args:
         client: the cluster.
@@ -157,7 +157,7 @@ async def extent_of_log(client: QuireClient, options: ReadOptions, log: Log, sin
 
 
 async def extent_of_ledger(client: QuireClient, options: ReadOptions, source: Source) -> Extent:
-    """A raw ledger's extent: every entry is a record, its id the offset; an open one is read beside its writer.
+    """A raw ledger's extent: every entry is a record, its id the offset; an open one is read while its writer writes.
 
     Raises:
         AbsentError: there is no such ledger.
@@ -197,7 +197,7 @@ def check_digest(options: ReadOptions, record: LedgerMetadata) -> None:
         )
 
 
-# --- what is gone ---------------------------------------------------------------------------------------------------
+# --- what is lost ---------------------------------------------------------------------------------------------------
 
 
 def begin_at(options: ReadOptions, extent: Extent, start: int) -> int:

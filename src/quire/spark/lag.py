@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.positions import from_json
 
 _LABELS: Final = ("query", "log")

@@ -17,7 +17,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import quire
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.versions import FILTERS_SETTING, keeps_filters_apart
 
 _LOCAL_ONLY = {

@@ -1,4 +1,4 @@
-"""What a task may leave out: records that are proven gone, entry by entry, and never what is out of reach.
+"""What a task may leave out: records that are proven lost, entry by entry, and never what is out of reach.
 
 With `failOnDataLoss=false` a task steps over them, counts them and names their offsets in its log; otherwise it fails
 with the same facts. An outage fails the task in both cases, and Spark runs it again.
@@ -20,17 +20,17 @@ from quire.core.errors import (
 from quire.core.log.list import Place
 from quire.log.archive import ArchiveError, ArchiveLostError
 from quire.spark import cluster
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.pushdown import intersect
 from quire.spark.seeking import Headers
 
 if TYPE_CHECKING:
     from quire.client.reading.lost_entries import LostEntries
     from quire.log.client import QuireClient
-    from quire.spark.options import ReadOptions
     from quire.spark.packing import EntrySpan
+    from quire.spark.read_options import ReadOptions
 
-_OUTAGE = "It is not proven gone, so failOnDataLoss=false does not skip it"
+_OUTAGE = "It is not proven lost, so failOnDataLoss=false does not skip it"
 MOVED = "The log has its records elsewhere now (it was rewritten or archived): start the query again"
 
 LOG_DELETED = "whose log was deleted"
@@ -53,23 +53,23 @@ class TaskLosses:
         """Say what is lost of a piece, whose entry could not be read.
 
         Returns:
-            The last entry that is gone: reading goes on behind it.
+            The last entry that is lost: reading goes on behind it.
 
         Raises:
-            SparkUseError: it is not proven gone, or a loss is not to be stepped over.
+            SparkUseError: it is not proven lost, or a loss is not to be stepped over.
         """
         try:
             if isinstance(error, NoSuchLedgerError):
                 return self._whole_ledger(piece, error)
             return self._some_entries(piece, error)
-        except NoSuchLedgerError as gone:
-            return self._whole_ledger(piece, gone)
+        except NoSuchLedgerError as deleted:
+            return self._whole_ledger(piece, deleted)
 
     def step_over_archived(self, piece: EntrySpan, error: ArchiveError, first: int, behind: int) -> None:
         """Say that archived records from `first` up to, not including, `behind` could not be read.
 
         Raises:
-            SparkUseError: they are not proven gone, or a loss is not to be stepped over.
+            SparkUseError: they are not proven lost, or a loss is not to be stepped over.
         """
         if not isinstance(error, ArchiveLostError):
             raise named(piece, error, _OUTAGE) from error
@@ -110,7 +110,7 @@ class TaskLosses:
         """Say how much the task left out, if it did."""
         if self._entries:
             cluster.warn(
-                f"task {self._number} skipped {self._records:,} records that are proven gone, in {self._entries:,} entries "
+                f"task {self._number} skipped {self._records:,} records that are proven lost, in {self._entries:,} entries "
                 "or archived row groups."
             )
 
@@ -144,7 +144,7 @@ class TaskLosses:
         why: str | None = "which was deleted"
         if origin.end_offset is not None:
             where = origin.log, origin.log_id, origin.ledger_id, origin.first_offset, origin.end_offset
-            why = cluster.call(self._options.cluster, why_gone, *where)
+            why = cluster.call(self._options.cluster, why_lost, *where)
         if why is None:
             raise named(piece, error, MOVED) from error
         return self.step_over_ledger(piece, why)
@@ -170,9 +170,9 @@ def named(piece: EntrySpan, error: QuireError, remedy: str = "") -> SparkUseErro
 async def _what_is_lost(
     client: QuireClient, piece: EntrySpan, entry_id: int
 ) -> tuple[LostEntries, tuple[int, int] | None]:
-    """Which entries from one on are gone, and from which offset up to, not including, which their records were.
+    """Which entries from one on are lost, and from which offset up to, not including, which their records were.
 
-    None instead of offsets: the entry before the first one is gone too and belongs to another task, which reports it.
+    None instead of offsets: the entry before the first one is lost too and belongs to another task, which reports it.
     """
     record = piece.record
     assert record is not None
@@ -195,7 +195,7 @@ async def _what_is_lost(
     return lost, (origin.first_offset + start, origin.first_offset + start if end is None else end)
 
 
-async def why_gone(
+async def why_lost(
     client: QuireClient, log: str, log_id: str, ledger_id: int, first_offset: int, end_offset: int
 ) -> str | None:
     """Why a ledger that a log listed is not there; None when its records are, elsewhere.

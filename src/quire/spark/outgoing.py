@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from quire.core.errors import MisuseError
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
-from quire.spark.given import SparkUseError, use_error
+from quire.spark.options import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX
 from quire.wire.batch import encode_arrow_batch, encode_batch, with_gaps
@@ -52,9 +52,7 @@ def check_columns(schema: StructType) -> None:
         )
     for column in schema.fields:
         if column.name not in COLUMNS:
-            why = (
-                "offsets are given by the commit" if column.name == "offset" else "a record has no such part"
-            )
+            why = "the commit assigns offsets" if column.name == "offset" else "a record has no such part"
             raise use_error(
                 f"the sink has no column '{column.name}': {why} (columns: {', '.join(COLUMNS)}). "
                 f'Try .drop("{column.name}"), or put it into the value: to_json(struct(*)).'

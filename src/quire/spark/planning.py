@@ -30,10 +30,10 @@ from quire.spark.extents import (
     check_end,
     check_end_is_known,
 )
-from quire.spark.given import SparkUseError
-from quire.spark.options import LATEST, ReadOptions
+from quire.spark.options import SparkUseError
 from quire.spark.packing import EntrySpan, Task, pack, usual_split
 from quire.spark.pushdown import Spans, Wanted, between, intersect
+from quire.spark.read_options import LATEST, ReadOptions
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -117,7 +117,7 @@ async def pieces_between(
     """The stretches of entries that hold the wanted records from `start` up to, not including, `end`.
 
     Raises:
-        TrimmedError: a ledger that the list names is gone.
+        TrimmedError: a ledger that the list names is deleted.
         WrongPasswordError: the password is not the one of its ledgers.
     """
     spans = intersect(wanted.offsets, between(start, end))
@@ -192,7 +192,7 @@ def _touches(wanted: Wanted, item: ItemDescription) -> bool:
 
 
 async def has_ledger(client: QuireClient, item: ItemDescription) -> bool:
-    """Whether an item's records are to be read from bookies; those of one that is gone are, if a file has them, there."""
+    """Whether an item's records are to be read from bookies; those of a deleted one are, if a file has them, there."""
     if item.place is Place.BOTH:
         try:
             await client.ledger_metadata(item.ledger_id)
@@ -204,7 +204,7 @@ async def has_ledger(client: QuireClient, item: ItemDescription) -> bool:
 async def record_of(
     client: QuireClient, options: ReadOptions, log: LogDescription, item: ItemDescription
 ) -> LedgerMetadata | None:
-    """The record of a listed ledger; None where it is gone and that is to be skipped."""
+    """The record of a listed ledger; None where it is deleted and that is to be skipped."""
     try:
         record = await client.ledger_metadata(item.ledger_id)
         if item.token and record.token != item.token:
@@ -221,7 +221,7 @@ async def record_of(
         check_digest(options, record)
     except NoSuchLedgerError as error:
         first, end = item.first_offset, item.next_offset
-        why = await losses.why_gone(client, log.name, log.log_id, item.ledger_id, first, end)
+        why = await losses.why_lost(client, log.name, log.log_id, item.ledger_id, first, end)
         text = f"log '{log.name}': offsets {first} to {end - 1} were in ledger {item.ledger_id}"
         if why is None:
             raise SparkUseError(f"quire: {text}. {losses.MOVED}.", log=log.name) from error
@@ -253,10 +253,10 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
         last = item.last_entry if item.last_entry is not None else record.last_entry
         reader = cluster.reader_of(client, record, last)
         entry_id = await seeking.first_since(client, reader, 0, last, from_ms)
-        gone = await seeking.first_if_gone(client, reader, entry_id, last)
-        if gone is not None:
+        lost = await seeking.first_if_lost(client, reader, entry_id, last)
+        if lost is not None:
             # Its records may have been as late: a reader that starts here gets a warning.
-            return max(item.first_offset + gone, extent.start)
+            return max(item.first_offset + lost, extent.start)
         view = await read_one(reader, entry_id)
         times = view.times_ms(0, view.header.count)
         first = item.first_offset + view.header.records_before

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from quire.spark.given import use_error
+from quire.spark.options import use_error
 
 VERSION: Final = 1
 _NAMES_MAX: Final = 5

@@ -1,7 +1,7 @@
 """Which records a query's filters leave: offsets exactly, times as a reason to skip.
 
-An offset comparison is answered here and not given back to Spark. A time comparison skips ledgers and entries by
-their smallest and largest time and is given back for Spark to check each record, because an entry is read as a whole.
+An offset comparison is answered here and not left to Spark. A time comparison skips ledgers and entries by
+their smallest and largest time and is left for Spark to check each record, because an entry is read as a whole.
 
 Up to Spark 4.3 the filters of one query stay in the data frame and apply to its next query as well, so nothing is taken
 of them unless Spark's version is known to be right (`quire.spark.versions`). Until then the options `startingOffsets`,

@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 from quire.core.errors import QuireError
 from quire.log.client import QuireClient
 from quire.spark import cluster, planning, tables, tasks
-from quire.spark.options import ReadOptions
 from quire.spark.pushdown import Wanted, push
+from quire.spark.read_options import ReadOptions
 from quire.spark.schema import arrow_schema, project
 from quire.spark.stream import Limits, Stream
 from quire.spark.versions import FILTERS_SETTING, keeps_filters_apart

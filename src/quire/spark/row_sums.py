@@ -21,27 +21,27 @@ _NONE: Final = b"-"
 """Stands for the length of what is null."""
 
 
-def sum_of(records: pa.RecordBatch, given: pa.Array | None) -> RowSum:
+def sum_of(records: pa.RecordBatch, own_times: pa.Array | None) -> RowSum:
     """The sum of rows.
 
     Args:
         records: rows of the log's schema, their times filled in.
-        given: the column of the times that the frame itself has, of the same length; None when it has none.
+        own_times: the column of the times that the frame itself has, of the same length; None when it has none.
     """
     if not records.num_rows:
         return RowSum()
-    hashed = b"".join([blake2b(row, digest_size=16).digest() for row in _rows(records, given)])
+    hashed = b"".join([blake2b(row, digest_size=16).digest() for row in _rows(records, own_times)])
     halves = np.frombuffer(hashed, "<u8").reshape(-1, 2).sum(axis=0, dtype=np.uint64)  # modulo 2**64
     return RowSum(records.num_rows, int(halves[0]), int(halves[1]))
 
 
-def _rows(records: pa.RecordBatch, given: pa.Array | None) -> list[bytes]:
+def _rows(records: pa.RecordBatch, own_times: pa.Array | None) -> list[bytes]:
     """Each row as bytes that no other row has: lengths first, so that no part runs into the next."""
     times = records.column("timestamp_ms")
-    if given is None:
+    if own_times is None:
         times = pa.nulls(records.num_rows, times.type)
-    elif given.null_count:
-        times = pc.if_else(pc.is_valid(given), times, pa.scalar(None, times.type))
+    elif own_times.null_count:
+        times = pc.if_else(pc.is_valid(own_times), times, pa.scalar(None, times.type))
     parts = [_text(times)]
     for name in ("key", "value"):
         column = records.column(name)

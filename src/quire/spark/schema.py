@@ -24,9 +24,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quire.spark.given import SparkUseError
-from quire.spark.options import Describe
+from quire.spark.options import SparkUseError
 from quire.spark.positions import AsOf, as_text, sentence
+from quire.spark.read_options import Describe
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True

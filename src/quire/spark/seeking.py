@@ -1,6 +1,6 @@
-"""Which entries of a ledger hold the wanted records, also where some of its entries are proven gone.
+"""Which entries of a ledger hold the wanted records, also where some of its entries are proven lost.
 
-The search looks at the headers of a few entries. One that is gone is stepped over while the search goes on beside it: it
+The search looks at the headers of a few entries. A lost one is skipped while the search goes on with its neighbours: it
 may hold wanted records, so it belongs to what is found, and the task that reads it says what is lost. An entry that is
 only out of reach ends the search.
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Headers:
-    """Headers of one ledger's entries, with those that are gone.
+    """Headers of one ledger's entries, with those that are lost.
 
     Args:
         client: the cluster.
@@ -33,15 +33,15 @@ class Headers:
 
     def __init__(self, client: QuireClient, reader: LedgerReader, last_entry: int) -> None:
         self._client, self._reader, self._last = client, reader, last_entry
-        self._gone: dict[int, None] = {}
+        self._lost: dict[int, None] = {}
 
     async def of(self, entry_id: int) -> BatchHeader | None:
-        """The header of one entry; None for one that is proven gone.
+        """The header of one entry; None for one that is proven lost.
 
         Raises:
             ReadUnavailableError: that is unknown now.
         """
-        if entry_id in self._gone:
+        if entry_id in self._lost:
             return None
         try:
             return (await read_one(self._reader, entry_id)).header
@@ -49,18 +49,18 @@ class Headers:
             lost = await cluster.lost_of(self._client, self._reader.metadata, entry_id, self._last)
             if not lost.are_proven:
                 raise
-            self._gone |= dict.fromkeys(range(lost.first, lost.last + 1))
+            self._lost |= dict.fromkeys(range(lost.first, lost.last + 1))
             return None
 
     async def near(self, middle: int, low: int, high: int) -> tuple[int, BatchHeader] | None:
-        """The readable entry of low..high that is next to `middle`, those below first; None when all are gone."""
+        """The readable entry of low..high that is next to `middle`, those below first; None when all are lost."""
         for entry_id in (*range(min(middle, high), low - 1, -1), *range(middle + 1, high + 1)):
             if (header := await self.of(entry_id)) is not None:
                 return entry_id, header
         return None
 
     async def holding(self, record: int, high: int) -> tuple[int, int]:
-        """The entries of 0..high that hold the ledger's n-th offset: one, or some that are gone, of which one may have.
+        """The entries of 0..high that hold the ledger's n-th offset: one, or some that are lost, of which one may have.
 
         Where no record has the offset it is the entry with the next one.
         """
@@ -113,7 +113,7 @@ async def first_since(client: QuireClient, reader: LedgerReader, first: int, las
         middle = (first + last) // 2
         found = await headers.near(middle, first, middle)
         if found is None:
-            return first  # those that are gone may have been as late
+            return first  # those that are lost may have been as late
         at, header = found
         if header.ledger_max_ms < from_ms:
             first = at + 1
@@ -122,8 +122,8 @@ async def first_since(client: QuireClient, reader: LedgerReader, first: int, las
     return first
 
 
-async def first_if_gone(client: QuireClient, reader: LedgerReader, entry_id: int, last: int) -> int | None:
-    """The number, counted in the ledger, of the first offset of an entry that is proven gone; None for one that is there.
+async def first_if_lost(client: QuireClient, reader: LedgerReader, entry_id: int, last: int) -> int | None:
+    """The number, counted in the ledger, of the first offset of an entry that is proven lost; None for one that is there.
 
     Args:
         client: the cluster.

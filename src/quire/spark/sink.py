@@ -28,7 +28,7 @@ from quire.core.log.fingerprints import RowSum
 from quire.log.staging import StagedBy
 from quire.spark import outgoing, staged
 from quire.spark.checkpoints import Checkpoint, query_of
-from quire.spark.given import Given, SparkUseError, use_error
+from quire.spark.options import SparkOptions, SparkUseError, use_error
 from quire.spark.readers import OneSentence
 from quire.spark.row_sums import sum_of
 from quire.spark.staged import Seams, StagedMark, Staging, TargetLog, TaskShare
@@ -104,15 +104,15 @@ class _Sink:
 
     # --- on the driver -----------------------------------------------------------------------------------------
 
-    def _commit(self, told: Sequence[TaskMessage], mark: StagedMark) -> None:
+    def _commit(self, ordered: Sequence[TaskMessage], mark: StagedMark) -> None:
         if self._options.order_by is OrderBy.TIMESTAMP:
-            _check_ascending(told)
+            _check_ascending(ordered)
         shares: dict[str, list[TaskShare]] = {}
         if (
             self._options.truncate or mark.query_id
         ):  # even without rows a batch is compared with the log's mark
             shares = {log: [] for log in self._targets}
-        for message in told:
+        for message in ordered:
             for share in message.shares:
                 shares.setdefault(share.log, []).append(share)
         if not shares:
@@ -156,13 +156,13 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows part of their logs."""
-        options, told = self._options, _in_order(messages)
+        options, ordered = self._options, _in_order(messages)
         mark = StagedMark()
         if options.txn_version is not None:
-            incarnation = told[0].by.incarnation if told else ""
+            incarnation = ordered[0].by.incarnation if ordered else ""
             mark = StagedMark(options.mark, options.txn_version, incarnation, options.txn_on_reset)
         with OneSentence():
-            self._commit(told, mark)
+            self._commit(ordered, mark)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget the rows."""
@@ -186,18 +186,18 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make one batch part of its logs."""
-        told, options = _in_order(messages), self._options
+        ordered, options = _in_order(messages), self._options
         with OneSentence():
-            query = told[0].by.query if told else ""
+            query = ordered[0].by.query if ordered else ""
             if not query and options.checkpoint is not None:
                 query = query_of(options.checkpoint)
             if not query:
-                if any(message.shares for message in told) or options.truncate:
+                if any(message.shares for message in ordered) or options.truncate:
                     raise use_error("this batch came without the id of its query.")
                 return
             checkpoint = Checkpoint(options.checkpoint, query)
             mark = StagedMark(query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint)
-            self._commit(told, mark)
+            self._commit(ordered, mark)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         """Forget one batch's rows."""
@@ -205,7 +205,9 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             self._abort(messages)
 
 
-def batch_sink(given: Given, schema: StructType, *, overwrite: bool, seams: Seams | None = None) -> BatchSink:
+def batch_sink(
+    raw: SparkOptions, schema: StructType, *, overwrite: bool, seams: Seams | None = None
+) -> BatchSink:
     """The writer of one frame.
 
     Raises:
@@ -213,12 +215,12 @@ def batch_sink(given: Given, schema: StructType, *, overwrite: bool, seams: Seam
     """
     log_column = "log" in schema.fieldNames()
     with OneSentence():
-        options = parse_write(given, stream=False, overwrite=overwrite, log_column=log_column)
+        options = parse_write(raw, stream=False, overwrite=overwrite, log_column=log_column)
         return BatchSink(options, schema, seams)
 
 
 def stream_sink(
-    given: Given, schema: StructType, *, overwrite: bool, seams: Seams | None = None
+    raw: SparkOptions, schema: StructType, *, overwrite: bool, seams: Seams | None = None
 ) -> StreamSink:
     """The writer of a stream; Spark makes one for each batch and one for each commit.
 
@@ -227,7 +229,7 @@ def stream_sink(
     """
     log_column = "log" in schema.fieldNames()
     with OneSentence():
-        options = parse_write(given, stream=True, overwrite=overwrite, log_column=log_column)
+        options = parse_write(raw, stream=True, overwrite=overwrite, log_column=log_column)
         return StreamSink(options, schema, seams)
 
 
@@ -261,14 +263,14 @@ def _one_target(log: str, shares: Sequence[TaskShare]) -> TargetLog:
     return shares[0].target
 
 
-def _check_ascending(told: Sequence[TaskMessage]) -> None:
+def _check_ascending(ordered: Sequence[TaskMessage]) -> None:
     """`orderBy=timestamp` is a promise of the user's, and held against the rows.
 
     Raises:
         SparkUseError: the times of some log go back.
     """
     last: dict[str, int] = {}
-    for message in told:
+    for message in ordered:
         for share in message.shares:
             times = share.times
             if times.low is None or times.high is None:

@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quire.spark.as_of import fix
-from quire.spark.given import Given, Use
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, Use
 from quire.spark.positions import AsOf
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.readers import DescribeReader, LogStreamReader, OneSentence, RecordReader
 from quire.spark.schema import DESCRIPTIONS, default_schema
 from quire.spark.sink import batch_sink, stream_sink
@@ -35,7 +35,7 @@ class QuireDataSource(DataSource):
     """Logs and ledgers as tables: `spark.read.format("quire").load("orders")`. Which part does what is decided here.
 
     Args:
-        options: Spark's options; the tables are `quire.spark.options.READ_OPTIONS` and `WRITE_OPTIONS`.
+        options: Spark's options; the tables are `quire.spark.read_options.READ_OPTIONS` and `WRITE_OPTIONS`.
 
     Raises:
         SparkUseError: an option that is unknown, cannot be meant, or belongs to another use.
@@ -43,7 +43,7 @@ class QuireDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
+        self._raw = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))
         self._fixed: AsOf | None = None
 
     @classmethod
@@ -57,7 +57,7 @@ class QuireDataSource(DataSource):
         Spark asks for it when the frame is loaded, and keeps this object as it is then.
         """
         with OneSentence():
-            options = parse(self._given, Use.READ)
+            options = parse(self._raw, Use.READ)
             if options.describe is not None:
                 return DESCRIPTIONS[options.describe]
             self._fixed = fix(options)
@@ -66,7 +66,7 @@ class QuireDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one plan; the schema is the default one or the user's, a projection."""
         with OneSentence():
-            options = parse(self._given, Use.BATCH)
+            options = parse(self._raw, Use.BATCH)
             if options.describe is not None:
                 return DescribeReader(options, schema)
             if options.as_of is None:
@@ -76,12 +76,12 @@ class QuireDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of one stream."""
         with OneSentence():
-            return LogStreamReader(parse(self._given, Use.STREAM), schema)
+            return LogStreamReader(parse(self._raw, Use.STREAM), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of one frame."""
-        return batch_sink(self._given, schema, overwrite=overwrite)
+        return batch_sink(self._raw, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """The writer of a stream."""
-        return stream_sink(self._given, schema, overwrite=overwrite)
+        return stream_sink(self._raw, schema, overwrite=overwrite)

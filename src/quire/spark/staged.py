@@ -22,7 +22,7 @@ from quire.log.committing import LogCommitter, discard
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
 from quire.spark.checkpoints import Checkpoint
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.outgoing import EntryPacker, Times, packed, unpacked
 from quire.spark.write_options import INLINE_SHARES, WriteOptions
 from quire.wire.entry import digest_type_of
@@ -270,7 +270,7 @@ def commit(
     mark: StagedMark,
     seams: Seams,
 ) -> None:
-    """Make the shares part of their logs, each log's in the order given.
+    """Make the shares part of their logs, each log's in this order.
 
     Raises:
         QuireError: see `LogCommitter.commit`. What the driver itself has staged is deleted, if no list holds it.
@@ -364,7 +364,7 @@ async def _commit(
     for log in done.unplaced:
         cluster.warn(
             f"log '{log}': the batch is committed, and readers will see it when the log's leader has placed it; if it "
-            f"is gone, `quire log place {log}` does so."
+            f"no longer runs, `quire log place {log}` does so."
         )
 
 
@@ -379,7 +379,7 @@ def _say_by_number(options: WriteOptions, log: str, mark: StagedMark) -> None:
         why = "set the option checkpointLocation on the writer, so that the checkpoint can be read"
     else:
         why = (
-            "the mark was written by an earlier version of Quire, or the file of its batch is gone from "
+            "the mark was written by an earlier version of Quire, or the file of its batch is missing from "
             f"{options.checkpoint}/offsets or cannot be read from the driver"
         )
     cluster.warn(

@@ -35,11 +35,11 @@ from quire.spark.extents import (
     resolve,
     source_of,
 )
-from quire.spark.given import SparkUseError
-from quire.spark.options import EARLIEST, LATEST, ReadOptions, Source, Strategy
+from quire.spark.options import SparkUseError
 from quire.spark.packing import Task
 from quire.spark.positions import Position, from_json, to_json
 from quire.spark.pushdown import Wanted
+from quire.spark.read_options import EARLIEST, LATEST, ReadOptions, Source, Strategy
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -124,7 +124,7 @@ class Stream:
             `start` when nothing waits.
 
         Raises:
-            SparkUseError: a log is gone, or is not the one that the checkpoint means.
+            SparkUseError: a log is deleted, or is not the one that the checkpoint means.
             TrimmedError: what was to come next is not there any more.
         """
         begun = from_json(start)
@@ -235,7 +235,7 @@ class Stream:
     # --- logs as they are --------------------------------------------------------------------------------------
 
     async def _extents(self, client: QuireClient, begun: Mapping[str, Position]) -> dict[str, Extent]:
-        """Every log of the stream by name; logs of `begun` that are gone are an error, or left out with a warning."""
+        """Every log of the stream by name; logs of `begun` that are deleted are an error, or left out with a warning."""
         sources = {source.name: source for source in await resolve(client, self._options, may_be_none=True)}
         found: dict[str, Extent] = {}
         for name in sorted({*sources, *begun}):
@@ -254,7 +254,7 @@ class Stream:
     async def _extent(
         self, client: QuireClient, source: Source, begun: Position | None = None
     ) -> Extent | None:
-        """One log; None when it is gone and that is to be stepped over.
+        """One log; None when it is deleted and that is to be skipped.
 
         Args:
             client: the cluster.
@@ -291,7 +291,7 @@ class Stream:
         end: Position,
         extent: Extent | None = None,
     ) -> Extent | None:
-        """A log with at least what was confirmed when a batch was planned; None when its records are gone."""
+        """A log with at least what was confirmed when a batch was planned; None when its records are lost."""
         for look in range(_LOOKS):
             if extent is not None and extent.identity == end.identity and extent.end >= end.offset:
                 return extent

@@ -18,8 +18,8 @@ from quire.log.ledgers import is_batched, read_views
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark import cluster
 from quire.spark.extents import describe, extent_of_ledger, resolve
-from quire.spark.given import moment
-from quire.spark.options import Describe, ReadOptions
+from quire.spark.options import moment
+from quire.spark.read_options import Describe, ReadOptions
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient

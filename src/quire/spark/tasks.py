@@ -18,9 +18,9 @@ from quire.spark import archived, cluster
 from quire.spark.as_of import check_logs
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.losses import UNREADABLE, TaskLosses, named
-from quire.spark.options import ReadOptions
 from quire.spark.packing import EntrySpan, Task
 from quire.spark.pushdown import Wanted, intersect
+from quire.spark.read_options import ReadOptions
 from quire.spark.schema import Projection
 from quire.wire.batch_format import MalformedBatchError
 
@@ -33,10 +33,10 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
     losses = TaskLosses(options, task.number)
     _settle()
-    gone = check_logs(options, task)
+    lost = check_logs(options, task)
     for piece in task.pieces:
-        if piece.origin.log in gone:
-            losses.step_over_ledger(piece, gone[piece.origin.log])
+        if piece.origin.log in lost:
+            losses.step_over_ledger(piece, lost[piece.origin.log])
             continue
         if piece.archive is not None:
             yield from builder.take()
@@ -66,7 +66,7 @@ def _read_piece(
     builder: ArrowBuilder,
     losses: TaskLosses,
 ) -> Iterator[pa.RecordBatch]:
-    """One piece, without the entries that are proven gone if they are to be stepped over.
+    """One piece, without the entries that are proven lost if they are to be stepped over.
 
     What the bookies do not serve, and a file has as well, is read there.
     """

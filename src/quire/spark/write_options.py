@@ -15,9 +15,9 @@ from quire.core.errors import QuireError
 from quire.core.ledger.quorum import check_quorums
 from quire.core.log.commit import OnReset
 from quire.log.refusing import NAMED, PART
-from quire.spark.given import (
-    Given,
+from quire.spark.options import (
     Option,
+    SparkOptions,
     SparkUseError,
     Use,
     choice,
@@ -27,7 +27,7 @@ from quire.spark.given import (
     rows_of,
     use_error,
 )
-from quire.spark.options import CLUSTER, PASSWORD_ENV, PASSWORD_FILE, READ_OPTIONS, read_password
+from quire.spark.read_options import CLUSTER, PASSWORD_ENV, PASSWORD_FILE, READ_OPTIONS, read_password
 
 ENSEMBLE: Final = Option("ensemble", Use.WRITE, otherwise="of the log")
 """bookies of a staged ledger"""
@@ -88,8 +88,8 @@ _RESETS: Final = {
 }
 
 
-def _quorums(given: Given, *names: str) -> tuple[int, int, int] | None:
-    ensemble, write, ack = (given.count(name) for name in names)
+def _quorums(raw: SparkOptions, *names: str) -> tuple[int, int, int] | None:
+    ensemble, write, ack = (raw.count(name) for name in names)
     if ensemble is None and write is None and ack is None:
         return None
     if ensemble is None or write is None or ack is None:
@@ -101,8 +101,8 @@ def _quorums(given: Given, *names: str) -> tuple[int, int, int] | None:
     return ensemble, write, ack
 
 
-def _version(given: Given, name: str) -> int | None:
-    text = given.text(name)
+def _version(raw: SparkOptions, name: str) -> int | None:
+    text = raw.text(name)
     if text is None:
         return None
     number = number_of(text)
@@ -111,12 +111,12 @@ def _version(given: Given, name: str) -> int | None:
     return number
 
 
-def _inline_bytes(given: Given, name: str) -> int | None:
-    return 0 if given.text(name) == "0" else given.size(name)
+def _inline_bytes(raw: SparkOptions, name: str) -> int | None:
+    return 0 if raw.text(name) == "0" else raw.size(name)
 
 
-def _checkpoint_reset(given: Given, name: str) -> OnReset:
-    return _RESETS[choice(CheckpointReset)(given, name)]
+def _checkpoint_reset(raw: SparkOptions, name: str) -> OnReset:
+    return _RESETS[choice(CheckpointReset)(raw, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class WriteOptions:
         checkpoint: of a stream, where the user put it.
     """
 
-    cluster: str = options(Given.cluster, CLUSTER)
+    cluster: str = options(SparkOptions.cluster, CLUSTER)
     log: str | None = field()
     truncate: bool = field()
     quorums: tuple[int, int, int] | None = options(_quorums, ENSEMBLE, WRITE_QUORUM, ACK_QUORUM)
@@ -144,11 +144,11 @@ class WriteOptions:
     """of that body"""
     inline_bytes: int = option(_inline_bytes, "inlineBytes", Use.WRITE, default="1m")
     """a task with at most an eighth of it sends its rows to the driver, which writes one ledger for all of them"""
-    txn_app_id: str | None = option(Given.text, "txnAppId", Use.WRITE)
+    txn_app_id: str | None = option(SparkOptions.text, "txnAppId", Use.WRITE)
     """names the job of a batch write or `foreachBatch`, so that a repetition is noticed"""
     txn_version: int | None = option(_version, "txnVersion", Use.WRITE)
     """the number of this write, counted upwards; the last one with the same rows again is in the log already"""
-    txn_part: str | None = option(Given.text, "txnPart", Use.WRITE)
+    txn_part: str | None = option(SparkOptions.text, "txnPart", Use.WRITE)
     """names one of several writes of one `txnVersion` to one log; each part has a mark of its own"""
     txn_on_reset: OnReset = option(choice(OnReset), "txnOnReset", Use.WRITE, default="error")
     """when the number is not above the log's mark and this is no repetition: `error`, `continue` (append; rows may
@@ -156,16 +156,16 @@ class WriteOptions:
     on_checkpoint_reset: OnReset = option(_checkpoint_reset, "onCheckpointReset", Use.WRITE, default="error")
     """of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches
     up to the log's mark are dropped)"""
-    takeover: bool = option(Given.flag, "takeover", Use.WRITE, default="false")
+    takeover: bool = option(SparkOptions.flag, "takeover", Use.WRITE, default="false")
     """consent to end the log's leader, and to recover what one left open"""
-    allow_truncate: bool = option(Given.flag, "allowTruncate", Use.WRITE, default="false")
+    allow_truncate: bool = option(SparkOptions.flag, "allowTruncate", Use.WRITE, default="false")
     """consent to mode overwrite and output mode complete: the batch replaces what the log holds"""
-    create: bool = option(Given.flag, "create", Use.WRITE, default="false")
+    create: bool = option(SparkOptions.flag, "create", Use.WRITE, default="false")
     """consent to create a log that is not there"""
     order_by: OrderBy = option(choice(OrderBy), "orderBy", Use.WRITE, default="partition")
     """order of the tasks' rows in a batch: `partition`, or `timestamp`, which is checked"""
-    password_env: str | None = options(Given.text, PASSWORD_ENV)
-    password_file: str | None = options(Given.text, PASSWORD_FILE)
+    password_env: str | None = options(SparkOptions.text, PASSWORD_ENV)
+    password_file: str | None = options(SparkOptions.text, PASSWORD_FILE)
     checkpoint: str | None = field()
 
     def password(self) -> bytes:
@@ -184,11 +184,11 @@ WRITE_OPTIONS: Final = tuple(row for row in rows_of(WriteOptions) if row not in 
 """Every option that only writing has; the table of docs/spark-sink.md is made from it."""
 
 
-def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool) -> WriteOptions:
+def parse_write(raw: SparkOptions, *, stream: bool, overwrite: bool, log_column: bool) -> WriteOptions:
     """The options of a write.
 
     Args:
-        given: as Spark handed them over.
+        raw: as Spark handed them over.
         stream: whether a stream is written.
         overwrite: mode overwrite, or output mode complete.
         log_column: whether the rows have a column `log`.
@@ -196,23 +196,23 @@ def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool
     Raises:
         SparkUseError: for the first thing that is wrong, with its remedy.
     """
-    given.check_use(Use.WRITE)
-    asked = given.read(
+    raw.check_use(Use.WRITE)
+    asked = raw.read(
         WriteOptions,
-        log=_log(given, log_column=log_column),
+        log=_log(raw, log_column=log_column),
         truncate=overwrite,
-        checkpoint=given.text("checkpointLocation"),
+        checkpoint=raw.text("checkpointLocation"),
     )
     if asked.compression is not Compression.NONE and asked.codec is not BodyCodec.ARROW:
         raise use_error("compression needs codec=arrow.")
-    _check_transaction(asked, given, stream=stream)
+    _check_transaction(asked, raw, stream=stream)
     if overwrite:
         _check_overwrite(asked)
     return asked
 
 
-def _log(given: Given, *, log_column: bool) -> str | None:
-    named = given.text("log") or given.text("path")
+def _log(raw: SparkOptions, *, log_column: bool) -> str | None:
+    named = raw.text("log") or raw.text("path")
     if not named:
         if log_column:
             return None
@@ -225,13 +225,13 @@ def _log(given: Given, *, log_column: bool) -> str | None:
     return named
 
 
-def _check_transaction(asked: WriteOptions, given: Given, *, stream: bool) -> None:
-    if stream and any(given.text(name) is not None for name in _TRANSACTION):
+def _check_transaction(asked: WriteOptions, raw: SparkOptions, *, stream: bool) -> None:
+    if stream and any(raw.text(name) is not None for name in _TRANSACTION):
         raise use_error(
             "txnAppId, txnVersion, txnPart and txnOnReset are for batch writes and foreachBatch; a stream is counted by its "
             "own query id. Leave them out."
         )
-    if not stream and given.text("onCheckpointReset") is not None:
+    if not stream and raw.text("onCheckpointReset") is not None:
         raise use_error(
             "onCheckpointReset is for streams; a batch write has no checkpoint. In foreachBatch set txnOnReset."
         )
@@ -240,7 +240,7 @@ def _check_transaction(asked: WriteOptions, given: Given, *, stream: bool) -> No
             "txnAppId and txnVersion go together: the name of the job and the number of this write (in foreachBatch "
             "the batch id)."
         )
-    if asked.txn_app_id is None and any(given.text(name) is not None for name in _TRANSACTION):
+    if asked.txn_app_id is None and any(raw.text(name) is not None for name in _TRANSACTION):
         raise use_error(
             "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion as well."
         )

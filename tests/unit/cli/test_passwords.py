@@ -17,7 +17,7 @@ from quire.cli.console.options import password_of
 from quire.cli.main import app
 from quire.core.errors import MisuseError
 from quire.env.private import read_secret
-from quire.spark.options import read_password
+from quire.spark.read_options import read_password
 
 COMMANDS = (
     ("ledger", "create"),

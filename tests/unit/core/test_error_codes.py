@@ -13,7 +13,7 @@ MODULES = (
     "quire.metadata.store",
     "quire.spark.as_of",
     "quire.spark.extents",
-    "quire.spark.given",
+    "quire.spark.options",
     "quire.wire.batch_format",
     "quire_testing.history.events",
 )

@@ -23,11 +23,11 @@ from quire.log.archive import (
 )
 from quire.log.heads import LogHeads
 from quire.spark import tasks
-from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.jobs.archive_files import ArchiveFiles
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use
 from quire.spark.planning import _pieces, tasks_of
 from quire.spark.pushdown import Wanted
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Limits, Stream
 from support.log_cluster import in_world, numbers
@@ -123,7 +123,7 @@ def test_no_changed_byte_passes(tmp_path):
 
 
 def options(use=Use.BATCH, **given):
-    return parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **given}, READ_OPTIONS), use)
+    return parse(SparkOptions({"cluster": "sqlite:/c.db", "path": "orders", **given}, READ_OPTIONS), use)
 
 
 EVERY = project(StructType([StructField(name, COLUMNS[name]) for name in COLUMNS]))
@@ -210,10 +210,10 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
         ):
             await read()
         assert (await read(failOnDataLoss="false"))[1] is None
-        # With the whole directory it may be a disk that is away: nothing is proven gone.
+        # With the whole directory it may be a disk that is away: nothing is proven lost.
         Path(place.path).parent.rename(tmp_path / "away")
         for given in ("true", "false"):
-            with pytest.raises(SparkUseError, match="It is not proven gone"):
+            with pytest.raises(SparkUseError, match="It is not proven lost"):
                 await read(failOnDataLoss=given)
 
     in_world(tmp_path, work)

@@ -8,15 +8,15 @@ from quire.core.errors import TrimmedError
 from quire.spark import as_of
 from quire.spark.as_of import _check_log, _now, extents
 from quire.spark.extents import AbsentError
-from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use
 from quire.spark.positions import as_text
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.schema import AS_OF_KEY, default_schema
 from support.log_cluster import in_world, numbers
 
 
 def options(path, **given):
-    return parse(Given({"cluster": "sqlite:/c.db", "path": path, **given}, READ_OPTIONS), Use.BATCH)
+    return parse(SparkOptions({"cluster": "sqlite:/c.db", "path": path, **given}, READ_OPTIONS), Use.BATCH)
 
 
 def test_logs_that_grow_are_read_up_to_one_end(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from quire.core.log.fingerprints import is_same_batch, of_input
 from quire.spark import checkpoints
 from quire.spark.checkpoints import Checkpoint, query_of
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 
 QUERY = "5d0e6e0a-0000-4000-8000-000000000001"
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{}}'

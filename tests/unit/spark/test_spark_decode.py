@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from quire.core.errors import PeerError
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.schema import COLUMNS, project
 from quire.wire.batch import BatchView, encode_batch, with_gaps
 from quire.wire.batch_format import Codec

@@ -24,14 +24,14 @@ from quire.log.staging import StagedBy
 from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
-from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.jobs import archive, compact, lists, materialise, scrub
 from quire.spark.jobs.compact import CompactUnit
 from quire.spark.jobs.newest import KeptOffsets
 from quire.spark.losses import TaskLosses
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Wanted
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
 from quire.spark.write_options import Compression
@@ -105,7 +105,9 @@ class Cluster(LocalBookies):
 
     def read(self, **given):
         """The offsets that the tasks of a batch read give."""
-        options = parse(Given({"cluster": self.uri, "path": "orders", **given}, READ_OPTIONS), Use.BATCH)
+        options = parse(
+            SparkOptions({"cluster": self.uri, "path": "orders", **given}, READ_OPTIONS), Use.BATCH
+        )
         schema = project(StructType([StructField("offset", COLUMNS["offset"])]))
         batches = [
             batch
@@ -120,7 +122,7 @@ class Cluster(LocalBookies):
 
     def begins(self, time_ms):
         """The offset at which a stream begins that starts at a time."""
-        given = Given(
+        given = SparkOptions(
             {"cluster": self.uri, "path": "orders", "startingTimestamp": str(time_ms)}, READ_OPTIONS
         )
         first = self.run(Stream(parse(given, Use.STREAM)).initial, self.client)
@@ -168,7 +170,7 @@ def test_a_damaged_entry_takes_nothing_with_it(cluster, caplog):
     assert said[2].endswith("offsets 390 to 399, 10 records of this read.")
     assert (
         said[3]
-        == "quire: task 0 skipped 40 records that are proven gone, in 4 entries or archived row groups."
+        == "quire: task 0 skipped 40 records that are proven lost, in 4 entries or archived row groups."
     )
     with pytest.raises(
         SparkUseError, match=r"'orders': entry 7 .* 10 records .* failOnDataLoss=false skips them\.$"
@@ -198,7 +200,7 @@ def test_an_outage_is_no_loss(cluster, caplog):
             cluster.read(**given)
         assert "entry 7: no bookie of its write set can serve it now" in str(caught.value)
         assert str(caught.value).endswith(
-            "read it again when they are back. It is not proven gone, so failOnDataLoss=false does not skip it."
+            "read it again when they are back. It is not proven lost, so failOnDataLoss=false does not skip it."
         )
     cluster.stop_bookies(2)
     for given in ({}, LAX, {"startingOffsets": '{"orders": 205}', **LAX}):
@@ -209,7 +211,7 @@ def test_an_outage_is_no_loss(cluster, caplog):
 
 def planned(cluster):
     """The one task of a batch read, and how it is read."""
-    options = parse(Given({"cluster": cluster.uri, "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
+    options = parse(SparkOptions({"cluster": cluster.uri, "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
     [task] = planning.plan(options, Wanted())
     schema = project(StructType([StructField("offset", COLUMNS["offset"])]))
     return task, options, schema
@@ -325,7 +327,7 @@ def test_a_ledger_that_is_gone_is_lost(cluster, caplog):
         cluster.run(bookie.stop)
         shutil.rmtree(bookie.config.directory)
     cluster.bookies.clear()
-    with pytest.raises(SparkUseError, match="not proven gone"):
+    with pytest.raises(SparkUseError, match="not proven lost"):
         list(tasks.read(task, options, schema))
     cluster.run(cluster.client.delete_ledger, item.ledger_id, fence=False)
     assert list(tasks.read(task, options, schema)) == []
@@ -361,7 +363,9 @@ def test_a_plan_that_is_kept_reads_nothing_of_a_log_that_was_deleted(cluster, ca
 
 
 def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog):
-    options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
+    options = parse(
+        SparkOptions({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH
+    )
     place = ArchivePlace("file:/files", "ab" * 16, 100, 400, "digest")
     spans = ((100, 150), (200, 300))
     piece = EntrySpan(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
@@ -380,7 +384,7 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
         return writer
 
     async def stop_at_now(client):
-        given = Given({"cluster": cluster.uri, "path": "orders"}, READ_OPTIONS)
+        given = SparkOptions({"cluster": cluster.uri, "path": "orders"}, READ_OPTIONS)
         await Stream(parse(given, Use.STREAM)).stop_at_now(client)
 
     writer = cluster.run(begin, cluster.client)
@@ -393,7 +397,7 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
             cluster.read(**given)
     with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
         cluster.run(stop_at_now, cluster.client)
-    begun = Given(
+    begun = SparkOptions(
         {"cluster": cluster.uri, "path": "orders", "startingOffsets": '{"orders": 460}'}, READ_OPTIONS
     )
     with pytest.raises(ReadUnavailableError, match="isolation=sealed"):

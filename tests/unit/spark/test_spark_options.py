@@ -5,14 +5,14 @@ Source: docs/spark.md, "Options".
 
 import pytest
 
-from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.options import EARLIEST, LATEST, READ_OPTIONS, Describe, Isolation, Verify
-from quire.spark.options import parse as parse_given
+from quire.spark.options import SparkOptions, SparkUseError, Use
+from quire.spark.read_options import EARLIEST, LATEST, READ_OPTIONS, Describe, Isolation, Verify
+from quire.spark.read_options import parse as parse_given
 from quire.spark.write_options import WRITE_OPTIONS
 
 
 def parse(options, use=Use.BATCH):
-    return parse_given(Given(options, (*READ_OPTIONS, *WRITE_OPTIONS)), use)
+    return parse_given(SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS)), use)
 
 
 def read(**options):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 from quire.spark.positions import Position, from_json, to_json
 
 TEXT = '{"v": 1, "logs": {"a": {"id": "00ff", "offset": 5}, "b": {"id": "11ee", "offset": 9007199254740993}}}'

@@ -9,15 +9,15 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, IsNotNull
 from pyspark.sql.types import LongType, StructField, StructType
 
 from quire.spark import cluster, readers, versions
-from quire.spark.given import Given, Use
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, Use
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.readers import RecordReader
 
 FILTERS = [IsNotNull(("offset",)), GreaterThanOrEqual(("offset",), 5), EqualTo(("log",), "orders")]
 
 
 def new_reader():
-    options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders"}, READ_OPTIONS), Use.BATCH)
+    options = parse(SparkOptions({"cluster": "sqlite:/c.db", "path": "orders"}, READ_OPTIONS), Use.BATCH)
     return RecordReader(options, StructType([StructField("offset", LongType())]))
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from quire.core.errors import StagedLedgerGoneError
 from quire.log.collecting import LogCollector
 from quire.spark import cluster as cluster_of_process
-from quire.spark.given import Given, SparkUseError
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions, SparkUseError
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import BatchSink, batch_sink
 from quire.spark.write_options import WRITE_OPTIONS
 from support.local_bookies import LocalBookies
@@ -58,7 +58,9 @@ def cluster(tmp_path_factory):
 
 
 def sink(cluster, kind=batch_sink, schema=SCHEMA, *, overwrite=False, **options):
-    given = Given({"cluster": cluster.uri, "create": "true", **options}, (*READ_OPTIONS, *WRITE_OPTIONS))
+    given = SparkOptions(
+        {"cluster": cluster.uri, "create": "true", **options}, (*READ_OPTIONS, *WRITE_OPTIONS)
+    )
     return kind(given, schema, overwrite=overwrite)
 
 

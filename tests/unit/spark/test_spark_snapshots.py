@@ -7,10 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, lists, materialise, replay
 from quire.spark.jobs.__main__ import run_lines
 from quire.spark.jobs.archive_files import ArchiveFiles
+from quire.spark.options import SparkUseError
 
 
 @pytest.mark.parametrize(("end", "left"), [(500, [500]), (100, [100, 500])])

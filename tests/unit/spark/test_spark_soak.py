@@ -7,8 +7,8 @@ from pyspark.sql import Row
 
 from quire.core.ids import LedgerId
 from quire.log.records import Record
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import soak
+from quire.spark.options import SparkUseError
 
 WRITER = soak.SoakWriter(seed=5, number=2, value_bytes=20)
 

@@ -12,8 +12,8 @@ from quire.log.cursors import CursorTakenError, LogCursors
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import planning
-from quire.spark.given import Given, SparkUseError, Use
-from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use
+from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.stream import Limits, Stream
 from support.log_cluster import in_world, numbers
 from unit.log import test_log_gaps as gaps
@@ -23,7 +23,7 @@ NO_LIMITS = Limits()
 
 
 def options(path, **given):
-    return parse(Given({"cluster": "sqlite:/c.db", "path": path, **given}, READ_OPTIONS), Use.STREAM)
+    return parse(SparkOptions({"cluster": "sqlite:/c.db", "path": path, **given}, READ_OPTIONS), Use.STREAM)
 
 
 class Query:

@@ -9,9 +9,9 @@ import pytest
 
 from quire.core.errors import MissingExtraError
 from quire.log.archive import SCHEMA
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import archive, command
 from quire.spark.jobs.table_formats import Content, TableFile, commit_delta, commit_iceberg
+from quire.spark.options import SparkUseError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from quire.core.log.list import Mark
 from quire.log.cursors import CursorUse, LogCursors
 from quire.log.heads import LogHeads
-from quire.spark.given import Given, Use
-from quire.spark.options import READ_OPTIONS, Describe, parse
+from quire.spark.options import SparkOptions, Use
+from quire.spark.read_options import READ_OPTIONS, Describe, parse
 from quire.spark.schema import DESCRIPTIONS
 from quire.spark.tables import _rows
 from support.log_cluster import in_world, numbers
@@ -16,7 +16,7 @@ from support.log_cluster import in_world, numbers
 
 async def rows(at, table, path=""):
     given = {"cluster": "sqlite:/c.db", "describe": table, **({"path": path} if path else {})}
-    found = [row async for row in _rows(at.client, parse(Given(given, READ_OPTIONS), Use.BATCH))]
+    found = [row async for row in _rows(at.client, parse(SparkOptions(given, READ_OPTIONS), Use.BATCH))]
     columns = [part.split()[0] for part in DESCRIPTIONS[Describe(table)].split(", ")]
     assert all(list(row) == columns for row in found)
     return found

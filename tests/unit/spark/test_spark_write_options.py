@@ -17,9 +17,9 @@ from pyspark.sql.types import (
 )
 
 from quire.core.log.commit import OnReset
-from quire.spark.given import Given, SparkUseError
-from quire.spark.options import READ_OPTIONS
+from quire.spark.options import SparkOptions, SparkUseError
 from quire.spark.outgoing import EntryPacker, Times, by_log, check_columns, packed, records_of, unpacked
+from quire.spark.read_options import READ_OPTIONS
 from quire.spark.write_options import WRITE_OPTIONS, BodyCodec, Compression, OrderBy, parse_write
 from quire.wire.batch import BatchView
 from quire.wire.batch_arrow import arrow_schema
@@ -31,7 +31,7 @@ def parse(*, stream=False, overwrite=False, log_column=False, **options):
     given = {"cluster": "sqlite:/m.db", "path": "orders", **options}
     known = (*READ_OPTIONS, *WRITE_OPTIONS)
     return parse_write(
-        Given({k: v for k, v in given.items() if v}, known),
+        SparkOptions({k: v for k, v in given.items() if v}, known),
         stream=stream,
         overwrite=overwrite,
         log_column=log_column,
@@ -112,7 +112,7 @@ def test_a_write_that_cannot_be_meant_is_refused(options, text):
         ),
         (
             {"value": StringType(), "offset": LongType()},
-            "no column 'offset': offsets are given by the commit",
+            "no column 'offset': the commit assigns offsets",
         ),
         ({"value": StringType(), "price": LongType()}, "no column 'price': a record has no such part"),
         ({"value": LongType()}, "column 'value' must be binary or string, not bigint"),

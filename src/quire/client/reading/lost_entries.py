@@ -37,7 +37,7 @@ class LostEntries:
 
     Attributes:
         first: the entry.
-        last: `first..last` are proven gone, one by one; `first - 1`: not even the first is.
+        last: `first..last` are proven lost, one by one; `first - 1`: not even the first is.
         answers: the response of each bookie of the first one's write set; OK: it has a good copy.
     """
 
@@ -66,7 +66,7 @@ async def lost_entries(
     token: int,
     timeout_ms: int,
 ) -> LostEntries:
-    """How many entries from one on are proven gone.
+    """How many entries from one on are proven lost.
 
     Args:
         ledgers: where the record is.
@@ -97,7 +97,7 @@ async def lost_entries(
 async def _look(
     record: LedgerMetadata, first: int, last: int, bookies: BookieClient, timeout_ms: int
 ) -> LostEntries:
-    """Ask for ever more entries at once, up to the first one that is not proven gone."""
+    """Ask for ever more entries at once, up to the first one that is not proven lost."""
     index = record.fragment_index(first)
     end = record.last_entry_of_fragment(index)
     ensemble, write_quorum = record.fragments[index].ensemble, record.write_quorum

@@ -1,4 +1,4 @@
-"""When an entry that cannot be read is proven gone, and not only out of reach.
+"""When an entry that cannot be read is proven lost, and not only out of reach.
 
 An outage ends, and what it hides is there again; what is gone is gone. A caller that skips entries has to know which it
 is. Pure.

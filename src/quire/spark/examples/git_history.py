@@ -173,27 +173,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             step.add_argument("--out", required=True)
             step.add_argument("--at", type=int)
             step.add_argument("--snapshot")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     line: dict[str, Any]
-    if given.step == "load":
-        ends = load(given.cluster, given.log, given.repository)
+    if args.step == "load":
+        ends = load(args.cluster, args.log, args.repository)
         line = {"commits": len(ends), "edits": max(ends.values(), default=0)}
     else:
-        spark = session(app_name=f"git history: {given.step}", **{"spark.log.level": "ERROR"})
+        spark = session(app_name=f"git history: {args.step}", **{"spark.log.level": "ERROR"})
         try:
-            line = _in_spark(spark, given)
+            line = _in_spark(spark, args)
         finally:
             spark.stop()
-    sys.stdout.write(json.dumps({"step": given.step, **line}) + "\n")
+    sys.stdout.write(json.dumps({"step": args.step, **line}) + "\n")
     return 0
 
 
-def _in_spark(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
-    if given.step == "stream":
-        arguments = (given.cluster, given.log, given.to, given.checkpoint, given.records_per_batch)
+def _in_spark(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
+    if args.step == "stream":
+        arguments = (args.cluster, args.log, args.to, args.checkpoint, args.records_per_batch)
         return {"last_batch": stream(spark, *arguments)}
     report = replay.run(
-        spark, cluster=given.cluster, log=given.log, table=given.out, at=given.at, snapshot=given.snapshot
+        spark, cluster=args.cluster, log=args.log, table=args.out, at=args.at, snapshot=args.snapshot
     )
     return report.as_dict()
 

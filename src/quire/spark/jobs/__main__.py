@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 
 from quire.core.errors import MisuseError
-from quire.spark.given import use_error
 from quire.spark.jobs import (
     archive,
     command,
@@ -31,6 +30,7 @@ from quire.spark.jobs import (
     to_parquet,
 )
 from quire.spark.local import session
+from quire.spark.options import use_error
 
 JOBS = {
     "to_parquet": to_parquet,
@@ -52,9 +52,9 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m quire.spark.jobs", description=__doc__)
     parser.add_argument("--cores", default="*", help="local cores to use; default all")
-    given = parser.parse_args()
+    args = parser.parse_args()
     began = time.monotonic()
-    spark = session(master=f"local[{given.cores}]", app_name="quire jobs", **{"spark.log.level": "ERROR"})
+    spark = session(master=f"local[{args.cores}]", app_name="quire jobs", **{"spark.log.level": "ERROR"})
     started = round(time.monotonic() - began, 3)
     try:
         return run_lines(spark, sys.stdin, started)
@@ -73,12 +73,12 @@ def run_lines(spark: SparkSession, lines: Iterable[str], session_seconds: float)
         if not line.strip():
             continue
         try:
-            name, given = parsed(line)
+            name, args = parsed(line)
         except MisuseError as error:
             command.write({"error": error.message})
             status = 1
         else:
-            status |= command.run_step(spark, given, JOBS[name].step, session_seconds)
+            status |= command.run_step(spark, args, JOBS[name].step, session_seconds)
     return status
 
 

@@ -38,13 +38,13 @@ from quire.log.archive import (
 from quire.log.ledgers import LogLedgers
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
-from quire.spark.given import use_error
 from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import ArchiveFiles
 from quire.spark.jobs.copied import may_be_copied
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.table_formats import Content, TableFile
 from quire.spark.jobs.units import Row as Fields
+from quire.spark.options import use_error
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient

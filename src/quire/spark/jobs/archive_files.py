@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from quire.spark.given import use_error
+from quire.spark.options import use_error
 
 
 def file_system(place: str) -> tuple[Any, str]:

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from quire.core.errors import QuireError
 from quire.env.numbers import number_of
-from quire.spark.given import SparkUseError, size_of
 from quire.spark.local import session
+from quire.spark.options import SparkUseError, size_of
 
 Line = dict[str, Any]
 """The result of a run of a job, as in JSON."""
@@ -107,17 +107,17 @@ def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) 
     return parser
 
 
-def planned(given: argparse.Namespace, rows: list[Line], facts: Line, run: Callable[[], Line]) -> Line:
+def planned(args: argparse.Namespace, rows: list[Line], facts: Line, run: Callable[[], Line]) -> Line:
     """A step of a job that works in units: show the plan, and do it unless that is all that was asked for.
 
     Args:
-        given: the command's arguments.
+        args: the command's arguments.
         rows: the plan, for people.
         facts: what a dry run says of the plan.
         run: does it and returns the job's line.
     """
-    given.show_plan(rows)
-    return {"dry_run": True, **facts} if given.dry_run else run()
+    args.show_plan(rows)
+    return {"dry_run": True, **facts} if args.dry_run else run()
 
 
 def whole_number(text: str) -> int:
@@ -142,11 +142,11 @@ def arguments_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | Non
     Raises:
         MissingExtraError: what they ask for needs an extra that is not installed.
     """
-    given = parser.parse_args(arguments)
-    if not given.cluster:
+    args = parser.parse_args(arguments)
+    if not args.cluster:
         parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
-    given.check(given)
-    return given
+    args.check(args)
+    return args
 
 
 def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] | None = None) -> int:
@@ -155,24 +155,24 @@ def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] |
     Returns:
         The exit status: 0, or 1 with a line `{"job", "error"}`.
     """
-    given = arguments_of(parser, arguments)
+    args = arguments_of(parser, arguments)
     began = time.monotonic()
-    where = {"remote": given.remote} if given.remote else {"master": f"local[{given.cores}]"}
-    spark = session(**where, app_name=f"quire {given.job}", **{"spark.log.level": "ERROR"})
+    where = {"remote": args.remote} if args.remote else {"master": f"local[{args.cores}]"}
+    spark = session(**where, app_name=f"quire {args.job}", **{"spark.log.level": "ERROR"})
     try:
-        return run_step(spark, given, step, round(time.monotonic() - began, 3))
+        return run_step(spark, args, step, round(time.monotonic() - began, 3))
     finally:
         spark.stop()
 
 
-def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session_seconds: float) -> int:
+def run_step(spark: SparkSession, args: argparse.Namespace, step: Step, session_seconds: float) -> int:
     """Run one job and print its line; see `main`."""
     try:
-        line = {"job": given.job, **step(spark, given), "session_seconds": session_seconds}
+        line = {"job": args.job, **step(spark, args), "session_seconds": session_seconds}
         status = 0 if line.get("ok", True) else 1
     except (QuireError, PySparkException, OSError) as error:
-        line, status = {"job": given.job, "error": last_line(error)}, 1
-    given.show(line)
+        line, status = {"job": args.job, "error": last_line(error)}, 1
+    args.show(line)
     return status
 
 

@@ -8,7 +8,7 @@ into ledgers, read the copy back and compare; the log's list is changed by compa
 front, and never behind a refusal, so that a tombstone never goes before what it removes. What is left keeps its offset,
 so the log has gaps.
 
-Stopped anywhere, the job can be run again. It runs beside a leader and beside sinks: the last two ledgers of a list are
+Stopped anywhere, the job can be run again. It runs while a leader and sinks do: the last two ledgers of a list are
 not touched, nor is anything from a cursor on that holds the log back.
 
 Source: docs/spark-jobs.md, "Compact"; docs/decisions/009-compaction.md.
@@ -116,7 +116,7 @@ class CompactReport(command.Report):
         ledgers_before: ledgers of the log when the job was planned; `ledgers_after`: when it was done.
         records: records of the ledgers that were replaced; `kept`: of those in their place.
         bytes: of the new ledgers.
-        compacted_below: records below it may be gone, if their keys have later ones.
+        compacted_below: records below it may be removed, if their keys have later ones.
         refused: why the job stopped before its end; run it again.
     """
 

@@ -24,12 +24,12 @@ from pyspark.sql import SparkSession
 
 from quire.spark import cluster
 from quire.spark.extents import check_end_is_known, extent_of_log
-from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.jobs import command, lists, replay, table_formats
 from quire.spark.jobs.archive_files import file_system
 from quire.spark.jobs.table_formats import Content, TableFile
-from quire.spark.options import READ_OPTIONS, ReadOptions, parse
+from quire.spark.options import SparkOptions, SparkUseError, Use
 from quire.spark.planning import offset_since
+from quire.spark.read_options import READ_OPTIONS, ReadOptions, parse
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -112,10 +112,12 @@ def plan(
         raise SparkUseError("quire: name an offset or a time, --at or --as-of, not both.")
     head = lists.head_of(uri, log)
     options = {"cluster": uri, "path": log, **({"startingTimestamp": as_of} if as_of is not None else {})}
-    read = parse(Given({name.lower(): value for name, value in options.items()}, READ_OPTIONS), Use.BATCH)
+    read = parse(
+        SparkOptions({name.lower(): value for name, value in options.items()}, READ_OPTIONS), Use.BATCH
+    )
     end = cluster.call(uri, _end, read) if at is None else at
     there = tuple(sorted(_snapshots(root, head.log_id.hex())))
-    # A snapshot of before what was compacted would miss removals whose tombstones are gone.
+    # A snapshot of before what was compacted would miss removals whose tombstones are removed.
     counting = [offset for offset in there if offset == end or head.compacted_below <= offset < end]
     base = max(counting, default=None)
     return MaterialisePlan(uri, log, head.log_id.hex(), root, end, base, there)

@@ -19,8 +19,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, length, lit, substring
 
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, lists
+from quire.spark.options import SparkUseError
 
 
 @dataclass(frozen=True, slots=True)

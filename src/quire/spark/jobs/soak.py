@@ -26,9 +26,9 @@ from pyspark.sql import SparkSession
 
 from quire.core.errors import AlreadyExistsError, QuireError
 from quire.spark import cluster
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, units
 from quire.spark.jobs.units import Row as Fields
+from quire.spark.options import SparkUseError
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -234,7 +234,7 @@ def run(
     failed: list[Fields] = []
     finished, total = 0, sum(map(len, work.rounds))
     for group in work.rounds:
-        # Of a stretch whose writer failed nobody knows what was acknowledged.
+        # Of a stretch whose writer failed it is unknown what was acknowledged.
         unwritten = {(row["writer"], row["first_offset"]) for row in failed if row["step"] == WRITE}
         left = [
             unit

@@ -36,7 +36,7 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
         item: its line in the list.
 
     Raises:
-        NoSuchLedgerError: it is gone.
+        NoSuchLedgerError: it is deleted.
         PeerError: its batches do not follow one another.
     """
     origin = Origin("", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED))

@@ -1,7 +1,7 @@
 """Parquet files that are there already, as a Delta or an Iceberg table: one commit that names exactly them.
 
 Nothing is copied. What a table should hold is compared with what it holds, so a commit that was cut off, or came twice,
-is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for whoever
+is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for those who
 reads such tables. Each format needs its extra: `delta`, `iceberg`.
 
 Source: docs/spark-jobs.md, "As Delta and Iceberg tables".
@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from quire.distribution import Extra, require
-from quire.spark.given import SparkUseError
+from quire.spark.options import SparkUseError
 
 VERSION_FACT: Final = "quire.version"
 
@@ -199,9 +199,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def commit(arguments: argparse.Namespace, content: Callable[[], Content]) -> dict[str, Any]:
     """What `--delta` and `--iceberg` ask for; gives what a job's line tells of it."""
-    told: dict[str, Any] = {}
+    published: dict[str, Any] = {}
     if arguments.delta:
-        told["delta_version"] = commit_delta(content())
+        published["delta_version"] = commit_delta(content())
     if arguments.iceberg:
-        told["iceberg_snapshot"] = commit_iceberg(content(), arguments.iceberg)
-    return told
+        published["iceberg_snapshot"] = commit_iceberg(content(), arguments.iceberg)
+    return published

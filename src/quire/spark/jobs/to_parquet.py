@@ -2,7 +2,7 @@
 
     python -m quire.spark.jobs.to_parquet --cluster URI --log orders --out DIR
 
-The table is read back for every check, so what is compared with the truth has gone through the log, Spark and the
+The table is read back for every check, so what is compared with the truth went through the log, Spark and the
 files.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from quire.spark.given import SparkUseError
 from quire.spark.jobs import command, lists
+from quire.spark.options import SparkUseError
 
 SAMPLE_ROWS = 5
 
