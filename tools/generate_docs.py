@@ -159,7 +159,7 @@ def proof() -> str:
 def meanings() -> dict[str, str]:
     """What each option of the Spark format means: the text below its declaration in the code."""
     found = {}
-    for name in ("options", "write_options"):
+    for name in ("read_options", "write_options"):
         module = ast.parse((SOURCE / "spark" / f"{name}.py").read_text())
         for body in (module.body, *(each.body for each in module.body if isinstance(each, ast.ClassDef))):
             for declared, below in itertools.pairwise(body):
