@@ -161,7 +161,7 @@ def test_the_command_of_a_hint_works(base):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["==5.28.0", "==6.31.0", ""], ids=["5.28", "6.31", "newest"])
 def test_one_set_of_stubs_serves_every_protobuf(version, wheel, tmp_path):
-    tools = ["pytest", "pytest-timeout", "hypothesis", "uvloop"]
+    tools = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "uvloop"]
     wanted = [f"quire-log[arrow,etcd,zookeeper] @ {wheel.as_uri()}", f"protobuf{version}", *tools]
     fresh = Fresh(tmp_path, sys.executable, *wanted, pinned=False)
     found = fresh.python("import google.protobuf as p; print(p.__version__)").stdout.strip()
