@@ -1,6 +1,6 @@
 """What can befall a streaming query that writes into a log: who dies, at which step of the sink; for sink_rounds.py.
 
-A step is known by the role of the process that reaches it and its name (`Seams.at`). Roles and victims are Spark's: the
+A step is known by the role of the process that reaches it and its name (`Failpoints.at`). Roles and victims are Spark's: the
 driver, which notes what is committed, its workers, which stage, and its planner, which commits and aborts. A bookie, the
 log's leader and the metadata store die from outside, at the moment at which one of these three reaches a step.
 """

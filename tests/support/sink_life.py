@@ -32,7 +32,7 @@ from quire.spark import cluster, staged
 from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage, stream_sink
-from quire.spark.staged import Seams
+from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
 from support.commit_world import UNMARKED
 from support.sink_faults import OUTSIDE, Fault, Life, process_of
@@ -246,13 +246,13 @@ def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) ->
         taskAttemptId=attempt,
         localProperties={QUERY_ID: query.id, BATCH_ID: str(steps.batch)},
     )
-    seams = Seams(steps)
+    failpoints = Failpoints(steps)
     if query.sink == "no mark":
-        seams = replace(seams, rules=replace(COMMIT_RULES, marks=UNMARKED))
+        failpoints = replace(failpoints, rules=replace(COMMIT_RULES, marks=UNMARKED))
     elif query.sink == "unsafe abort":
-        seams = replace(seams, looks=False)
+        failpoints = replace(failpoints, looks=False)
     given = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))
-    return stream_sink(given, SCHEMA, overwrite=False, seams=seams)
+    return stream_sink(given, SCHEMA, overwrite=False, failpoints=failpoints)
 
 
 def _append(query: Query, steps: Steps, partition: int, attempt: int) -> None:

@@ -29,7 +29,7 @@ from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import batch_sink, stream_sink
 from quire.spark.source import QuireDataSource
-from quire.spark.staged import Seams
+from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
 
 FATE = "fate"
@@ -90,17 +90,17 @@ class Striking(QuireDataSource):
         plain = {name: value for name, value in options.items() if name != FATE}
         super().__init__(plain)
         self._mine = SparkOptions(plain, (*READ_OPTIONS, *WRITE_OPTIONS))
-        self._seams = Seams(steps_of(json.loads(options[FATE])))
+        self._failpoints = Failpoints(steps_of(json.loads(options[FATE])))
 
     @classmethod
     def name(cls) -> str:
         return "quire_striking"
 
     def writer(self, schema, overwrite):
-        return batch_sink(self._mine, schema, overwrite=overwrite, seams=self._seams)
+        return batch_sink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
 
     def streamWriter(self, schema, overwrite):
-        return stream_sink(self._mine, schema, overwrite=overwrite, seams=self._seams)
+        return stream_sink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
 
 
 class Streams:

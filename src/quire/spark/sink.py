@@ -31,7 +31,7 @@ from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.options import SparkOptions, SparkUseError, use_error
 from quire.spark.readers import OneSentence
 from quire.spark.row_sums import sum_of
-from quire.spark.staged import Seams, StagedMark, Staging, TargetLog, TaskShare
+from quire.spark.staged import Failpoints, StagedMark, Staging, TargetLog, TaskShare
 from quire.spark.write_options import OrderBy, WriteOptions, parse_write
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -53,13 +53,15 @@ class _Sink:
     Args:
         options: of the write.
         schema: of the frame.
-        seams: what a check replaces.
+        failpoints: what a check replaces.
     """
 
-    def __init__(self, options: WriteOptions, schema: StructType, seams: Seams | None = None) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, failpoints: Failpoints | None = None
+    ) -> None:
         outgoing.check_columns(schema)
         self._options = options
-        self._seams = seams or Seams()
+        self._failpoints = failpoints or Failpoints()
         self._targets: dict[str, TargetLog] = {}
         if options.log is not None:
             self._targets[options.log] = staged.target(options, options.log)
@@ -74,7 +76,7 @@ class _Sink:
             for batch in batches:
                 for log, rows in self._split(batch):
                     if log not in begun:
-                        begun[log] = Staging(self._options, log, self._target(log), by, self._seams.at)
+                        begun[log] = Staging(self._options, log, self._target(log), by, self._failpoints.at)
                         totals[log] = RowSum()
                     records = outgoing.records_of(rows, now_ms)
                     begun[log].add(records)
@@ -86,7 +88,7 @@ class _Sink:
             for staging in begun.values():
                 staging.discard()
             raise
-        self._seams.at("staged")
+        self._failpoints.at("staged")
         return TaskMessage(by, shares)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -120,22 +122,22 @@ class _Sink:
         targets = {
             log: _one_target(log, found) if found else self._targets[log] for log, found in shares.items()
         }
-        self._seams.at("commit")
+        self._failpoints.at("commit")
         try:
-            staged.commit(self._options, shares, targets, mark, self._seams)
+            staged.commit(self._options, shares, targets, mark, self._failpoints)
         except QuireError as error:
             if error.message.startswith("quire:"):
                 raise
             raise type(error)(f"quire: {error.message}", **error.ids) from error
-        self._seams.at("committed")
+        self._failpoints.at("committed")
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks staged and no list holds: after a response that was lost, the lists may hold it."""
-        self._seams.at("abort")
+        self._failpoints.at("abort")
         for message in _in_order(messages):
             for share in message.shares:
                 if share.item is not None:
-                    staged.discard_items(self._options, share.target, [share.item], self._seams)
+                    staged.discard_items(self._options, share.target, [share.item], self._failpoints)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -206,7 +208,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
 
 def batch_sink(
-    raw: SparkOptions, schema: StructType, *, overwrite: bool, seams: Seams | None = None
+    raw: SparkOptions, schema: StructType, *, overwrite: bool, failpoints: Failpoints | None = None
 ) -> BatchSink:
     """The writer of one frame.
 
@@ -216,11 +218,11 @@ def batch_sink(
     log_column = "log" in schema.fieldNames()
     with OneSentence():
         options = parse_write(raw, stream=False, overwrite=overwrite, log_column=log_column)
-        return BatchSink(options, schema, seams)
+        return BatchSink(options, schema, failpoints)
 
 
 def stream_sink(
-    raw: SparkOptions, schema: StructType, *, overwrite: bool, seams: Seams | None = None
+    raw: SparkOptions, schema: StructType, *, overwrite: bool, failpoints: Failpoints | None = None
 ) -> StreamSink:
     """The writer of a stream; Spark makes one for each batch and one for each commit.
 
@@ -230,7 +232,7 @@ def stream_sink(
     log_column = "log" in schema.fieldNames()
     with OneSentence():
         options = parse_write(raw, stream=True, overwrite=overwrite, log_column=log_column)
-        return StreamSink(options, schema, seams)
+        return StreamSink(options, schema, failpoints)
 
 
 def _property(context: TaskContext | None, name: str) -> str:

@@ -103,7 +103,7 @@ def _nothing(step: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
+class Failpoints:
     """What a check replaces or observes; production has the defaults.
 
     Attributes:
@@ -268,7 +268,7 @@ def commit(
     shares: Mapping[str, Sequence[TaskShare]],
     targets: Mapping[str, TargetLog],
     mark: StagedMark,
-    seams: Seams,
+    failpoints: Failpoints,
 ) -> None:
     """Make the shares part of their logs, each log's in this order.
 
@@ -287,15 +287,15 @@ def commit(
                 mark.incarnation,
                 consents=consents,
             )
-            items = _items(options, shares[log], by, targets[log], made, seams)
+            items = _items(options, shares[log], by, targets[log], made, failpoints)
             if mark.named:
                 found = mark.of_rows(shares[log])
             parts.append(Part(targets[log].log_id, tuple(items), found))
-        cluster.call(options.cluster, _commit, options, sorted(shares), parts, mark, seams)
+        cluster.call(options.cluster, _commit, options, sorted(shares), parts, mark, failpoints)
     except BaseException:
         for where, item in made:
             with contextlib.suppress(QuireError):
-                discard_items(options, where, [item], seams)
+                discard_items(options, where, [item], failpoints)
         raise
 
 
@@ -305,7 +305,7 @@ def _items(
     by: StagedBy,
     where: TargetLog,
     made: list[tuple[TargetLog, LogItem]],
-    seams: Seams,
+    failpoints: Failpoints,
 ) -> list[LogItem]:
     """One log's ledgers in order; neighbouring shares that came as rows get one together."""
     items: list[LogItem] = []
@@ -325,7 +325,7 @@ def _items(
                 items.append(share.item)
                 continue
             if staging is None:
-                staging = Staging(options, share.log, where, by, seams.at, inline_bytes=0)
+                staging = Staging(options, share.log, where, by, failpoints.at, inline_bytes=0)
             for rows in unpacked(share.rows):
                 staging.add(rows)
         close()
@@ -342,7 +342,7 @@ async def _commit(
     logs: Sequence[str],
     parts: Sequence[Part],
     mark: StagedMark,
-    seams: Seams,
+    failpoints: Failpoints,
 ) -> None:
     batch = CommitBatch(
         tuple(parts),
@@ -356,7 +356,7 @@ async def _commit(
         named=mark.named,
     )
     committer = LogCommitter(
-        client, logs, batch, options.password(), own=mark.own, rules=seams.rules, at=seams.at
+        client, logs, batch, options.password(), own=mark.own, rules=failpoints.rules, at=failpoints.at
     )
     done = await committer.commit(placed_within_ms=PLACED_WITHIN_MS)
     for log in done.by_number:
@@ -387,10 +387,12 @@ def _say_by_number(options: WriteOptions, log: str, mark: StagedMark) -> None:
     )
 
 
-def discard_items(options: WriteOptions, where: TargetLog, items: Sequence[LogItem], seams: Seams) -> None:
+def discard_items(
+    options: WriteOptions, where: TargetLog, items: Sequence[LogItem], failpoints: Failpoints
+) -> None:
     """Delete staged ledgers that the log does not hold, proven in the deletion."""
     ledger_ids = [item.ledger_id for item in items]
-    cluster.call(options.cluster, discard, where.log_id, ledger_ids, looks=seams.looks, at=seams.at)
+    cluster.call(options.cluster, discard, where.log_id, ledger_ids, looks=failpoints.looks, at=failpoints.at)
 
 
 def wall_ms(options: WriteOptions) -> int:
