@@ -1,7 +1,9 @@
 """What a reviewer would otherwise have to say each time (CONTRIBUTING.md)."""
 
 import ast
+import functools
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import code_size
@@ -57,7 +59,7 @@ LARGE_CLASSES = {
 }
 """Classes of more than 20 fields (`tools/code_size.py`), each with its reason."""
 
-FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+FORBIDDEN_IMPORTS = {f"import {module}" for module in ("pickle", "marshal", "shelve", "dill", "cloudpickle")}
 """Bytes from a peer or a disk are parsed, never executed."""
 
 FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "os.system"}
@@ -78,10 +80,34 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
-def calls(tree):
+def suspects(tree):
+    """Calls, imports and attributes by their names, with their lines."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node.lineno
+        match node:
+            case ast.Call(func=ast.Name(id=called)):
+                yield called, node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called)):
+                yield f"{module}.{called}", node.lineno
+            case ast.Import(names=names):
+                yield from ((f"import {alias.name.partition('.')[0]}", node.lineno) for alias in names)
+            case ast.ImportFrom(module=str(module)):
+                yield f"import {module.partition('.')[0]}", node.lineno
+            case ast.Attribute(attr="__dict__"):
+                yield "__dict__", node.lineno
+
+
+@functools.cache
+def found():
+    """Where each suspect stands: `path:line`."""
+    places = defaultdict(list)
+    for path in python_files("src", "tests"):
+        for suspect, line in suspects(ast.parse(path.read_text())):
+            places[suspect].append(f"{name(path)}:{line}")
+    return places
+
+
+def among(names, *folders):
+    return [place for one in sorted(names) for place in found()[one] if place.startswith(folders)]
 
 
 def functions(tree, prefix=""):
@@ -110,7 +136,7 @@ def long_classes():
     found = {}
     for path in LIBRARY:
         text = path.read_text()
-        for node in ast.parse(text).body:
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 of_class = "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
                 lines = code_size.code_lines(of_class, ast.parse(of_class))
@@ -124,51 +150,14 @@ def test_classes_are_short_or_have_a_reason():
     assert long_classes().keys() == LONG_CLASSES.keys()
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_functions_are_short(path):
-    for function, node in functions(ast.parse(path.read_text())):
-        key = f"{name(path)}:{function}"
-        assert code_lines(node) <= FUNCTION_LINES or key in LONG_FUNCTIONS, (
-            f"{key} has {code_lines(node)} lines"
-        )
-
-
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_the_library_does_not_print(path):
-    if path.is_relative_to(ROOT / "src/quire/cli") or path.is_relative_to(
-        ROOT / "src/quire_testing/commands"
-    ):
-        return
-    assert [line for call, line in calls(ast.parse(path.read_text())) if call == "print"] == []
-
-
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_bytes_are_never_executed(path):
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        imported = set()
-        if isinstance(node, ast.Import):
-            imported = {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported = {node.module.partition(".")[0]}
-        assert not imported & FORBIDDEN_IMPORTS, f"line {node.lineno}"
-    assert [found for found in calls(tree) if found[0] in FORBIDDEN_CALLS] == []
-
-
-@pytest.mark.parametrize("path", EVERYTHING, ids=name)
-def test_no_promises_and_no_emoji(path):
-    if path == Path(__file__):
-        return
-    text = path.read_text()
-    assert not PROMISES.search(text), "write it, or open an issue"
-    assert not EMOJI.search(text)
-
-
-@pytest.mark.parametrize("path", python_files("tests"), ids=name)
-def test_tests_do_not_sleep(path):
-    """They wait for a condition: tests/support/waiting.py."""
-    slept = [line for call, line in calls(ast.parse(path.read_text())) if call in {"time.sleep", "sleep"}]
-    assert slept == []
+def test_functions_are_short_or_have_a_reason():
+    """A reason for something that is gone is removed."""
+    lengths = {
+        f"{name(path)}:{function}": code_lines(node)
+        for path in LIBRARY
+        for function, node in functions(ast.parse(path.read_text()))
+    }
+    assert {key for key, lines in lengths.items() if lines > FUNCTION_LINES} == LONG_FUNCTIONS.keys()
 
 
 def test_classes_of_many_fields_have_a_reason():
@@ -176,19 +165,25 @@ def test_classes_of_many_fields_have_a_reason():
     assert set(code_size.count().large_classes()) == LARGE_CLASSES.keys()
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_nothing_is_put_into_an_objects_dictionary(path):
-    named = [
-        node.lineno
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == "__dict__"
-    ]
-    assert named == []
+def test_the_library_does_not_print():
+    printing = ("src/quire/cli/", "src/quire_testing/commands/")
+    assert [place for place in among({"print"}, "src/") if not place.startswith(printing)] == []
 
 
-def test_the_exceptions_are_still_needed():
-    """A reason for something that is gone is removed."""
-    for listed in LONG_FUNCTIONS:
-        path, _, function = listed.rpartition(":")
-        nodes = dict(functions(ast.parse((ROOT / path).read_text())))
-        assert code_lines(nodes[function]) > FUNCTION_LINES, listed
+def test_bytes_are_never_executed():
+    assert among(FORBIDDEN_IMPORTS | FORBIDDEN_CALLS, "src/") == []
+
+
+def test_nothing_is_put_into_an_objects_dictionary():
+    assert among({"__dict__"}, "src/") == []
+
+
+def test_tests_do_not_sleep():
+    """They wait for a condition: tests/support/waiting.py."""
+    assert among({"time.sleep", "sleep"}, "tests/") == []
+
+
+@pytest.mark.parametrize("pattern", [PROMISES, EMOJI], ids=["write it, or open an issue", "emoji"])
+def test_no_promises_and_no_emoji(pattern):
+    texts = {name(path): path.read_text() for path in EVERYTHING if path != Path(__file__)}
+    assert [path for path, text in texts.items() if pattern.search(text)] == []
