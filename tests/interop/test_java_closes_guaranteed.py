@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.autorecovery.owed_copies import OwedCopies
+from quire.autorecovery.pending_replication import PendingReplication
 from quire.cli.local.local_cluster import LocalCluster
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.ledger.guarantee import GUARANTEED, KEPT
@@ -59,7 +59,7 @@ async def closed_by_java(peers: JavaPeers, folder: Path) -> dict[str, int]:
             before = await client.verify_ledger(ledger, b"secret")
             assert before.below_write_quorum
             assert not before.good
-            owed = OwedCopies(client)
+            owed = PendingReplication(client)
             assert (await owed.mark(), await owed.mark()) == (1, 0)
             ended = await LedgerRepair(ledger, client.context, password=b"secret").run()
             assert ended.outcome is RepairOutcome.WHOLE

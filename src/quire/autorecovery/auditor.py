@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from quire.autorecovery.following import AGAIN_S, following
+from quire.autorecovery.following import RETRY_S, following
 from quire.client.client import Client
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
 from quire.core.ids import BookieId, LedgerId
@@ -44,9 +44,9 @@ from quire.metadata.store import VersionConflictError
 
 ELECTION: Final = "auditor"
 REQUESTS_MAX: Final = 64
-"""So many marks are written side by side."""
+"""Most marks that are written at the same time."""
 DUTIES_S: Final = 3600
-"""So often the duties beside the audit are done."""
+"""The pause between two rounds of the leader's duties."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -58,7 +58,7 @@ class Auditor:
         marks: its marks.
         name: how people and other candidates know it.
         limits: ticks and pauses.
-        duties: what whoever leads does hourly besides, such as the collection of what crashes left of logs.
+        duties: what the leader does hourly besides, such as collecting what crashes left of logs.
         rules: the judgements; production passes the one true set.
 
     Attributes:
@@ -97,8 +97,8 @@ class Auditor:
                     await self._election.campaign()
                     await self._lead()
                 except QuireError as error:
-                    _LOG.warning("the auditor tries again: %s", error)
-                await asyncio.sleep(AGAIN_S)
+                    _LOG.warning("the auditor will retry: %s", error)
+                await asyncio.sleep(RETRY_S)
         finally:
             with contextlib.suppress(QuireError):
                 await self._election.resign()
@@ -112,8 +112,8 @@ class Auditor:
             self._marks.watch_away,
         )
         machine = AuditMachine(self._limits, self._rules)
-        _LOG.info("this process audits the cluster now")
-        beside = asyncio.create_task(self._do_duties(), name="duties beside the audit")
+        _LOG.info("this process is the cluster's auditor now")
+        duties = asyncio.create_task(self._do_duties(), name="duties of the auditor")
         try:
             with (
                 following((lambda: store.watch(PREFIX),), self._bookies_moved),
@@ -121,7 +121,7 @@ class Auditor:
             ):
                 await self._audit(machine)
         finally:
-            beside.cancel()
+            duties.cancel()
 
     def _bookies_moved(self) -> None:
         self._moved = self._stale = True
@@ -146,7 +146,7 @@ class Auditor:
                 await asyncio.wait_for(self._wake.wait(), wait_ms / 1000)
 
     async def _perform(self, machine: AuditMachine) -> None:
-        """Carry out what the machine asks for, one after the other, and tell it when bookies come and go."""
+        """Carry out what the machine asks for, one after the other, and call it when bookies come and go."""
         while (machine.out or self._moved) and self._election.is_leader:
             if self._moved:
                 self._moved = False
@@ -161,7 +161,7 @@ class Auditor:
                 try:
                     machine.bookies_read(await self._bookies())
                 except QuireError as error:
-                    _LOG.warning("the metadata store did not say which bookies are there: %s", error)
+                    _LOG.warning("the bookies cannot be read from the metadata store: %s", error)
                     self._stale = True
                     machine.bookies_unread()
             case CountAway(bookie, seconds, version):
@@ -218,7 +218,7 @@ class Auditor:
         machine.ledgers_listed(after, records, last=is_last)
 
     async def _mark(self, marks: Sequence[MissingMark], machine: AuditMachine) -> None:
-        """Write marks, in their order, some side by side."""
+        """Write marks, in their order, some at the same time."""
 
         async def one(mark: MissingMark) -> None:
             try:
@@ -242,13 +242,15 @@ class Auditor:
 
     def _ended(self, report: AuditReport) -> None:
         self.report = report
-        gone = ", ".join(f"{bookie} ({seconds} s)" for bookie, seconds in report.gone.items()) or "none"
+        lost = ", ".join(f"{bookie} ({seconds} s)" for bookie, seconds in report.gone.items()) or "none"
         if not report.concluded:
             _LOG.warning("the audit was inconclusive and will be repeated: %s", report.why)
         else:
-            _LOG.info("audit: %d ledgers read, %d marked; gone: %s", report.ledgers, report.marked, gone)
+            _LOG.info(
+                "audit: %d ledgers read, %d marked; lost bookies: %s", report.ledgers, report.marked, lost
+            )
 
-    # --- duties beside it -----------------------------------------------------------------------------------------
+    # --- duties ---------------------------------------------------------------------------------------------------
 
     async def _do_duties(self) -> None:
         while True:

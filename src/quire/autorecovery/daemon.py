@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from quire.autorecovery.auditor import Auditor
-from quire.autorecovery.owed_copies import OwedCopies
+from quire.autorecovery.pending_replication import PendingReplication
 from quire.autorecovery.worker import RepairWorker
 from quire.client.client import Client
 from quire.core.repair.audit_effects import LIMITS as AUDIT_LIMITS
@@ -29,8 +29,8 @@ class AutoRecovery:
     Args:
         client: the cluster.
         name: how others know this process; None: its host and id, with some random digits.
-        bytes_per_s: how fast it copies; None: as fast as bookies take it.
-        duties: what the auditor does hourly besides marking ledgers that owe copies.
+        bytes_per_s: how fast it copies; None: as fast as bookies accept it.
+        duties: what the auditor does hourly besides marking ledgers that wait for replication.
         audit: ticks and pauses of audits.
         queue: attempts, pauses and room of the worker.
         grace: how long an open ledger is left to its writer.
@@ -54,7 +54,7 @@ class AutoRecovery:
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.chance.getrandbits(32):08x}"
         self.marks = RepairStore(client.store, client.clock, self.name)
-        duties = (OwedCopies(client).mark, *duties)
+        duties = (PendingReplication(client).mark, *duties)
         self.auditor = Auditor(client, self.marks, self.name, limits=audit, duties=duties, rules=rules)
         self.worker = RepairWorker(
             client, self.marks, self.name, bytes_per_s=bytes_per_s, limits=queue, grace=grace, rules=rules

@@ -14,7 +14,7 @@ from typing import Final
 from quire.core.errors import QuireError
 from quire.metadata.store import Watch
 
-AGAIN_S: Final = 2.0
+RETRY_S: Final = 2.0
 """The pause after the metadata store did not respond."""
 _LOG: Final = logging.getLogger(__name__)
 
@@ -45,4 +45,4 @@ async def _follow(make: Callable[[], Watch], changed: Callable[[], None]) -> Non
                     changed()
         except QuireError as error:
             _LOG.warning("a watch on the metadata store failed: %s", error)
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RETRY_S)

@@ -1,4 +1,4 @@
-"""The marked ledgers of a cluster as one worker has listed them: what their marks say, and by which versions they go.
+"""The marked ledgers of a cluster as one worker has listed them: what their marks say, and the versions by which they are removed.
 
 A mark is removed by the version that was listed, so that what was marked since stays, and is listed next time. Marks that
 cannot be read are named in the log once, and kept.
@@ -28,7 +28,7 @@ from quire.wire.repair_records import encode_repairs
 from quire.wire.underreplication import MissingBookies
 
 READS_MAX: Final = 64
-"""So many records are read side by side."""
+"""Most records that are read at the same time."""
 M = TypeVar("M")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -40,16 +40,16 @@ class ListedMarks:
     Attributes:
         missing: BookKeeper's, without what it says.
         own: Quire's, or what an earlier attempt left, without what it says.
-        said: a number that is another one when the marks say something else; 0: they say nothing.
+        digest: another number when the marks have other contents; 0: they say nothing.
         bookies: the bookies that they name.
-        gone: of those, the ones that were gone when they were named.
+        lost: of those, the ones that were lost when they were named.
     """
 
     missing: Stored[MissingBookies] | None
     own: Stored[LedgerRepairs] | None
-    said: int
+    digest: int
     bookies: tuple[BookieId, ...]
-    gone: tuple[BookieId, ...] = ()
+    lost: tuple[BookieId, ...] = ()
 
     @property
     def revisions(self) -> tuple[int, int]:
@@ -76,7 +76,7 @@ class MarkedLedgers:
         self._found: dict[int, ListedMarks] = {}
         self._new: list[int] = []
         # New ledgers that were not offered yet: a listing that failed leaves them to the next one.
-        self._owed: dict[int, None] = {}
+        self._pending: dict[int, None] = {}
         # Marks that were removed: a listing that was on its way shows them still.
         self._removed: dict[int, tuple[int, int]] = {}
         self._flaws: dict[tuple[int, bool], int] = {}
@@ -107,15 +107,15 @@ class MarkedLedgers:
         for ledger_id, stored in own.items():
             self._take(ledger_id, None, stored)
         await self._offer(offer, go_on)
-        gone = [each for each in self.listed if each not in self._found]
+        removed = [each for each in self.listed if each not in self._found]
         self.listed = self._found
-        self._owed.clear()
+        self._pending.clear()
         for each in removed_before:
             self._removed.pop(each, None)
         for each, marks in list(self.listed.items()):
-            if not marks.said and marks.missing is None and marks.own is not None:
+            if not marks.digest and marks.missing is None and marks.own is not None:
                 await self.remove(each)  # what attempts left of a mark that another program removed
-        return gone
+        return removed
 
     async def remove(self, ledger_id: int) -> bool:
         """Remove the marks of a ledger as they were listed; False if they were changed since, or may not be removed."""
@@ -149,40 +149,40 @@ class MarkedLedgers:
         marks = ListedMarks(
             None if missing is None or missing.mark is None else replace(missing, mark=None),
             None if own is None or own.mark is None else replace(own, mark=None),
-            *self._said(ledger_id, missing, own),
+            *self._digest(ledger_id, missing, own),
         )
         if self._removed.get(ledger_id) == marks.revisions:
             return
         before = self.listed.get(ledger_id)
         self._found[ledger_id] = self.listed[ledger_id] = marks
-        if marks.said and (before is None or before.said != marks.said or ledger_id in self._owed):
-            self._owed[ledger_id] = None
+        if marks.digest and (before is None or before.digest != marks.digest or ledger_id in self._pending):
+            self._pending[ledger_id] = None
             self._new.append(ledger_id)
 
-    def _said(
+    def _digest(
         self, ledger_id: int, missing: Stored[MissingBookies] | None, own: Stored[LedgerRepairs] | None
     ) -> tuple[int, tuple[BookieId, ...], tuple[BookieId, ...]]:
-        """A number for what marks say, the bookies that they name, and those as gone; what cannot be read says nothing."""
-        text, bookies, gone = b"", dict[BookieId, None](), dict[BookieId, None]()
+        """A number for what marks say, the bookies that they name, and those as lost; what cannot be read says nothing."""
+        text, bookies, lost = b"", dict[BookieId, None](), dict[BookieId, None]()
         for stored in (missing, own):
             if stored is not None and stored.flaw is not None:
                 self._name(ledger_id, stored, stored is missing)
         if missing is not None and missing.mark is not None:
             text += b"%d " % missing.revision
-            gone |= dict.fromkeys(missing.mark.bookies)
+            lost |= dict.fromkeys(missing.mark.bookies)
         if own is not None and own.mark is not None and own.mark.marks:
             text += encode_repairs(LedgerRepairs(own.mark.marks), ledger_id)
-            gone |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.reason is MarkReason.GONE)
+            lost |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.reason is MarkReason.GONE)
             bookies |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.bookie)
-        gone.pop(ANY_BOOKIE, None)
-        return (crc32c(text) | 1 << 32) if text else 0, tuple(gone | bookies), tuple(gone)
+        lost.pop(ANY_BOOKIE, None)
+        return (crc32c(text) | 1 << 32) if text else 0, tuple(lost | bookies), tuple(lost)
 
     def _name(self, ledger_id: int, stored: Stored[Any], is_bookkeepers: bool) -> None:
         """Say that a mark cannot be read, once."""
         where = ledger_id, is_bookkeepers
         if self._flaws.get(where) != stored.revision:
             self._flaws[where] = stored.revision
-            _LOG.warning("a mark is kept as it is, and not acted on: %s", stored.flaw)
+            _LOG.warning("a mark cannot be read, is kept, and is not acted on: %s", stored.flaw)
 
     async def _offer(
         self, offer: Callable[[int, SeenMark], None], go_on: Callable[[], Awaitable[None]]
@@ -193,9 +193,9 @@ class MarkedLedgers:
             some = new[start : start + READS_MAX]
             records = await asyncio.gather(*map(self._record, some))
             for ledger_id, record in zip(some, records, strict=True):
-                self._owed.pop(ledger_id, None)
+                self._pending.pop(ledger_id, None)
                 if (marks := self._found.get(ledger_id)) is not None:
-                    offer(ledger_id, seen_mark(marks.said, record, marks.bookies))
+                    offer(ledger_id, seen_mark(marks.digest, record, marks.bookies))
             await go_on()
 
     async def _record(self, ledger_id: int) -> LedgerMetadata | None:

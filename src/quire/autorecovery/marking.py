@@ -1,4 +1,4 @@
-"""Marks what was found of a bookie's copies for repair: whoever looks, the marks and the rules are the same.
+"""Marks what was found of a bookie's copies for repair: one set of marks and rules for all programs that look.
 
 Source: docs/autorecovery.md; docs/spark-jobs.md, "Scrub and audit".
 """
@@ -17,7 +17,7 @@ from quire.metadata.repairs import RepairStore
 async def mark_findings(
     client: Client, ledger_id: int, bookie: str, findings: Iterable[Finding], name: str
 ) -> list[RepairMark]:
-    """Mark what a bookie lacks, if it said so; whoever repairs looks again.
+    """Mark what a bookie lacks, if it said so; the repair looks again.
 
     Args:
         client: the cluster.

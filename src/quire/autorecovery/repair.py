@@ -1,4 +1,4 @@
-"""Repairs the ledgers of a cluster: looks at what each lacks, then repairs those that lack something, side by side.
+"""Repairs the ledgers of a cluster: looks at what each lacks, then repairs those that lack something, many at a time.
 
 One `LedgerRepair` for each ledger does the work; here is decided how many run, with which targets and how fast. One
 ledger that cannot be read, or whose password is not known, does not hold up the others.
@@ -26,13 +26,13 @@ from quire.core.repair.work_queue import is_whole
 from quire.metadata.repairs import LedgerMarks
 
 LEDGER_BYTES_MAX: Final = 8 << 20
-"""One repair has about so much in flight."""
+"""About what one repair has in flight."""
 CLUSTER_BYTES_MAX: Final = 64 << 20
-"""All repairs together have about so much in flight."""
+"""About what all repairs together have in flight."""
 PASSES_MAX: Final = 3
-"""So often a ledger is repaired of which something is left."""
+"""Most repairs of a ledger of which something is left."""
 LEDGERS_MAX: Final = 64
-"""So many ledgers are looked at, or repaired, side by side."""
+"""Most ledgers that are looked at, or repaired, at the same time."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -42,7 +42,7 @@ class ClusterDebt:
 
     Attributes:
         looked_at: how many ledgers were looked at.
-        debts: of the ledgers that lack something, or that name bookies that are gone.
+        debts: of the ledgers that lack something, or that name lost bookies.
         blocked: the ledgers that cannot be looked at, with why.
     """
 
@@ -68,7 +68,7 @@ class ClusterDebt:
 
 @dataclass(slots=True)
 class RepairTotals:
-    """What the repairs of a cluster came to.
+    """The results of the repairs of a cluster.
 
     Attributes:
         ended: how each ended, by ledger.
@@ -95,22 +95,22 @@ class ClusterRepair:
 
     Args:
         client: the cluster.
-        gone: bookies that are gone for good. So are those of which there is neither a registration nor a cookie.
-        bytes_per_s: how fast copies are sent, all together; None: as fast as bookies take them.
+        lost: bookies that are permanently lost. So are those without a registration and a cookie.
+        bytes_per_s: how fast copies are sent, all together; None: as fast as bookies accept them.
         password: of the ledgers whose records have none.
-        accepted: who accepted that entries are lost which only gone bookies have.
+        accepted: who accepted that entries are lost which only lost bookies have.
     """
 
     def __init__(
         self,
         client: Client,
         *,
-        gone: Collection[BookieId] = (),
+        lost: Collection[BookieId] = (),
         bytes_per_s: int | None = None,
         password: bytes | None = None,
         accepted: Loss | None = None,
     ) -> None:
-        self._client, self._gone = client, frozenset(gone)
+        self._client, self._lost = client, frozenset(lost)
         self._password, self._accepted = password, accepted
         self._targets = RepairTargets(client, bytes_per_s)
         self._under_way: dict[int, LedgerRepair] = {}
@@ -150,7 +150,7 @@ class ClusterRepair:
             found.looked_at += 1
             seen(ledger_id)
 
-        await _side_by_side(self._ids(ledgers), one)
+        await _all_of(self._ids(ledgers), one)
         return found
 
     async def _debt_of(self, ledger_id: int, known: Collection[BookieId]) -> LedgerDebt:
@@ -158,13 +158,13 @@ class ClusterRepair:
         record, notes, _ = await client.both_records.read_with_notes(ledger_id)
         access = access_of(record, self._password)
         named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
-        gone = {bookie for bookie in named if bookie in self._gone or bookie not in known}
-        asked = sorted(named - gone)
+        lost = {bookie for bookie in named if bookie in self._lost or bookie not in known}
+        asked = sorted(named - lost)
         timeout_ms = client.config.read_timeout_ms
-        told = await asyncio.gather(
+        lists = await asyncio.gather(
             *(replica_list(client.bookies, bookie, record, access, timeout_ms=timeout_ms) for bookie in asked)
         )
-        return ledger_debt(record, notes, dict(zip(asked, told, strict=True)), gone)
+        return ledger_debt(record, notes, dict(zip(asked, lists, strict=True)), lost)
 
     async def _ids(self, ledgers: Iterable[int] | None) -> AsyncIterator[int]:
         if ledgers is not None:
@@ -179,7 +179,7 @@ class ClusterRepair:
     async def run(
         self, debts: Iterable[LedgerDebt], done: Callable[[int], None] = lambda _: None
     ) -> RepairTotals:
-        """Repair ledgers, as many side by side as their bytes allow; once more those that are left, if copies were made.
+        """Repair ledgers, as many at a time as their bytes allow; once more those that are left, if copies were made.
 
         Args:
             debts: of the ledgers that are to be repaired.
@@ -207,7 +207,7 @@ class ClusterRepair:
         try:
             for _ in range(PASSES_MAX):
                 before = self.totals.entries
-                await _side_by_side(self._ids(ledgers), one)
+                await _all_of(self._ids(ledgers), one)
                 ledgers = self.totals.left
                 if not ledgers or self.totals.entries == before:
                     break
@@ -221,7 +221,7 @@ class ClusterRepair:
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            gone={*self._gone, *debt.gone, *debt.undecided},
+            gone={*self._lost, *debt.gone, *debt.undecided},
             candidates=await self._targets.candidates(ledger_id),
             accepted=self._accepted,
             password=self._password,
@@ -248,7 +248,7 @@ class ClusterRepair:
     async def _end_marks(self, ledger_id: int, marks: LedgerMarks) -> None:
         """Remove the marks that were read before a repair: a worker that waits for an event would not look again.
 
-        They stay while the record names a bookie that is gone, as it may where a fragment has no entry.
+        They stay while the record names a lost bookie, as it may where a fragment has no entry.
         """
         client = self._client
         if marks.missing is None and marks.own is None:
@@ -258,11 +258,11 @@ class ClusterRepair:
             if marks.gone.isdisjoint(bookie for each in record.fragments for bookie in each.ensemble):
                 await client.ledger_store.repairs("").end_marks(ledger_id, marks)
         except QuireError as error:
-            _LOG.warning("the marks of repair of ledger %d stay: %s", ledger_id, error)
+            _LOG.warning("the repair marks of ledger %d cannot be removed: %s", ledger_id, error)
 
 
-async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[BookieId]:
-    """The bookies that a person says are gone for good.
+async def checked_lost(client: Client, named: Iterable[str]) -> frozenset[BookieId]:
+    """The bookies that an operator says are permanently lost.
 
     Raises:
         RefusedError: one is registered, or the cluster never had it.
@@ -271,7 +271,7 @@ async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[Bookie
     for bookie in named:
         if bookie in there:
             msg = (
-                f"bookie {bookie} is registered: it is there, and so are its entries. Stop it first if it is to leave "
+                f"bookie {bookie} is registered: it serves its entries. Stop it first if it is to leave "
                 "the cluster for good"
             )
             raise RefusedError(msg, bookie=bookie)
@@ -281,9 +281,7 @@ async def checked_gone(client: Client, named: Iterable[str]) -> frozenset[Bookie
     return frozenset(BookieId(bookie) for bookie in named)
 
 
-async def _side_by_side(
-    ledgers: AsyncIterator[int], work: Callable[[int], Coroutine[Any, Any, None]]
-) -> None:
+async def _all_of(ledgers: AsyncIterator[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
     """Do something for each ledger, for `LEDGERS_MAX` of them at one time; the first error ends it."""
     tasks: set[asyncio.Task[None]] = set()
     try:

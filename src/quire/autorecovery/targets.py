@@ -1,4 +1,4 @@
-"""Which bookies may be given copies, how much, and how fast: free space above a floor, and one rate for all.
+"""Which bookies may receive copies, how much, and how fast: free space above a floor, and one rate for all.
 
 Source: docs/protocol/repair.md, "Targets", "Giving way"; docs/operations.md.
 """
@@ -21,13 +21,13 @@ from quire.core.ids import BookieId
 from quire.env.yielding import CopyPace
 
 FLOOR_PART: Final = 20
-"""One part in so many of a disk stays free of copies."""
+"""One part in this many of a disk stays free of copies."""
 FLOOR_SEGMENTS: Final = 2
-"""So many segments stay free, if that is more."""
+"""This many segments stay free, if that is more."""
 SEGMENT_BYTES: Final = 64 << 20
-"""A segment's size where a bookie does not tell it."""
+"""A segment's size where a bookie does not report it."""
 LOOK_AGAIN_MS: Final = 5_000
-"""What bookies say of their disks is asked for again after so long."""
+"""How long a bookie's report about its disk is used."""
 _ASKED_MS: Final = 3_000
 _LOG: Final = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class RepairTargets:
 
     Args:
         client: the cluster.
-        bytes_per_s: how fast they are sent copies; None: as fast as they take them. Where that makes adds of others slow
+        bytes_per_s: how fast they are sent copies; None: as fast as they accept them. Where that makes adds of others slow
             it is less.
     """
 
@@ -57,7 +57,7 @@ class RepairTargets:
 
     @property
     def units(self) -> int:
-        """How much is to be repaired side by side, as `CopyPace` says."""
+        """How much is repaired at the same time, as `CopyPace` says."""
         return self._pace.units
 
     async def candidates(self, ledger_id: int) -> list[BookieId]:
@@ -92,7 +92,7 @@ class RepairTargets:
         """
         if self._client.clock.now_ms() - self._looked_ms >= LOOK_AGAIN_MS:
             self._asked()
-        for _ in range(2):  # those that are asked now may have been chosen before that one came
+        for _ in range(2):  # the requests under way may have been chosen before that one came
             if all(bookie in self._room_bytes for bookie in self._client.bookies.writable()):
                 return
             await asyncio.shield(self._asked())
@@ -106,43 +106,43 @@ class RepairTargets:
     async def _ask(self) -> None:
         try:
             bookies = sorted(await self._client.bookies.bookies())
-            told = await asyncio.gather(
+            infos = await asyncio.gather(
                 *(self._client.bookies.info(bookie, timeout_ms=_ASKED_MS) for bookie in bookies)
             )
         except QuireError as error:
-            _LOG.warning("the metadata store did not say which bookies are there: %s", error)
+            _LOG.warning("the bookies cannot be read from the metadata store: %s", error)
             return
         finally:
             self._looking = None
         self._room_bytes = {
             bookie: room_above_floor(info) if answer is Answer.OK else 0
-            for bookie, (answer, info) in zip(bookies, told, strict=True)
+            for bookie, (answer, info) in zip(bookies, infos, strict=True)
         }
-        self._keep_pace({bookie: info for bookie, (_, info) in zip(bookies, told, strict=True)})
+        self._keep_pace({bookie: info for bookie, (_, info) in zip(bookies, infos, strict=True)})
 
-    def _keep_pace(self, told: Mapping[BookieId, Mapping[str, Any]]) -> None:
-        """Copy slower or faster, by what bookies say of others' adds."""
+    def _keep_pace(self, infos: Mapping[BookieId, Mapping[str, Any]]) -> None:
+        """Copy slower or faster, by what bookies report about others' adds."""
         add_us = {
-            bookie: us for bookie, info in told.items() if isinstance(us := info.get("add_p99_us"), int)
+            bookie: us for bookie, info in infos.items() if isinstance(us := info.get("add_p99_us"), int)
         }
         now_ms, sent_bytes = self._client.clock.now_ms(), self._rate.sent_bytes
         before = self._pace.bytes_per_s, self._pace.units
         elapsed_ms = max(1, now_ms - self._looked_ms)
-        # After a long pause bookies tell of a time in which nothing was copied.
+        # After a long pause bookies report a time in which nothing was copied.
         copied = sent_bytes - self._sent_bytes if elapsed_ms < 2 * LOOK_AGAIN_MS else 0
         self._pace.looked(add_us, copied, elapsed_ms)
         self._rate.bytes_per_s = self._pace.bytes_per_s
         self._looked_ms, self._sent_bytes = now_ms, sent_bytes
         if before != (self._pace.bytes_per_s, self._pace.units):
             _LOG.info(
-                "copies are sent at %s bytes/s at most from now on, of %d units side by side",
+                "copies are sent at %s bytes/s at most from now on, and repairs use %d units of 1 MiB at a time",
                 self._pace.bytes_per_s or "any number of",
                 self._pace.units,
             )
 
 
 def room_above_floor(info: dict[str, Any]) -> float:
-    """How many bytes of copies a bookie may be given, by what it says of itself; without limit where it says nothing."""
+    """How many bytes of copies a bookie may receive, by what it reports; without limit where it reports nothing."""
     disk, storage = info.get("disk"), info.get("storage")
     if not isinstance(disk, dict):
         return math.inf

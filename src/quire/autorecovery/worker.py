@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quire.autorecovery.following import AGAIN_S, following
+from quire.autorecovery.following import RETRY_S, following
 from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
@@ -42,7 +42,7 @@ from quire.metadata.store import Registration
 
 LIST_PAUSE_MS: Final = 100
 LIST_SHARE: Final = 10
-"""Marks are listed again after so many times the time that it took; where nothing waits for a repair, after that time."""
+"""Marks are listed again after this many times what the last listing took; where no repair waits, after one such time."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -82,7 +82,7 @@ class RepairWorker:
 
     Attributes:
         queue: what is marked, and what becomes of it.
-        state: what it tells of itself.
+        state: what it reports about itself.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RepairWorker:
         return max(0, min(due) - self._now_ms()) / 1000
 
     async def _go_on(self) -> None:
-        # With no bookie registered it is the metadata store that was away: nobody is taken for gone.
+        # With no bookie registered it is the metadata store that was away: no bookie is taken for lost.
         self.queue.switched(on=self._marked.enabled and bool(self._registered))
         self.queue.bounded(self._targets.units)
         self.queue.tick(self._now_ms())
@@ -204,7 +204,7 @@ class RepairWorker:
         if registered != before:
             await self._bookies_moved()
         if now_ms >= self._look_at_ms:
-            await self._tell(held, now_ms)
+            await self._report(held, now_ms)
 
     async def _bookies_moved(self) -> None:
         """What is on its way is copied, and the rest of each repair is chosen anew."""
@@ -215,10 +215,10 @@ class RepairWorker:
             except QuireError:
                 candidates = self._client.bookies.writable()
             if marks is not None and self._repairs.get(ledger_id) is repair:
-                repair.bookies_changed(self._gone(marks), candidates)
+                repair.bookies_changed(self._lost(marks), candidates)
 
-    async def _tell(self, held: Registration, now_ms: int) -> None:
-        """Say what was done, where that is more than at the last look."""
+    async def _report(self, held: Registration, now_ms: int) -> None:
+        """Publish what was done, where that is more than at the last look."""
         ledgers, size = self.queue.counts.repaired, self.bytes_copied
         self._rate.looked(
             self._tick_ms + now_ms - self._look_at_ms,
@@ -226,7 +226,7 @@ class RepairWorker:
             size - self.state.bytes,
             busy=bool(self.queue.repairing),
         )
-        told = replace(
+        state = replace(
             self.state,
             ledgers=ledgers,
             bytes=size,
@@ -234,23 +234,23 @@ class RepairWorker:
             ledgers_per_hour=self._rate.ledgers_per_hour,
         )
         self._look_at_ms = now_ms + self._tick_ms
-        if told != self.state:
-            self.state = told
+        if state != self.state:
+            self.state = state
             with contextlib.suppress(QuireError):
-                await self._marks.update_worker(held, told)
+                await self._marks.update_worker(held, state)
 
     async def _list(self) -> None:
         """Read all marks."""
         listing, began_ms = self._listing, self._now_ms()
         listing.wanted, self._there = False, None
         try:
-            gone = await self._marked.refresh(self.queue.marked, self._go_on)
+            removed = await self._marked.refresh(self.queue.marked, self._go_on)
         except QuireError as error:
             _LOG.warning("marks of repair cannot be listed: %s", error)
             listing.wanted = True
-            listing.ended_ms, listing.took_ms = self._now_ms() + int(1000 * AGAIN_S), 0
+            listing.ended_ms, listing.took_ms = self._now_ms() + int(1000 * RETRY_S), 0
             return
-        for ledger_id in gone:
+        for ledger_id in removed:
             self.queue.unmarked(ledger_id)
         listing.ended_ms, listing.took_ms = self._now_ms(), self._now_ms() - began_ms
 
@@ -298,7 +298,7 @@ class RepairWorker:
         try:
             await self._marks.note_attempts(effect.ledger_id, effect.attempts)
         except QuireError as error:
-            _LOG.warning("what the repair of ledger %d left is not stored: %s", effect.ledger_id, error)
+            _LOG.warning("the state of the repair of ledger %d cannot be stored: %s", effect.ledger_id, error)
 
     # --- one attempt ----------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class RepairWorker:
 
         Args:
             ledger_id: which.
-            before: an attempt that is over, and may not have given its lock back.
+            before: an attempt that is over, and may not have released its lock.
         """
         if before is not None:
             await asyncio.wait({before})
@@ -316,7 +316,7 @@ class RepairWorker:
             lock = await asyncio.shield(taking)
         except asyncio.CancelledError:
             with contextlib.suppress(QuireError):
-                await (await taking).close()  # nobody else would give it back
+                await (await taking).close()  # nothing else would release it
             raise
         except QuireError as error:
             if not isinstance(error, AlreadyExistsError):
@@ -342,7 +342,7 @@ class RepairWorker:
                 await lock.close()
 
     async def _repair(self, ledger_id: int) -> None:
-        """Repair a ledger, and recover it first where its writer had its time; tell the queue what came of it."""
+        """Repair a ledger, and recover it first once its writer's grace is over; report the result to the queue."""
         report: RepairReport | None = None
         wait_s: int | None = None
         try:
@@ -352,7 +352,7 @@ class RepairWorker:
                 wait_s = self._tails.wait_s(record)
                 if self._tails.may_recover(record):
                     _LOG.info(
-                        "ledger %d is recovered: a bookie of it is gone, and its writer had its time",
+                        "ledger %d is recovered: one of its bookies is lost, and its writer did not replace it in time",
                         ledger_id,
                     )
                     await self._client.recover_ledger(ledger_id, record.password)
@@ -376,7 +376,7 @@ class RepairWorker:
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            gone=self._gone(marks),
+            gone=self._lost(marks),
             candidates=await self._targets.candidates(ledger_id),
             may_send=self._targets.may_send,
         )
@@ -388,16 +388,16 @@ class RepairWorker:
             self._copied += repair.bytes_copied
 
     async def _ask_who_is_there(self, marks: ListedMarks | None) -> None:
-        """An auditor may hear earlier than this process that a bookie is gone: where a mark says so, the store is asked.
+        """An auditor may know before this process that a bookie is lost: where a mark says so, the store is asked.
 
-        Once after each listing. Without it a ledger of which nothing is decided would be called whole, and its mark go.
+        Once after each listing. Without it a ledger without a decided fragment would count as whole, and its mark would be removed.
         """
-        if marks is not None and any(bookie in self._registered for bookie in marks.gone):
+        if marks is not None and any(bookie in self._registered for bookie in marks.lost):
             async with self._asking:
                 if self._there is None:
                     self._there = frozenset(await self._client.bookies.bookies())
 
-    def _gone(self, marks: ListedMarks | None) -> Collection[BookieId]:
+    def _lost(self, marks: ListedMarks | None) -> Collection[BookieId]:
         """The bookies that marks name and that are not registered."""
         there = self._registered if self._there is None else self._registered.keys() & self._there
         return [bookie for bookie in (marks.bookies if marks else ()) if bookie not in there]
@@ -412,11 +412,11 @@ def _sentences(report: RepairReport) -> Iterable[str]:
     if report.stopped:
         yield f"the repair stopped early: {report.stopped}"
     if report.undecided:
-        yield f"{', '.join(report.undecided)} is gone, and the ledger is open: its writer may replace it"
+        yield f"{', '.join(report.undecided)} permanently lost, and the ledger is open: its writer may replace it"
     for what, ranges in (
-        ("only bookies have that are gone", report.gone_only),
-        ("no bookie has", report.lost),
-        ("is not known to be anywhere, since a bookie did not respond", report.unheard),
+        ("only lost bookies may have them", report.gone_only),
+        ("no bookie has them", report.lost),
+        ("unknown where they are, since a bookie did not respond", report.unheard),
     ):
         if ranges:
             named = ", ".join(f"{each.first}..{each.last}" for each in ranges[:3])

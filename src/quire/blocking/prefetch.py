@@ -22,7 +22,7 @@ T = TypeVar("T")
 PREFETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """An iterator fetches at most so much ahead of its consumer."""
 CHUNK_ITEMS_MAX: Final = 512
-"""Items cross from the loop to the consumer in groups of at most so many."""
+"""Most items in a group that crosses from the loop to the consumer."""
 CLOSED: Final = (
     "the client was closed while this iterator was read; connect again, and read on from the last item"
 )

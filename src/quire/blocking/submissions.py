@@ -16,7 +16,7 @@ from quire.client.leaving import finished
 from quire.core.errors import QuireError, WindowFullError
 
 SUBMIT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""`append_nowait` waits when the loop has not yet taken so many bytes."""
+"""`append_nowait` waits while the loop has at least this many bytes to take."""
 OVERHEAD: Final = 200
 """What one pending append costs besides its payload."""
 

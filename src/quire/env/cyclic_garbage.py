@@ -15,7 +15,7 @@ from typing import Any, Final
 
 LONG_MS: Final = 5
 OFTEN: Final = 2
-"""After so many collections of the middle generation comes a full one: each looks at little, since what outlived it is left out."""
+"""How many collections of the middle generation come before a full one: each looks at little, since what outlived it is left out."""
 _OLDEST: Final = 2
 
 
@@ -30,7 +30,7 @@ class ShortCollections:
         self._long_ns = long_ms * 1_000_000
         self._begun_ns = 0
         self._left_out = 0  # at the last look at everything
-        self._since = 0  # left out since then, at most: some of it may be gone
+        self._since = 0  # left out since then, at most: some of it may be freed
         self._everything = False
         self._threshold = gc.get_threshold()
 

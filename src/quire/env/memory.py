@@ -1,8 +1,8 @@
 """When a process gives freed memory back to the system: some time after much of it was held, and not again and again.
 
-What a crowd of clients took stays with the C library when they have gone, because its free pieces lie between others. To
-give it back costs a moment, and to get it again costs page faults. So it is done once for each crowd, when it has been
-gone for a while, and never while the load only goes up and down.
+Memory that many clients took stays with the C library when they have left, because its free pieces lie between others. To
+give it back costs a moment, and to get it again costs page faults. So it is done once for each peak, some time after it has
+passed, and never while the load only goes up and down.
 
 Source: glibc manual, "Freeing Memory Allocated with malloc"; Linux man-pages, malloc_trim(3).
 """

@@ -12,5 +12,5 @@ _LONGEST: Final = 40
 
 def number_of(text: str) -> int | None:
     """The whole number that a text is; None if it is none, or if its separators do not stand before each three digits."""
-    given = text.strip()
-    return int(given.replace(",", "")) if len(given) <= _LONGEST and _WHOLE.fullmatch(given) else None
+    text = text.strip()
+    return int(text.replace(",", "")) if len(text) <= _LONGEST and _WHOLE.fullmatch(text) else None

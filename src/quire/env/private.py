@@ -153,13 +153,13 @@ def close_folder(
         return []
     names = sorted(os.listdir(folder))  # noqa: PTH208 - names only, of many files
     closed, not_ours = [], [name for name in names if not is_ours(name)]
-    said = []
+    warnings = []
     try:
         if not_ours or folder.stat().st_mode & stat.S_ISVTX:
             if folder.stat().st_mode & OTHERS:
-                said.append(
+                warnings.append(
                     f"other users can look into {folder}, which is shared or also holds what is not Quire's: run `chmod 700 {folder}` if "
-                    "nobody else needs it"
+                    "no other user needs it"
                 )
         elif close_to_others(folder, FOLDER_MODE):
             closed.append(folder)
@@ -169,17 +169,17 @@ def close_folder(
             if is_ours(name) and name not in untouched and path.is_file() and close_to_others(path, mode):
                 closed.append(path)
     except PermissionError as error:
-        said.append(
+        warnings.append(
             f"other users can read {error.filename}, which belongs to another user than this process: run "
             f"`chmod go= {error.filename}` as its owner"
         )
     if closed:
         some = ", ".join(map(str, closed[:3])) + (", ..." if len(closed) > 3 else "")
-        said.append(
+        warnings.append(
             f"closed to other users than the owner: {len(closed)} files and folders ({some}); to let a group read them "
             "again, see docs/security.md"
         )
-    return said
+    return warnings
 
 
 def check_owner(folder: Path) -> None:

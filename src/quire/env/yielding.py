@@ -1,15 +1,15 @@
-"""How repairs give way: at a bookie, whose requests of the background wait for the others; and at who copies.
+"""How repairs give way: at a bookie, whose low-priority requests wait for the others; and at the client that copies.
 
-A request that its client marked as background waits in a queue of its own while adds of others are in flight:
+A request that its client marked as low-priority waits in a queue of its own while adds of others are in flight:
 
 | what happened | then |
 | --- | --- |
 | it came, and no add of others came within the last second | it is served, as far as `alone_bytes` are in flight |
-| it came, and adds of others do come | it waits, first in, first out; one is served in a turn of the loop, and only while few bytes of the others (`others_bytes`) and few of the background (`beside_bytes`) are in flight |
-| the first that waits has waited for `wait_ms_max` | it is served whatever is in flight: the background slows down and does not stop |
+| it came, and adds of others do come | it waits, first in, first out; one is served in a turn of the loop, and only while few bytes of the others (`others_bytes`) and few low-priority ones (`busy_bytes`) are in flight |
+| the first that waits has waited for `wait_ms_max` | it is served whatever is in flight: low-priority requests slow down and do not stop |
 | the queue is full | it is refused as too busy, and its client sends it again |
 
-A bookie tells how long adds take. Whoever copies halves its rate, and what it repairs side by side, when an add takes more
+A bookie reports how long adds take. A repair worker halves its rate, and how much it repairs at a time, when an add takes more
 than one and a half times as long as while nothing was copied, and raises both again when that is over.
 
 Pure: times are milliseconds of one monotonic clock.
@@ -29,7 +29,7 @@ from quire.core.ids import BookieId
 
 
 class Entrance(Enum):
-    """What becomes of a request of the background."""
+    """What becomes of a low-priority request."""
 
     SERVED = auto()
     WAITS = auto()
@@ -38,18 +38,18 @@ class Entrance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class YieldLimits:
-    """What the background may take at a bookie.
+    """What low-priority requests may take at a bookie.
 
     Attributes:
-        others_bytes: while more of other clients' adds are in flight, nothing of the background begins.
-        beside_bytes: of the background that is in flight beside others.
-        alone_bytes: of the background that is in flight while there are no others.
+        others_bytes: while more of other clients' adds are in flight, no low-priority request begins.
+        busy_bytes: low-priority bytes in flight while others are in flight.
+        alone_bytes: low-priority bytes in flight while there are no others.
         waiting_bytes: of what waits.
         wait_ms_max: how long the first one waits, and the pause until the next after it.
     """
 
     others_bytes: int = 256 * 1024
-    beside_bytes: int = 1024 * 1024
+    busy_bytes: int = 1024 * 1024
     alone_bytes: int = 16 * 1024 * 1024
     waiting_bytes: int = 8 * 1024 * 1024
     wait_ms_max: int = 100
@@ -59,7 +59,7 @@ LIMITS: Final = YieldLimits()
 
 
 class YieldMachine:
-    """The requests of the background at one bookie.
+    """The low-priority requests at one bookie.
 
     Args:
         limits: what they may take.
@@ -118,7 +118,7 @@ class YieldMachine:
         return True
 
     def dropped(self, index: int) -> None:
-        """The client of one that waits is gone; `index` counts from the first that waits."""
+        """The client of one that waits has left; `index` counts from the first that waits."""
         self.waiting_bytes -= self._waiting[index][0]
         del self._waiting[index]
 
@@ -133,7 +133,7 @@ class YieldMachine:
         elif others_bytes > limits.others_bytes:
             return False
         else:
-            room = limits.beside_bytes
+            room = limits.busy_bytes
         return not self.in_flight or self.in_flight + size <= room
 
     def _begin(self, size: int, now_ms: int) -> None:
@@ -148,7 +148,7 @@ class YieldMachine:
 
 
 SLOWER: Final = 1.5
-"""So many times what an add takes without copies, it may take beside them."""
+"""How much longer an add may take while copies are sent than without them."""
 QUIET_US_MIN: Final = 1_000
 """Adds that take less are not compared: there, what else the machine does decides."""
 RATE_MIN: Final = 1_000_000
@@ -157,22 +157,22 @@ GROWTH: Final = 4
 """A look at which no bookie is slower adds so small a part of the rate: a quarter."""
 UNITS_MIN: Final = 2
 UNITS_BEGIN: Final = 8
-"""Beside adds of others so much is repaired side by side at first, in units of `repair/work_queue.py`."""
+"""How much is repaired at a time at first, while there are adds of others; in units of `repair/work_queue.py`."""
 UNITS_MAX: Final = 64
 
 
 class CopyPace:
-    """How fast one process copies, and how much side by side, by what bookies tell it of their other clients' adds.
+    """How fast one process copies, and how much at a time, by what bookies report about their other clients' adds.
 
     Bytes a second bound what large ledgers cost. Small ones cost their bookies and the metadata store requests, whatever
     they hold: fewer of them at a time leave more of both to others.
 
     Args:
-        most: bytes a second; None: as fast as bookies take them.
+        most: bytes a second; None: as fast as bookies accept them.
 
     Attributes:
-        bytes_per_s: the rate now; None: as fast as bookies take them.
-        units: how much is repaired side by side.
+        bytes_per_s: the rate now; None: as fast as bookies accept them.
+        units: how much is repaired at a time.
     """
 
     __slots__ = ("_most", "_quiet_us", "bytes_per_s", "units")
@@ -189,7 +189,7 @@ class CopyPace:
         return self.units == UNITS_MIN and self.bytes_per_s is not None and self.bytes_per_s <= RATE_MIN
 
     def looked(self, add_us: Mapping[BookieId, int], copied_bytes: int, elapsed_ms: int) -> None:
-        """Bookies told how long adds of others take.
+        """Bookies reported how long adds of others take.
 
         Args:
             add_us: by bookie, the 99th percentile of the last seconds in microseconds; of those that had adds.
@@ -202,7 +202,7 @@ class CopyPace:
             for bookie, us in add_us.items()
         )
         for bookie, us in add_us.items():
-            # Beside copies adds are never faster than without: the least that was seen is nearest to that. Where next to
+            # With copies adds are never faster than without: the least that was seen is nearest to that. Where next to
             # nothing is copied, and adds are slow still, their load is another one than before.
             quiet[bookie] = us if not copied_bytes or self.is_least else min(us, quiet.get(bookie, us))
         self._pace_units(slower=slower, alone=not add_us)

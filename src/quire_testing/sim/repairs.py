@@ -175,7 +175,7 @@ class RepairPrograms:
         """
         lost = [bookie.server for bookie in self._world.bookies.values() if bookie.lost]
         gone = [server.bookie_id for server in lost if server is not None]
-        cluster = ClusterRepair(client, gone=gone)
+        cluster = ClusterRepair(client, lost=gone)
         debt = await cluster.look()
         totals = await cluster.run(debt.to_repair)
         for ledger_id, ended in totals.ended.items():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quire.autorecovery import targets
-from quire.autorecovery.repair import ClusterRepair, checked_gone
+from quire.autorecovery.repair import ClusterRepair, checked_lost
 from quire.autorecovery.targets import room_above_floor
 from quire.client.client import Client
 from quire.client.repairing.copy_rate import CopyRate
@@ -62,7 +62,7 @@ async def _replaced(tmp_path: Path) -> None:
         made = [await written(client, count, **shape) for shape in shapes for count in (0, 1, COUNT) * 3]
         gone = await lose(cluster, "b1")
         before = {ledger: await client.ledger_metadata(ledger) for ledger in made}
-        repair = ClusterRepair(client, gone=await checked_gone(client, [gone]))
+        repair = ClusterRepair(client, lost=await checked_lost(client, [gone]))
         debt = await repair.look()
         touched = {ledger for ledger, record in before.items() if gone in named(record)}
         assert touched == set(debt.debts)
@@ -86,7 +86,7 @@ async def _replaced(tmp_path: Path) -> None:
             )
             report = await client.verify_ledger(ledger)
             assert report.complete, report
-        again = ClusterRepair(client, gone=[gone])
+        again = ClusterRepair(client, lost=[gone])
         debt = await again.look()
         assert (debt.debts, debt.blocked, debt.looked_at) == ({}, {}, len(made))
 
@@ -256,7 +256,7 @@ async def _no_password(tmp_path: Path) -> None:
         old = replace(record, format_version=1, has_password=False, password=b"", custom=(), ack_quorum=3)
         await client.ledger_store.write(old, version)
         gone = await lose(cluster, "b1")
-        repair = ClusterRepair(client, gone=[gone])
+        repair = ClusterRepair(client, lost=[gone])
         debt = await repair.look()
         assert sorted(debt.blocked) == [spoilt, plain]
         assert f"ledger {spoilt}" in debt.blocked[spoilt].message
@@ -332,9 +332,9 @@ async def _registered(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await cluster.client()
         with pytest.raises(RefusedError, match="is registered"):
-            await checked_gone(client, [next(iter(cluster.servers))])
+            await checked_lost(client, [next(iter(cluster.servers))])
         with pytest.raises(RefusedError, match="no bookie of this name"):
-            await checked_gone(client, ["nobody"])
+            await checked_lost(client, ["nobody"])
 
 
 def test_a_bookie_that_is_there_cannot_be_called_gone(tmp_path: Path) -> None:

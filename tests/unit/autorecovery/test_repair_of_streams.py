@@ -120,7 +120,7 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
     async with small_cluster(tmp_path, shape["ensemble_size"] + 2) as cluster:
         client, stream, writer, gone = await in_two_terms(cluster, mode, **shape)
         before = await stream.show()
-        repair = ClusterRepair(client, gone=[gone])
+        repair = ClusterRepair(client, lost=[gone])
         found = await repair.look()
         assert set(found.debts) == {before.ledger_id}
         totals = await repair.run(found.to_repair)
@@ -164,7 +164,7 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
         assert report.entries == last + 1
         assert (report.good, report.different, report.lost) == (True, [], [])
         assert {hole.bookie for hole in report.holes} == {second}, "nothing else is missing"
-        again = ClusterRepair(client, gone=[gone])
+        again = ClusterRepair(client, lost=[gone])
         assert (await again.look()).debts.keys() <= {before.ledger_id}
 
 
@@ -200,7 +200,7 @@ async def _where_terms_fence(tmp_path: Path) -> None:
         gone = named[0]
         await cluster.stop_bookie(gone, clean=False)
         await appended(writer, 2 * COUNT)
-        repair = ClusterRepair(client, gone=[gone])
+        repair = ClusterRepair(client, lost=[gone])
         totals = await repair.run((await repair.look()).to_repair)
         (ended,) = totals.ended.values()
         assert ended.outcome is RepairOutcome.WHOLE
@@ -229,7 +229,7 @@ async def _without_terms(tmp_path: Path, mode: str) -> None:
         )
         record = await stream.show()
         client.bookies.writable = lambda needs=(): [] if needs else sorted(cluster.servers)  # type: ignore[method-assign]
-        repair = ClusterRepair(client, gone=[gone])
+        repair = ClusterRepair(client, lost=[gone])
         totals = await repair.run((await repair.look()).to_repair)
         (ended,) = totals.ended.values()
         assert ended.outcome is RepairOutcome.INCOMPLETE

@@ -99,7 +99,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_in_any_order_the_first_that_waits_is_served_in_time(steps: list[tuple[str, int]]) -> None:
-    limits = YieldLimits(others_bytes=10, beside_bytes=20, alone_bytes=40, waiting_bytes=100, wait_ms_max=30)
+    limits = YieldLimits(others_bytes=10, busy_bytes=20, alone_bytes=40, waiting_bytes=100, wait_ms_max=30)
     machine, now_ms, number = YieldMachine(limits), 0, 0
     waiting: deque[tuple[int, int]] = deque()
     flying: deque[int] = deque()

@@ -138,13 +138,13 @@ def repair_one(
 
     async def work() -> int:
         import quire
-        from quire.autorecovery.repair import ClusterRepair, checked_gone
+        from quire.autorecovery.repair import ClusterRepair, checked_lost
 
         async with quire.connect(uri) as client:
             ledger_id = await find(client)
-            gone = await checked_gone(client, bookie)
+            gone = await checked_lost(client, bookie)
             key = None if password is None else password.encode()
-            looking = ClusterRepair(client, gone=gone, password=key)
+            looking = ClusterRepair(client, lost=gone, password=key)
             found = await looking.look([ledger_id])
             for error in found.blocked.values():
                 raise error
@@ -152,7 +152,7 @@ def repair_one(
             if dry_run or debt is None:
                 return show_plan_of_one(out, ledger_id, debt)
             word = None if accepted is None else _word_of(client, debt, accepted)
-            repair = ClusterRepair(client, gone=gone, password=key, accepted=word)
+            repair = ClusterRepair(client, lost=gone, password=key, accepted=word)
             with out.progress(f"repairing ledger {ledger_id}", None, "bytes") as progress:
                 totals = await _watched(repair, [debt], progress)
         for error in totals.failed.values():
@@ -180,12 +180,12 @@ def repair_cluster(
 
     async def work() -> int:
         import quire
-        from quire.autorecovery.repair import ClusterRepair, checked_gone
+        from quire.autorecovery.repair import ClusterRepair, checked_lost
 
         async with quire.connect(uri) as client:
             repair = ClusterRepair(
                 client,
-                gone=await checked_gone(client, bookie or ()),
+                lost=await checked_lost(client, bookie or ()),
                 bytes_per_s=None if rate is None else int(rate * MB),
                 password=None if password is None else password.encode(),
             )
@@ -217,7 +217,7 @@ def debt(
         async with quire.connect(uri) as client:
             away = await client.bookies.away()
             looking = ClusterRepair(
-                client, gone=away, password=None if password is None else password.encode()
+                client, lost=away, password=None if password is None else password.encode()
             )
             with out.progress("looking at ledgers", None, "ledgers") as progress:
                 found = await looking.look(seen=lambda _: progress.advance(1))

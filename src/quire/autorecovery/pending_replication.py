@@ -1,6 +1,6 @@
-"""A duty of whoever audits: marks closed ledgers whose entries may be below the write quorum that was guaranteed.
+"""A duty of the auditor: marks closed ledgers whose entries may be below the write quorum that was guaranteed.
 
-Who closes such a ledger marks it as well, where it knows the guarantee; a Java client does not.
+The client that closes such a ledger marks it as well, where it knows the guarantee; a Java client does not.
 
 Source: docs/protocol/write-quorum.md, "Closed below the guarantee"; docs/protocol/audit.md.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _KEY = GUARANTEE_KEY.encode()
 
 
-class OwedCopies:
+class PendingReplication:
     """Looks at the records of all ledgers.
 
     Args:
@@ -33,7 +33,7 @@ class OwedCopies:
         self._marks = client.ledger_store.repairs("the auditor")
 
     async def mark(self) -> int:
-        """Mark every ledger that owes copies and is not marked.
+        """Mark every ledger that waits for replication and is not marked.
 
         Returns:
             How many were marked.
@@ -56,7 +56,9 @@ class OwedCopies:
                     continue
                 if made:
                     marked += 1
-                    log.info("ledger %d may be below its guaranteed write quorum: it is repaired", ledger_id)
+                    log.info(
+                        "ledger %d may be below its guaranteed write quorum: it will be repaired", ledger_id
+                    )
             if len(page) < LIST_LIMIT:
                 return marked
             after = int(page[-1][0])

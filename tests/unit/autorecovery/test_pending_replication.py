@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from quire.autorecovery.owed_copies import OwedCopies
+from quire.autorecovery.pending_replication import PendingReplication
 from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.repairing.ledger_repair import LedgerRepair
@@ -66,7 +66,7 @@ async def is_marked_until_it_is_repaired(
     cluster: SmallCluster, client: Client, ledger_id: int, away: str
 ) -> None:
     assert await marks_of(client, ledger_id) == [(MarkReason.HOLE, ANY_BOOKIE, EntryRange(0, 0))]
-    assert await OwedCopies(client).mark() == 0, "it is marked already"
+    assert await PendingReplication(client).mark() == 0, "it is marked already"
     assert await repaired(client, ledger_id) is RepairOutcome.INCOMPLETE
     assert (await client.ledger_metadata(ledger_id)).owes_copies, (
         "a bookie is away: nothing is known of its copies"
@@ -102,7 +102,7 @@ async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_audit
         await closed_as_java_does(client, writer)
         report = await client.verify_ledger(writer.ledger_id)
         assert not report.complete
-        assert await OwedCopies(client).mark() == 1
+        assert await PendingReplication(client).mark() == 1
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
 
 
@@ -143,7 +143,7 @@ async def test_nothing_is_marked_that_owes_nothing(tmp_path) -> None:
         await closed_as_java_does(client, empty)
         writing = await client.create_ledger(**SHAPE)
         await writing.append(b"it is open")
-        assert await OwedCopies(client).mark() == 0
+        assert await PendingReplication(client).mark() == 0
 
 
 @run
@@ -160,4 +160,4 @@ async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_m
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
             assert connection.execute(cut, (ledger_key(2),)).rowcount == 1
-        assert await OwedCopies(audited).mark() == 2
+        assert await PendingReplication(audited).mark() == 2
