@@ -1,6 +1,6 @@
 """A ledger that guarantees its write quorum, on three bookies that are real processes: one is stopped, or dies for good.
 
-Source: docs/protocol/write-quorum.md, "A bookie that is gone, and no other".
+Source: docs/protocol/write-quorum.md, "A lost bookie without a spare".
 """
 
 from __future__ import annotations

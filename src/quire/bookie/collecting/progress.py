@@ -3,7 +3,7 @@
 A task that waits for something for ever neither fails nor ends, and nothing else tells of it. Times are monotonic
 milliseconds.
 
-Source: docs/operations.md, "What a cluster tells its operator".
+Source: docs/operations.md, "What a cluster reports".
 """
 
 from __future__ import annotations

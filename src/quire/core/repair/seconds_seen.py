@@ -1,6 +1,6 @@
 """The seconds that a process has seen pass: what is added up look by look, so that no clock that leaps ends a wait.
 
-Source: docs/protocol/audit.md, "Who is gone".
+Source: docs/protocol/audit.md, "Lost bookies".
 """
 
 from __future__ import annotations
