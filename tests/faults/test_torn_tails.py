@@ -104,7 +104,7 @@ def test_a_power_cut_with_a_torn_tail_ends_no_writer(
                     for victim in chance.sample(range(3), victims):
                         longest = max(longest, await power_cut(local, client, [victim], torn))
                         bookie = local.bookies[victim].id
-                        found = await info(client, bookie, loaders[0]._handle._access)
+                        found = await info(client, bookie, loaders[0]._handle.access)
                         assert found["limbo"], "the torn tail was not noticed"
                         await takes_adds(client, bookie, loaders)
                         await all_move(loaders, 50)
@@ -135,7 +135,7 @@ def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
                     torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
                     longest = max(longest, await power_cut(local, client, range(3), torn))
                     for bookie in local.bookies:
-                        found = await info(client, bookie.id, loaders[0]._handle._access)
+                        found = await info(client, bookie.id, loaders[0]._handle.access)
                         assert found["limbo"], "the torn tail was not noticed"
                     await all_move(loaders, 50)
                     for bookie in local.bookies:
@@ -169,7 +169,7 @@ def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
                     )
                     await asyncio.to_thread(local.restart, victim)
                     back = time.monotonic()
-                    accesses = [loader._handle._access for loader in loaders]
+                    accesses = [loader._handle.access for loader in loaders]
                     infos = [await info(client, bookie.id, access) for access in accesses]
                     doubted = {each["ledger_id"] for each in infos if each and each["limbo"]}
                     figures["torn"] += bool(named or every)
@@ -198,7 +198,7 @@ async def info(client: Any, bookie: str, access: Any) -> dict[str, Any]:
 async def takes_adds(client: Any, bookie: str, loaders: Sequence[Loader]) -> None:
     """Wait until a bookie has newer entries of each ledger than it had."""
     for loader in loaders:
-        access = loader._handle._access
+        access = loader._handle.access
         before = (await info(client, bookie, access))["last_entry"]
         async with asyncio.timeout(60):
             while (await info(client, bookie, access))["last_entry"] <= before:

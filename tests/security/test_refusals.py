@@ -150,7 +150,7 @@ def test_who_is_not_taken(tmp_path, keys, case, protocol):
                 assert server.ledgers.entries_added == 0
                 assert not any(connection.has_requests() for connection in server._connections)
             for bookie in cluster.servers:
-                reply = await client.bookies.read(bookie, ledger._access, 0, 0, 100)
+                reply = await client.bookies.read(bookie, ledger.access, 0, 0, 100)
                 assert reply.answer not in NEGATIVES
                 assert reply.answer in {Answer.UNREACHABLE, Answer.UNAUTHORISED}
 

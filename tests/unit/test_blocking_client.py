@@ -241,18 +241,8 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
         },
         "BlockingLedgerReader": {"read_runs", "tail_runs"},
         "BlockingLedgerWriter": {
-            *(
-                "access",
-                "answered",
-                "held_bytes",
-                "holes",
-                "idle",
-                "leave",
-                "problem",
-                "turn_ended",
-                "untold_lac",
-            ),
-            *("acked_together", "bookies_changed", "end", "followed", "label", "look_after", "quiet", "tick"),
+            *("access", "bookies_changed", "closing", "confirmed", "end", "held_bytes", "holes", "idle"),
+            *("label", "leave", "problem", "stopped", "turn_ended"),
         },
         "BlockingClient": {"close_with_loop", "closed"},
     }[kind.__name__]

@@ -10,8 +10,8 @@ from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.leaving import LeavingWriter
 from quire.client.machines import SHIPPED, Machines
+from quire.client.sending.bundles import LoopTurn
 from quire.client.sending.lac_sending import LacFrames
-from quire.client.sending.loop_turn import LoopTurn
 from quire.client.sending.ticks import Ticks
 from quire.core.ledger.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
@@ -86,7 +86,7 @@ class ClientContext:
     def unfinished(self) -> Collection[LeavingWriter]:
         """The writers of ledgers that hold something, or are to be asked to leave."""
         writers = (*self.ticks.unfinished, *self.turn.unfinished)
-        return dict.fromkeys(each for each in writers if isinstance(each, LeavingWriter))
+        return dict.fromkeys(writers)
 
     def of_streams(self, streams: StreamStore) -> Self:
         """The same for handles of streams, whose records are in another place."""

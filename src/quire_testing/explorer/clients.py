@@ -4,7 +4,7 @@ A step gives a machine one input on a copy of it, carries out its effects in ord
 afterwards, what is sent, what the store is asked. Where the driver has a choice (which spare takes a slot) there is one
 outcome for each.
 
-Source: `client/writing/writer_driver.py`, whose handling of effects this repeats.
+Source: `client/writing/writer.py`, whose handling of effects this repeats.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Its machines are the take-over and the writer of `core`, one after the other. A client remembers what it acknowledged in
 each of its terms, and how far it had appended.
 
-Source: docs/protocol/streams.md; `client/writing/writer_driver.py` and `client/recovering/recovery.py`, whose handling of effects this repeats.
+Source: docs/protocol/streams.md; `client/writing/writer.py` and `client/recovering/recovery.py`, whose handling of effects this repeats.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.recovering.recovery import LedgerRecovery
-from quire.client.sending.held_runs import SlotConnection
+from quire.client.sending.bundles import SlotConnection
 from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
@@ -335,7 +335,7 @@ class Writer(Program):
 
     def strike(self, after_ms: int) -> None:
         """The time of its timer has come: so much has passed."""
-        writer = self.writer
+        writer = self.writer._effects
         if writer._timer is None:
             raise LookupError("timer")
         writer._timer.cancel()

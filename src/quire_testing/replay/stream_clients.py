@@ -122,13 +122,14 @@ class StreamLeader(Program):
         Raises:
             LookupError: it waits for no time.
         """
-        writer = self.writer
-        if writer is None or writer._timer is None:
+        effects = None if self.writer is None else self.writer._effects
+        if effects is None or effects._timer is None:
             raise LookupError("timer")
-        writer._timer.cancel()
-        assert isinstance(writer._clock, StepClock)
-        writer._clock.ms += LOOK_MS
-        self.act(writer._timer_fired)
+        effects._timer.cancel()
+        clock = effects._context.clock
+        assert isinstance(clock, StepClock)
+        clock.ms += LOOK_MS
+        self.act(effects._timer_fired)
 
     @property
     def ensemble(self) -> Sequence[BookieId]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from quire.client.machines import Machines
 from quire.client.recovering.recovery import STRAGGLER_WAIT_MS
-from quire.client.sending.held_runs import SlotConnection
+from quire.client.sending.bundles import SlotConnection
 from quire.client.streams.take_over import AWAITED_PAUSE_MS
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts

@@ -85,7 +85,7 @@ async def cluster(directory, count):
 async def has_asked(ledger):
     """The writer has waited and asked, and has done what follows."""
     await until_async(
-        lambda: ledger._machine.waits.left_at_ms is None and not ledger._tasks, "the writer to ask"
+        lambda: ledger._machine.waits.left_at_ms is None and not ledger._effects.tasks, "the writer to ask"
     )
 
 

@@ -100,7 +100,7 @@ async def acknowledged(ledgers, entry=1):
 
 
 def connection(ledger, bookie):
-    return ledger._bookies._peers[bookie].channel
+    return ledger._context.bookies._peers[bookie].channel
 
 
 def unsent_bundles(channel):
@@ -272,7 +272,7 @@ async def test_a_bookie_that_does_not_read_counts_against_the_windows(tmp_path, 
         await acknowledged(ledgers)
         assert [ledger.held_bytes > 1 for ledger in ledgers] == [True, True]
         assert [ledger._outgoing.all_sent for ledger in ledgers] == [False, False]
-        assert ledgers[0]._bookies.anything_unsent
+        assert ledgers[0]._context.bookies.anything_unsent
         stopped.resume_writing()
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
         await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
@@ -358,7 +358,7 @@ async def test_a_writer_that_fails_at_the_end_of_a_turn_keeps_no_other_from_send
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         first = one.append_nowait(b"x")
-        one._turn.at_its_end(FailingWriter())
+        one._context.turn.at_its_end(FailingWriter())
         assert await asyncio.gather(first, other.append_nowait(b"x")) == [1, 1]
         assert sent.to(bookies[0]) == [({one.ledger_id: 1, other.ledger_id: 1}, True)]
         assert [type(each["exception"]) for each in complaints] == [WriterError]

@@ -93,11 +93,11 @@ async def test_a_client_that_is_closed_records_what_the_slot_of_an_idle_writer_l
         writer = await client.create_ledger()
         for payload in PAYLOADS:
             await writer.append(payload)
-        await until_async(lambda: not writer._ticking, "the writer to be idle")
+        await until_async(lambda: not writer._effects._ticking, "the writer to be idle")
         cluster.clients.remove(client)
         await client.close()
         assert writer.problem is None
-        assert writer._timer is None, "nothing is looked for any more"
+        assert writer._effects._timer is None, "nothing is looked for any more"
         store = (await cluster.client()).ledger_store
         record, notes, _ = await store.read_with_notes(writer.ledger_id)
         assert record.state is LedgerState.OPEN
@@ -143,7 +143,7 @@ async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_tak
         monkeypatch.setattr(client.ledger_store, "write", late)
         await cluster.start_bookie("b4")
         await changing.wait()
-        writer.quiet()
+        writer._effects.quiet()
 
         async def told():
             access = writer.access

@@ -334,7 +334,7 @@ async def test_several_entries_whose_first_were_sent_are_unknown_when_the_writer
         many = asyncio.ensure_future(ledger.append_many([bytes(600), bytes(600)]))
         while ledger._machine.lap < 1:
             await asyncio.sleep(0)
-        assert ledger._collects(), "the second of them was not sent"
+        assert ledger._payloads, "the second of them was not sent"
         _, _, sink, tag, _ = w.bookies.waiting["b1"][0]
         sink.add_answered(tag, Answer.UNAUTHORISED)
         for pending in (first, many):

@@ -15,6 +15,7 @@ class Writer:
         self.looks = looks
         self.ticks = 0
         self.quiets = 0
+        self.writer = self
 
     def tick(self) -> bool:
         self.ticks += 1

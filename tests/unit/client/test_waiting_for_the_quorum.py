@@ -116,7 +116,7 @@ async def test_when_nobody_comes_the_writer_ends_and_closes(tmp_path, wait_ms):
             await writer.append(PAYLOADS[1])
         with pytest.raises(QuorumLostError):
             await writer.close()
-        record, _ = await writer._records.read(writer.ledger_id)
+        record, _ = await writer._context.records.read(writer.ledger_id)
         assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
 
 
@@ -132,7 +132,7 @@ async def test_who_comes_back_fenced_ends_the_writer(tmp_path):
             await cluster.start_bookie(name)
         assert await contents(other, writer.ledger_id) == PAYLOADS[:1]
         writer._machine.waits.look_at_ms = 0
-        writer._timer_fired()  # only now it looks
+        writer._effects._timer_fired()  # only now it looks
         with pytest.raises(LedgerFencedError):
             await pending
         assert writer.last_add_confirmed == 0

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quire.client.sending.window import ByteWindow
+from quire.client.sending.outgoing import ByteWindow
 from quire.core.errors import LedgerClosedError
 
 LIMIT = 10

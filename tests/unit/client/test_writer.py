@@ -352,11 +352,11 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
             await ledger.append(b"%d" % n)
         assert ledger._machine.absent == (2,)
         before = ledger._machine.swap.version
-        ledger._quarantine.failed("b4", RealClock().now_ms())
+        ledger._context.quarantine.failed("b4", RealClock().now_ms())
         c.bookies.set("b4", "registered")
         c.bookies.set("b2", "registered")
         appended = ledger.append_nowait(b"3")
-        await until_async(lambda: ledger._choices._doubted[1] == FAST.change_retry_ms_max)
+        await until_async(lambda: ledger._effects.choices._doubted[1] == FAST.change_retry_ms_max)
         assert ledger._machine.swap.version - before <= 8, "a swap of the record each time"
         c.bookies.set("b4", "ok")
         assert await appended == 3
@@ -479,7 +479,7 @@ async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
     async with cluster(4) as c:
         config = ClientConfig(metadata_attempts_max=3, change_retry_ms_min=5, change_retry_ms_max=5)
         ledger = await c.writer(config=config)
-        ledger._records = SilentStore()
+        ledger._effects._context = replace(ledger._context, records=SilentStore())
         c.bookies.set("b2", "dead")
         with pytest.raises(MetadataUnknownError):
             await ledger.append(b"x")

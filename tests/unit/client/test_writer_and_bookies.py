@@ -141,7 +141,7 @@ async def test_a_bookie_stops_under_load_and_another_takes_its_place(tmp_path):
         await load(ledger, 2100, 100)
         assert len(ledger.metadata.fragments) == 2
         for entry in (0, 99, 100, 1000, 2100, 2199):
-            assert await c.copies(ledger.metadata, ledger._access, entry) >= 2
+            assert await c.copies(ledger.metadata, ledger.access, entry) >= 2
 
 
 @run
@@ -157,7 +157,7 @@ async def test_without_a_spare_the_writer_goes_on_and_the_bookie_comes_back(tmp_
         assert ledger.metadata.ensemble_of(1110)[1] == bookie_id
         await load(ledger, 1110, 100)
         await until_async(
-            lambda: enough(functools.partial(c.copies, ledger.metadata, ledger._access, 1200), 3)
+            lambda: enough(functools.partial(c.copies, ledger.metadata, ledger.access, 1200), 3)
         )
 
 
@@ -167,7 +167,7 @@ async def test_a_fence_ends_the_writer(tmp_path):
         ledger = await c.writer()
         await load(ledger, 0, 10)
         for bookie in ledger.metadata.ensemble_of(0):
-            assert (await c.bookies.read_lac(bookie, ledger._access, fence=True)).answer is Answer.OK
+            assert (await c.bookies.read_lac(bookie, ledger.access, fence=True)).answer is Answer.OK
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"10")
         assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
@@ -179,7 +179,7 @@ async def test_the_last_entry_of_an_idle_ledger_becomes_visible(tmp_path):
         await load(ledger, 0, 10)
 
         async def seen():
-            replies = [await c.bookies.read_lac(b, ledger._access) for b in ledger.metadata.ensemble_of(0)]
+            replies = [await c.bookies.read_lac(b, ledger.access) for b in ledger.metadata.ensemble_of(0)]
             return all(reply.lac == 9 for reply in replies)
 
         await until_async(seen)

@@ -1,6 +1,6 @@
-"""Runs of many ledgers in one request: what the writers of a client send to the same bookies in one loop turn.
+"""Runs that writers hand over, and many of them in one request: what goes to the same bookies in one loop turn.
 
-At the end of a turn each writer hands over what it has collected (`loop_turn.py`). A `Lane` is the way to some bookies. The runs that are sent over it in a turn are collected in its open `Bundle`, which
+At the end of a turn (`LoopTurn`) each writer hands over what it has collected. A `Lane` is the way to some bookies. The runs that are sent over it in a turn are collected in its open `Bundle`, which
 leaves at the end of the turn, or before: when it is full, or when one of its ledgers sends something that must not
 overtake its run. So a bundle has at most one run of a ledger. It is encoded once for all its bookies; a bundle of one
 run is a plain ADD, and so are all its runs where a bookie takes no bundles.
@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import BookieClient
+from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.config import ClientConfig
+from quire.client.leaving import LeavingWriter
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.bundle_acks import BundleAcks, Delivery
 from quire.net.channel import Channel
 from quire.wire.bundles import ROW, ROW_BYTES, ROWS_AT, ROWS_MAX, BundlePart
@@ -36,32 +39,25 @@ RUN_BYTES_MAX: Final = 8 * 1024
 """A longer run goes alone: its body is not copied, and what a request costs is little beside it."""
 BUNDLE_BYTES_MAX: Final = 1024 * 1024
 """A bundle of so many bytes leaves before the turn ends: its bookies begin while the client goes on."""
+LOOKS_FOR_LONG: Final = 8
+"""A bundle that has been under way for so many looks is dissolved, whatever its bookies answer meanwhile."""
+HELD_BYTES: Final = 1024
+"""What a run costs besides its bodies: the objects that wait with it, here and in the channels, and a short body's copy in
+a frame."""
 
-
-class RowPlace(Protocol):
-    """The bookie of one slot, as a row of a dissolved bundle sees it."""
-
-    retired: bool
-
-    def answered(self, tag: Any, response: AddReply) -> None:
-        """The bookie's response to the run with this number."""
-
-
-class CollectedRun(Protocol):
-    """A run that is held until it is settled."""
-
-    number: int
-    first: int
-    last: int
-    lac: int
-    shares: Sequence[tuple[bytes, int] | None]
+Share: TypeAlias = tuple[bytes, int]
+"""A run body and its checksum."""
 
 
 class RunWriter(Protocol):
-    """The writer of a run, as a bundle sees it."""
+    """What carries out the effects of a run's writer: it stands above this room."""
 
-    def turn_ended(self) -> None:
-        """Hand over what was collected in this turn of the loop."""
+    @property
+    def writer(self) -> LeavingWriter:
+        """The writer."""
+
+    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
+        """A bookie's response to a run."""
 
     def acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
         """The bookies at these slots (a mask) of the ensemble that a run was sent to have stored it."""
@@ -71,6 +67,13 @@ class RunWriter(Protocol):
 
     def look_after(self) -> None:
         """Look now and then which bookie does not keep up."""
+
+
+class TurnWriter(LeavingWriter, Protocol):
+    """A writer that collects entries until the end of a turn of the loop: it stands above this room."""
+
+    def turn_ended(self) -> None:
+        """Hand over what was collected in this turn of the loop."""
 
 
 class RunSender(Protocol):
@@ -86,13 +89,13 @@ class RunSender(Protocol):
     def access(self) -> LedgerAccess:
         """Id, master key, token and digest, sent with every request for this ledger."""
 
-    def send_alone(self, run: Any, way: Way) -> None:
+    def send_alone(self, run: HeldRun, way: Way) -> None:
         """Send a run as a plain ADD."""
 
-    def copied(self, run: Any, size: int) -> None:
+    def copied(self, run: HeldRun, size: int) -> None:
         """So many bytes of a run are in memory once more until its frame has left."""
 
-    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[RowPlace]:
+    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
         """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
 
         Returns:
@@ -105,6 +108,120 @@ class RunSender(Protocol):
 
 RunSpan: TypeAlias = tuple[int, int, int]
 """(number, first, last) of a run: what a bundle knows of it once it has left. It holds no body."""
+
+
+class SlotConnection(AddSink):
+    """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
+
+    __slots__ = (
+        "_writer",
+        "answers",
+        "bookie",
+        "entries_answered",
+        "moved_ms",
+        "oldest",
+        "oldest_ms",
+        "retired",
+        "seen",
+        "sent_bytes",
+        "sent_runs",
+        "slot",
+        "told_lac",
+        "unacked",
+        "written_bytes",
+    )
+
+    def __init__(self, writer: RunWriter, slot: int, bookie: BookieId, now_ms: int) -> None:
+        self._writer = writer
+        self.slot = slot
+        self.bookie = bookie
+        self.retired = False
+        self.followed = False
+        self.told_lac: int = NO_ENTRY
+        self.sent_bytes = 0
+        self.sent_runs = 0
+        self.written_bytes = 0
+        self.answers = 0
+        self.entries_answered = 0
+        self.seen = 0
+        self.moved_ms = now_ms
+        self.unacked: dict[int, tuple[int, int]] = {}  # (first, last) of each run, the oldest first
+        self.oldest: int | None = None  # of them, when it was last looked at
+        self.oldest_ms = now_ms
+
+    def add_answered(self, tag: Any, answer: Answer) -> None:
+        """The bookie's response to run `tag`, from a bookie that is not there."""
+        self.answered(tag, AddReply(answer))
+
+    def answered(self, tag: Any, response: AddReply) -> None:
+        """The bookie's response to run `tag`."""
+        answer, self.followed = response
+        if not self.retired:
+            self.answers += 1
+            if answer is Answer.OK:
+                self.unacked.pop(tag, None)
+            self._writer.answered(self, tag, answer)
+
+
+class HeldRun:
+    """A run with its bodies and callers: `futures[i]` completes with entry `first + i`, if a caller waits.
+
+    What outlives a turn is what Python's collector looks at, again and again: a run of one entry needs no list.
+
+    Attributes:
+        future, futures: of its only entry; of all of them, where there are more.
+        number, lac: as the machine has sent it; unset before.
+        marks: how far a bookie's connection must be for the run to have left, where it did not leave at once.
+        bundle: what it left with, or is to leave with; None if it travels alone.
+        is_sent: whether its first sending is over.
+        settled: nothing is sent again.
+    """
+
+    __slots__ = (
+        "bundle",
+        "cost",
+        "first",
+        "future",
+        "futures",
+        "is_sent",
+        "lac",
+        "last",
+        "marks",
+        "number",
+        "settled",
+        "shares",
+    )
+
+    number: int
+    lac: int
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        shares: Sequence[Share | None],
+        futures: Sequence[asyncio.Future[int] | None],
+        future: asyncio.Future[int] | None = None,
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.shares = shares
+        self.futures = futures
+        self.future = future
+        self.cost = HELD_BYTES
+        for share in shares:
+            if share is not None:
+                self.cost += len(share[0])
+        self.marks: Sequence[tuple[SlotConnection, int]] = ()
+        self.bundle: Bundle | None = None
+        self.is_sent = False
+        self.settled = False
+
+    def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
+        """(entry id, future) of the callers that still wait."""
+        for entry_id, future in enumerate(self.futures or (self.future,), self.first):
+            if future is not None and not future.done():
+                yield entry_id, future
 
 
 class Way:
@@ -173,7 +290,7 @@ class Bundle:
         self._senders: list[RunSender] = []
         self._runs: Sequence[Any] = []  # as they were collected; what is known of them once it has left
         self._ways: list[Way] = []
-        self._places: Sequence[Sequence[RowPlace]] = ()  # of each row, once it is dissolved
+        self._places: Sequence[Sequence[SlotConnection]] = ()  # of each row, once it is dissolved
         self._acks: BundleAcks | None = None  # once it has left as a bundle
         self._awaited = 0
         self._is_held = False  # whether runs were confirmed before every transport had taken its frame
@@ -181,7 +298,7 @@ class Bundle:
             None  # the connections that have not taken its frame; None: open
         )
 
-    def put(self, sender: RunSender, run: CollectedRun, size: int, way: Way) -> bool:
+    def put(self, sender: RunSender, run: HeldRun, size: int, way: Way) -> bool:
         """Take a run with a body of so many bytes, if there is room."""
         self._bytes_left -= ROW_BYTES + size
         if self._bytes_left < 0 or len(self._senders) == ROWS_MAX:
@@ -192,9 +309,9 @@ class Bundle:
         return True
 
     @property
-    def writers(self) -> Iterable[RunWriter]:
+    def writers(self) -> Iterable[LeavingWriter]:
         """Whose runs are in it."""
-        return (sender.writer for sender in self._senders)
+        return (sender.writer.writer for sender in self._senders)
 
     @property
     def is_open(self) -> bool:
@@ -254,7 +371,7 @@ class Bundle:
         return channels
 
     def _send(self, channels: Sequence[Channel]) -> None:
-        runs: Sequence[CollectedRun] = self._runs
+        runs: Sequence[HeldRun] = self._runs
         rows, bodies, spans, pack = [], [], [], ROW.pack
         for sender, run in zip(self._senders, runs, strict=True):
             access, share = sender.access, run.shares[0]
@@ -264,7 +381,7 @@ class Bundle:
             bodies.append(body)
             spans.append((run.number, run.first, run.last))
             # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is gone,
-            # and must not keep a frame of many. What `RUN_BYTES` allows for is not counted, here and in a plain ADD.
+            # and must not keep a frame of many. What `HELD_BYTES` allows for is not counted, here and in a plain ADD.
             if len(body) > JOINED_BYTES_MAX:
                 sender.copied(run, len(body))
         self._runs = spans
@@ -406,7 +523,7 @@ class Lane:
         self._newest = 0
         self._under_way: dict[Bundle, None] = {}  # those that are together and not complete, the oldest first
 
-    def put(self, sender: RunSender, run: CollectedRun, size: int, way: Way) -> Bundle | None:
+    def put(self, sender: RunSender, run: HeldRun, size: int, way: Way) -> Bundle | None:
         """Collect a run with a body of so many bytes for the end of the turn.
 
         Args:
@@ -468,10 +585,113 @@ class Lane:
         return bool(self._under_way)
 
     @property
-    def unfinished(self) -> Iterator[RunWriter]:
+    def unfinished(self) -> Iterator[LeavingWriter]:
         """The writers with runs under way here, or about to be."""
         for bundle in (*self._under_way, *filter(None, (self._open,))):
             yield from bundle.writers
+
+
+class LoopTurn:
+    """What the writers of a client have collected in this turn of its event loop, and the bundles that it opened.
+
+    Args:
+        bookies: the connections.
+        config: times.
+    """
+
+    __slots__ = (
+        "_bookies",
+        "_due",
+        "_lanes",
+        "_look_after",
+        "_loop",
+        "_opened",
+        "_timeout_ms",
+        "_timer",
+        "_ways",
+        "_writers",
+    )
+
+    def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
+        self._bookies = bookies
+        self._timeout_ms = config.add_timeout_ms
+        self._look_after = config.slow_after_ms / 2000
+        self._loop = asyncio.get_running_loop()
+        self._writers: list[TurnWriter] = []
+        self._opened: list[Bundle] = []
+        # A lane is needed as long as a writer sends over it; there may be as many as there are sets of bookies.
+        self._lanes: WeakValueDictionary[tuple[tuple[BookieId, ...], int], Lane] = WeakValueDictionary()
+        self._ways: WeakValueDictionary[tuple[tuple[BookieId, ...], tuple[int, ...], int], Way] = (
+            WeakValueDictionary()
+        )
+        self._due = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def way(self, ensemble: tuple[BookieId, ...], slots: tuple[int, ...], ack_quorum: int) -> Way:
+        """How the runs of a ledger get to the bookies at some slots, with those of all other ledgers."""
+        way = self._ways.get((ensemble, slots, ack_quorum))
+        if way is None:
+            lane = self._lane(tuple(sorted(ensemble[slot] for slot in slots)), ack_quorum)
+            way = self._ways[ensemble, slots, ack_quorum] = Way(lane, ensemble, slots)
+        return way
+
+    def _lane(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> Lane:
+        lane = self._lanes.get((bookies, ack_quorum))
+        if lane is None:
+            lane = Lane(bookies, ack_quorum, self._bookies, self._timeout_ms, self._open, self._look_later)
+            self._lanes[bookies, ack_quorum] = lane
+        return lane
+
+    def at_its_end(self, writer: TurnWriter) -> None:
+        """A writer has begun to collect: at the end of the turn it hands over what it has."""
+        self._writers.append(writer)
+        if not self._due:
+            self._end_later()
+
+    @property
+    def unfinished(self) -> Iterable[LeavingWriter]:
+        """The writers that have collected something, or have runs under way in bundles."""
+        return (*self._writers, *chain.from_iterable(lane.unfinished for lane in self._lanes.values()))
+
+    def _open(self, bundle: Bundle) -> None:
+        """A bundle is open: it leaves at the end of the turn."""
+        self._opened.append(bundle)
+        if not self._due:
+            self._end_later()
+
+    def _end_later(self) -> None:
+        self._due = True
+        self._loop.call_soon(self._over)
+
+    def _over(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            try:
+                writer.turn_ended()
+            except Exception as error:  # noqa: BLE001 - it was the last call of its writer, and the others go on
+                self._loop.call_exception_handler(
+                    {"message": "a writer failed at the end of a loop turn", "exception": error}
+                )
+        self._due = False
+        opened, self._opened = self._opened, []
+        channels: dict[Channel, None] = {}
+        for bundle in opened:
+            channels.update(dict.fromkeys(bundle.leave()))
+        # Now, not one turn later as what is sent at any time is: this is the end of the turn.
+        flush(channels)
+
+    def _look_later(self) -> None:
+        """Bundles are under way: look now and then whether one of them is for long."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._look_after, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        before, long_before = now - self._look_after, now - LOOKS_FOR_LONG * self._look_after
+        under_way = [lane.look(before, long_before) for lane in list(self._lanes.values())]
+        if any(under_way):
+            self._look_later()
 
 
 def flush(channels: Iterable[Channel]) -> None:

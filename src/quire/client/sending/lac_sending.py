@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.sending.held_runs import SlotConnection
+from quire.client.sending.bundles import SlotConnection
 from quire.client.sending.outgoing import Outgoing
 from quire.core.ids import BookieId
 from quire.core.ledger.effects import SendExplicitLac

@@ -3,25 +3,256 @@
 A run is held until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie that stops
 reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
 protocol or metadata.
+
+A run is sealed once (`RunSealer`): one body for all slots, or a share for each when the ledger is striped. `ByteWindow` is
+the bound on the bytes that one writer holds, and the queue of those who wait for room.
+
+Source: BookKeeper protocol, "Write Quorums"; `docs/formats/run.md`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import compress, cycle
+from typing import Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.sending.bundles import RUN_BYTES_MAX, Bundle, RunSpan, Way
-from quire.client.sending.held_runs import HeldRun, RunOwner, SlotConnection
-from quire.client.sending.loop_turn import LoopTurn
-from quire.client.sending.window import ByteWindow
-from quire.core.ids import NO_ENTRY, BookieId
+from quire.client.sending.bundles import (
+    RUN_BYTES_MAX,
+    Bundle,
+    HeldRun,
+    LoopTurn,
+    RunSpan,
+    RunWriter,
+    Share,
+    SlotConnection,
+    Way,
+)
+from quire.core.errors import QuireError
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger.effects import SendRun
 from quire.core.ledger.flush import UnacknowledgedCopies
+from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.quorum import residues_of_slot
 from quire.env.interfaces import Clock
+from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, EntryDigest
 from quire.wire.requests import AddRun
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run, seal_plain_run
+
+TABLE_BYTES: Final = 4
+"""What an entry costs in a run's table."""
+
+
+class RunSealer:
+    """Seals the runs of ledgers with one digest and one pair of quorums, or of a stream in one term; see `sealer_of`.
+
+    Attributes:
+        striped: E > Qw, so that each slot has a share of its own.
+        entry_overhead: bytes that an entry costs besides its payload.
+        copies: how often a payload is held in memory for sending.
+
+    Args:
+        digest: the ledgers' digest.
+        size: E.
+        write_quorum: Qw.
+        term: the writer's, of a stream: that of its entries.
+    """
+
+    __slots__ = (
+        "_digest_type",
+        "_ensemble_size",
+        "_overhead",
+        "_plain",
+        "_residues",
+        "_seal",
+        "_term",
+        "copies",
+        "entry_overhead",
+        "striped",
+    )
+
+    def __init__(self, digest: EntryDigest, size: int, write_quorum: int, term: int = 0) -> None:
+        self._digest_type, self._term = digest.digest_type, term
+        self._seal = partial(digest.seal_in_term, origin_term=term) if term else digest.seal
+        self._overhead = digest.overhead + (TERM_HEADER_BYTES - HEADER_BYTES if term else 0)
+        self._ensemble_size = size
+        self._residues = tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
+        self.striped = size > write_quorum
+        self._plain = not (self.striped or term) and digest.digest_type is DigestType.CRC32C
+        self.entry_overhead = self._overhead + TABLE_BYTES
+        self.copies = write_quorum if self.striped else 1
+
+    def seal(
+        self, ledger_id: LedgerId, first: int, lac: int, length_before: int, payloads: list[bytes]
+    ) -> Sequence[Share | None]:
+        """The bodies of a run with consecutive ids.
+
+        Args:
+            ledger_id: whose.
+            first: the first entry's id.
+            lac: the LAC of all headers.
+            length_before: payload bytes of the ledger before the first entry.
+            payloads: the entries' payloads, in order.
+
+        Returns:
+            A share for each slot, None where the slot stores nothing of the run; one for all when not striped.
+        """
+        if self._plain:
+            body = seal_plain_run(ledger_id, first, lac, length_before, payloads)
+            return ((body, checksum(body)),)
+        headers = self._seal(ledger_id, first, lac, length_before, payloads)
+        if not self.striped:
+            return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]
+        count, size = len(payloads), self._ensemble_size
+        shares: list[Share | None] = []
+        for residues in self._residues:
+            pattern = [residues >> (first + offset) % size & 1 for offset in range(size)]
+            ends = (*range(min(count, size)), *range(max(0, count - size), count))
+            mine = [offset for offset in ends if pattern[offset % size]]
+            shares.append(
+                self._share(
+                    ledger_id,
+                    first + mine[0],
+                    first + mine[-1],
+                    list(compress(headers, cycle(pattern))),
+                    list(compress(payloads, cycle(pattern))),
+                    size,
+                    residues,
+                )
+                if mine
+                else None
+            )
+        return shares
+
+    def _share(
+        self,
+        ledger_id: LedgerId,
+        first: int,
+        last: int,
+        headers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        period: int,
+        residues: int,
+    ) -> Share:
+        entries = [b""] * (2 * len(payloads))
+        entries[::2] = headers
+        entries[1::2] = payloads
+        overhead = self._overhead
+        body = encode_run(
+            ledger_id,
+            first,
+            last,
+            entries,
+            [overhead + size for size in map(len, payloads)],
+            digest_type=self._digest_type,
+            period=period,
+            residues=residues,
+            origin_term=self._term,
+            scheme=SCHEME_TERMS if self._term else SCHEME_PLAIN,
+        )
+        return body, checksum(body)
+
+
+@lru_cache(maxsize=256)
+def sealer_of(digest: EntryDigest, size: int, write_quorum: int, term: int = 0) -> RunSealer:
+    """Shared by all ledgers with this digest and these quorums."""
+    return RunSealer(digest, size, write_quorum, term)
+
+
+class _Waiter:
+    """A caller that waits for room; `granted` from the grant until its task runs again."""
+
+    __slots__ = ("cost", "future", "granted")
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.granted = False
+
+
+_NOBODY: Final[deque[_Waiter]] = deque()
+"""Shared by all windows without waiters. Never changed."""
+
+
+class ByteWindow:
+    """Counts bytes against a limit; something larger than the limit is let in alone.
+
+    Attributes:
+        used_bytes: what is held or reserved now.
+        limit_bytes: how much may be.
+        waiters: who waits, first come first served; read only, by the hot path. A waiter with a grant stays in it until
+            its task runs, so that no later caller overtakes it.
+
+    Args:
+        limit_bytes: how much may be held.
+    """
+
+    __slots__ = ("limit_bytes", "used_bytes", "waiters")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.waiters = _NOBODY
+
+    def reserve(self, cost: int) -> bool:
+        """Take room if there is any now and no caller waits for it."""
+        if self.waiters or not self._fits(cost):
+            return False
+        self.used_bytes += cost
+        return True
+
+    async def room(self, cost: int) -> None:
+        """Take room, waiting for it in the order of the calls.
+
+        Raises:
+            QuireError: why the writer ended meanwhile.
+        """
+        if self.reserve(cost):
+            return
+        waiter = _Waiter(cost)
+        if self.waiters is _NOBODY:
+            self.waiters = deque()
+        self.waiters.append(waiter)
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            self.give_back(cost if waiter.granted else 0)
+            raise
+        self._leave(waiter)
+        if self.waiters and not self.waiters[0].granted:
+            self.give_back(0)  # who came behind the granted ones may have room, too
+
+    def give_back(self, cost: int) -> None:
+        """Free room, and let those in who fit now, in the order in which they came."""
+        self.used_bytes -= cost
+        for waiter in self.waiters:
+            if waiter.granted or waiter.future.done():
+                continue
+            if not self._fits(waiter.cost):
+                break
+            self.used_bytes += waiter.cost
+            waiter.granted = True
+            waiter.future.set_result(None)
+
+    def end(self, error: QuireError) -> None:
+        """Refuse all waiters and later callers."""
+        waiters, self.waiters = self.waiters, _NOBODY
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self.waiters:  # not after the end
+            self.waiters.remove(waiter)
+
+    def _fits(self, cost: int) -> bool:
+        return self.used_bytes + cost <= self.limit_bytes or not self.used_bytes
 
 
 class Outgoing:
@@ -73,7 +304,7 @@ class Outgoing:
         window: ByteWindow,
         config: ClientConfig,
         ensemble: tuple[BookieId, ...],
-        writer: RunOwner,
+        writer: RunWriter,
         clock: Clock,
         turn: LoopTurn,
         bundled_quorum: int,

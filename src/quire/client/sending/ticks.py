@@ -21,8 +21,12 @@ PERIODS: Final = 4
 """While nothing waits to be sent, writers are looked at in one of so many periods."""
 
 
-class Ticking(LeavingWriter, Protocol):
-    """A writer, as the timer sees it."""
+class Ticking(Protocol):
+    """What carries out the effects of a writer, as the timer sees it."""
+
+    @property
+    def writer(self) -> LeavingWriter:
+        """The writer."""
 
     def tick(self) -> bool:
         """Look after what is held. Returns whether anything still is."""
@@ -67,9 +71,9 @@ class Ticks:
         self._kept[writer] = None
 
     @property
-    def unfinished(self) -> tuple[Ticking, ...]:
+    def unfinished(self) -> tuple[LeavingWriter, ...]:
         """The writers that hold something, or are to be asked to leave."""
-        return tuple(self._busy | self._kept)
+        return tuple(each.writer for each in self._busy | self._kept)
 
     def stop(self, writer: Ticking) -> None:
         """A writer is done."""

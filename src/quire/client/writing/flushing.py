@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.sending.held_runs import SlotConnection
+from quire.client.sending.bundles import SlotConnection
 from quire.client.sending.outgoing import Outgoing
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError
