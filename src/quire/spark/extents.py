@@ -3,7 +3,7 @@
 Nothing is fenced and nothing is changed. A log's identity is its id, a ledger's its token: positions that were written
 down under another identity are of something else, whatever their numbers say.
 
-Source: docs/spark.md, "A part of a log", "What is lost, and what is said"; docs/decisions/018-log-ids.md;
+Source: docs/spark.md, "A part of a log", "What is lost, and what is reported"; docs/decisions/018-log-ids.md;
 docs/decisions/019-paged-list.md; docs/decisions/023-ledger-token.md.
 """
 

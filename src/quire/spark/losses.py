@@ -3,7 +3,7 @@
 With `failOnDataLoss=false` a task steps over them, counts them and names their offsets in its log; otherwise it fails
 with the same facts. An outage fails the task in both cases, and Spark runs it again.
 
-Source: `core/ledger/losses.py`; docs/spark.md, "What is lost, and what is said".
+Source: `core/ledger/losses.py`; docs/spark.md, "What is lost, and what is reported".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ derived from positions and from the logs, and the same question gets the same re
   but "where the log begins", a number is the user's, and `latest` is only what a cursor holds;
 - a batch that is planned again reads the same offsets, because its end was confirmed when it was planned first.
 
-Source: docs/spark.md, "Streams", "What is lost, and what is said"; Spark documentation: `DataSourceStreamReader`.
+Source: docs/spark.md, "Streams", "What is lost, and what is reported"; Spark documentation: `DataSourceStreamReader`.
 """
 
 from __future__ import annotations

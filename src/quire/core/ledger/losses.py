@@ -3,7 +3,7 @@
 An outage ends, and what it hides is there again; what is gone is gone. A caller that skips entries has to know which it
 is. Pure.
 
-Source: BookKeeper protocol, "Guarantees"; `docs/spark.md`, "What is lost, and what is said".
+Source: BookKeeper protocol, "Guarantees"; `docs/spark.md`, "What is lost, and what is reported".
 """
 
 from __future__ import annotations
