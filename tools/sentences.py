@@ -1,7 +1,7 @@
 """Sentences of the source documents, each with what implements it and the mutant that breaks it (docs/testing-coverage.md).
 
-A sentence is cut down to words that stand on one line of the code, so that one search finds them. A rule is a function of
-`core/rules.py`; anything else is named by its file and its name in it.
+A sentence is cut down to words that stand on one line of the code, so that one search finds them. A rule is a
+judgement of the `rules.py` of a room; anything else is named by its file and its name in it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from quire_testing.explorer.switches import RULES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLACES: Final = ("src/quire", "tests/source")
@@ -21,7 +23,7 @@ class Sentence:
 
     Attributes:
         words: as they stand in the code.
-        by: the rule or table that implements it: a name in `core/rules.py`, or `file: name`.
+        by: the rule or table that implements it: a name in the `rules.py` of a room, or `file: name`.
         mutant: its name in the explorer's table of mutants.
     """
 
@@ -131,6 +133,11 @@ def stands_in(words: str) -> list[str]:
     return sorted({path for path, line in lines() if wanted in line.lower()})
 
 
+def room_of(rule: str) -> str:
+    """The file of a judgement."""
+    return RULES.rooms()[rule].__module__.removeprefix("quire.").replace(".", "/") + ".py"
+
+
 def table() -> str:
     """The rows in Markdown."""
     rows = [
@@ -140,7 +147,7 @@ def table() -> str:
     for source, sentences in SENTENCES.items():
         for each in sentences:
             found = ", ".join(f"`{path.removeprefix('src/quire/')}`" for path in stands_in(each.words))
-            by = each.by if ":" in each.by else f"core/rules.py: {each.by}"
+            by = each.by if ":" in each.by else f"{room_of(each.by)}: {each.by}"
             rows.append(f"| {source} | {each.words} | `{by}` | `{each.mutant}` | {found} |")
     for source, later in NEXT.items():
         for words in later:

@@ -9,7 +9,7 @@ Source: docs/testing-figures.md, "What the explorer has seen"; docs/counterexamp
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -29,7 +29,6 @@ from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, Recover
 from quire.core.repair import effects as repair_effects
 from quire.core.repair.effects import REPAIR_TABLE, RepairEffect, RepairStatus
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.rules import RULES
 from quire_testing.explorer.check import form_of, setting_of
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration
@@ -39,7 +38,7 @@ from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.reach import log_is_settled, recovery_is_done, stranded
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
@@ -246,10 +245,9 @@ NOT_BY_THE_EXPLORER = {
 
 def explored():
     seen = Seen()
-    names = [field.name for field in fields(RULES) if field.name != "no_entry"]
     switches = replace(
         SHIPPED,
-        rules=replace(RULES, **{name: seen.rule(name) for name in names}),
+        rules=RULES.but(**{name: seen.rule(name) for name in RULES.rooms()}),
         writer=seen.machine(WriterMachine, WRITER_TABLE.rows),
         recovery=seen.machine(RecoveryMachine, RECOVERY_INPUTS),
         repair=seen.machine(RepairMachine, REPAIR_TABLE.rows),
@@ -292,9 +290,7 @@ def seen():
 
 
 def test_every_rule_is_asked(seen):
-    assert {
-        field.name for field in fields(RULES) if field.name != "no_entry" and not seen.rules[field.name]
-    } == NOT_BY_THE_EXPLORER.keys()
+    assert {name for name in RULES.rooms() if not seen.rules[name]} == NOT_BY_THE_EXPLORER.keys()
 
 
 def test_every_message_fault_and_step_occurs(seen):
@@ -450,7 +446,7 @@ def visited(world, canonical):
 
 
 def test_a_recovery_whose_adds_are_refused_is_stranded():
-    rules = replace(RULES, add_allowed=lambda *, fenced, recovery: not fenced)
+    rules = RULES.but(add_allowed=lambda *, fenced, recovery: not fenced)
     world = LedgerWorld(Configuration(2, 2, 2, 2), replace(SHIPPED, rules=rules))
     assert stranded(world, recovery_is_done(world), Symmetry(world))
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.rules import RULES
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.reach import is_repaired, stranded
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 
@@ -33,7 +32,7 @@ def test_what_lacks_copies_can_always_still_be_repaired(configuration):
 
 
 def test_what_nobody_may_publish_is_stranded():
-    rules = replace(RULES, may_publish=lambda *, missing: False)
+    rules = RULES.but(may_publish=lambda *, missing: False)
     configuration = Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1, closed=True)
     world = LedgerWorld(configuration, replace(SHIPPED, rules=rules))
     assert stranded(world, is_repaired(world), Symmetry(world))

@@ -14,14 +14,13 @@ from check.test_exercised import Seen
 from quire.core.ledger import effects
 from quire.core.ledger.terms import NO_TERM, reach_of, told_in
 from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
-from quire.core.rules import RULES
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch, stream_rows
 from quire_testing.explorer.stream_world import StreamWorld
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 
 COUNTEREXAMPLES = Path(__file__).parents[1] / "golden" / "counterexamples"
 WORLDS = (
@@ -128,7 +127,7 @@ def test_a_lac_is_below_the_first_entry_of_every_later_term(configuration, fenci
 
 
 def test_a_client_that_waits_for_ever_is_found():
-    rules = replace(RULES, confirms=lambda acked, mask, quorum: False)
+    rules = RULES.but(confirms=lambda acked, mask, quorum: False)
     world = StreamWorld(StreamConfiguration(1, 1, 1, 1, take_overs=0), replace(SHIPPED, rules=rules))
     watch = StreamWatch(world)
     violation = explore(world, watch, watch.deadlock).violation
@@ -136,7 +135,7 @@ def test_a_client_that_waits_for_ever_is_found():
     assert violation.invariant == "F1"
 
 
-NAIVE = replace(RULES, truncate_takes=lambda origin, term: True)
+NAIVE = RULES.but(truncate_takes=lambda origin, term: True)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ REPAIRED = StreamConfiguration(3, entries=0, take_overs=0, repairers=1, changed=
     ],
 )
 def test_a_repair_without_a_rule_is_found(rule, instead, invariant):
-    world = StreamWorld(REPAIRED, replace(SHIPPED, rules=replace(RULES, **{rule: instead})))
+    world = StreamWorld(REPAIRED, replace(SHIPPED, rules=RULES.but(**{rule: instead})))
     violation = explore(world, StreamWatch(world, (invariant,))).violation
     assert violation is not None
     assert violation.invariant == invariant

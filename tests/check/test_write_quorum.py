@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.rules import RULES
 from quire_testing.explorer.clients import WRITER_DONE
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.reach import stranded
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 
@@ -52,6 +51,6 @@ def test_every_entry_can_always_still_come_to_its_write_quorum(configuration):
 
 
 def test_with_the_published_pin_some_cannot():
-    rules = replace(RULES, may_replace=lambda acked, replaced, mask, ack_quorum: not acked & replaced & mask)
+    rules = RULES.but(may_replace=lambda acked, replaced, mask, ack_quorum: not acked & replaced & mask)
     world = LedgerWorld(LOST, replace(SHIPPED, rules=rules))
     assert stranded(world, is_replicated(world), Symmetry(world))

@@ -15,8 +15,8 @@ from quire.client.repairing.replica_lists import replica_list
 from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import shares
-from quire.core.repair.replica import Replica
 from support.java_peers import PATIENT, PATIENT_CLIENT, own_peers
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800), pytest.mark.slow]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import NO_ASKER
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
+from quire.core.bookie.rules import RULES
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.storage.ledger_storage import LedgerStorage
@@ -165,7 +164,7 @@ async def test_4701_two_handles(fault: bool) -> None:
 )
 async def test_4462_a_tombstone_refuses(fault: bool) -> None:
     files = FaultyFiles()
-    rules = replace(RULES, deleted_refuses_adds=lambda: False) if fault else RULES
+    rules = RULES.but(deleted_refuses_adds=lambda: False) if fault else RULES
     bookie = OneBookie(opened(files), rules=rules)
     assert bookie.add(7, 0, 9) is Answer.OK
     bookie.ledgers.delete(7, 10**15)

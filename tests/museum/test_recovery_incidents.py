@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from quire.core.errors import QuireError
 from quire.core.ledger.effects import RecoveryClosed
-from quire.core.rules import RULES
+from quire_testing.explorer.switches import RULES
 from support.museum import RedError, explored, incident, require
 from support.stage import Stage
 
 
 def swapped(fault: bool, **rules):
     """The shipped rules, or with these swapped."""
-    return replace(RULES, **rules) if fault else RULES
+    return RULES.but(**rules) if fault else RULES
 
 
 @incident(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.autorecovery.auditor import Auditor
 from quire.core.answers import Answer
 from quire.core.repair.audit_effects import ClusterBookies
+from quire.core.repair.rules import RULES
 from quire.core.repair.work_queue import QueueLimits, RepairQueue
-from quire.core.rules import RULES
 from support.museum import incident, require
 from support.recovering_cluster import recovering_cluster
 
@@ -119,7 +117,7 @@ def test_3692_empty_open_ledger(fault: bool) -> None:
             return int(writer.ledger_id)
 
         ledger = cluster.run(left_open())
-        cluster.recover(rules=replace(RULES, may_recover_open=lambda **_: False) if fault else RULES)
+        cluster.recover(rules=RULES.but(may_recover_open=lambda **_: False) if fault else RULES)
         cluster.wait(15)
         gone = sorted(cluster.named(ledger))[0]
         cluster.lose(gone)

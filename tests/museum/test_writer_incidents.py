@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -13,11 +12,11 @@ from quire.core.ledger.record_swap import StoreRequest
 from quire.core.ledger.run_window import slots_of
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status
-from quire.core.rules import RULES
+from quire_testing.explorer.switches import RULES
 from support.museum import explored, incident
 from support.stage import Stage
 
-TELLS_WHILE_CHANGING = replace(RULES, may_acknowledge_while_changing=lambda: True)
+TELLS_WHILE_CHANGING = RULES.but(may_acknowledge_while_changing=lambda: True)
 
 
 @incident(

@@ -28,7 +28,7 @@ from quire.core.ledger.effects import (
 from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import covers_exactly, write_set
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
-from quire.core.rules import RULES, Rules
+from quire_testing.explorer.switches import RULES, Rules
 
 BYTES_PER_ENTRY = 10
 

@@ -7,7 +7,7 @@ answer, or after its caller has given up; a client may vanish between any two st
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +20,7 @@ from quire.core.log.effects import EndReason
 from quire.core.log.handle import LogStatus
 from quire.core.log.list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
 from quire.core.log.machine import LogMachine
+from quire.core.log.rules import RULES, LogRules
 from quire.core.log.trimming import (
     TrimDeleteLedger,
     TrimDeletePage,
@@ -29,7 +30,6 @@ from quire.core.log.trimming import (
     TrimReadPage,
     TrimWriteHead,
 )
-from quire.core.rules import RULES, Rules
 
 LAYOUT = PageLayout(page_items=2, fan_out=2)
 
@@ -45,7 +45,7 @@ class Ledger:
 class Client:
     """One handle: its machine, what it was asked to append, what is under way."""
 
-    def __init__(self, number: int, rules: Rules, name_page: object) -> None:
+    def __init__(self, number: int, rules: LogRules, name_page: object) -> None:
         self.number = number
         self.machine = LogMachine(f"h{number}", name_page=name_page, layout=LAYOUT, rules=rules)
         self.work: deque = deque()
@@ -60,7 +60,7 @@ class Client:
 class World:
     """The store, the ledgers, the clients; every public method is one step."""
 
-    def __init__(self, rules: Rules = RULES) -> None:
+    def __init__(self, rules: LogRules = RULES) -> None:
         self.rules = rules
         self.head: LogHead | None = LogHead(b"\x07" * 16, "orders")
         self.version = 1
@@ -560,7 +560,7 @@ def play(world: World, *lines: str) -> None:
     ],
 )
 def test_a_rule_taken_out_is_noticed(name: str, mutant: dict, lines: list[str]) -> None:
-    world = World(replace(RULES, **mutant))
+    world = World(RULES.but(**mutant))
     with pytest.raises((AssertionError, QuireError)):
         play(world, *lines)
     assert name

@@ -7,7 +7,6 @@ the closed ledger is complete, a recovery always ends with a result.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from quire.core.ledger.effects import RecoveryInconclusive
 from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.quorum import entry_coverage, write_set
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
-from quire.core.rules import RULES, Rules
+from quire_testing.explorer.switches import RULES, Rules
 
 QUORUMS = [(2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (3, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 2), (6, 3, 3)]
 seeds = st.integers(0, 2**32)
@@ -48,33 +47,33 @@ def test_when_everybody_answers_recovery_closes_the_ledger(seed, quorums, recove
 
 
 MUTANTS: dict[str, tuple[Rules, dict[str, int]]] = {
-    "D1: recovery reads do not fence": (replace(RULES, recovery_read_fences=lambda: False), {}),
-    "D2: recovery starts at the LAC only": (replace(RULES, recovery_start=lambda lac, first: lac), {}),
+    "D1: recovery reads do not fence": (RULES.but(recovery_read_fences=lambda: False), {}),
+    "D2: recovery starts at the LAC only": (RULES.but(recovery_start=lambda lac, first: lac), {}),
     "X2: one negative too few decides": (
-        replace(RULES, negative_votes_needed=lambda qw, qa: max(qw - qa, 1)),
+        RULES.but(negative_votes_needed=lambda qw, qa: max(qw - qa, 1)),
         {},
     ),
     "X3: one answer too few covers": (
-        replace(RULES, covers=lambda known, size, _, ack_quorum: known.bit_count() >= size - ack_quorum),
+        RULES.but(covers=lambda known, size, _, ack_quorum: known.bit_count() >= size - ack_quorum),
         {},
     ),
-    "X4: closes at the LAC that was heard": (replace(RULES, recovery_end=lambda last, lac: lac), {}),
+    "X4: closes at the LAC that was heard": (RULES.but(recovery_end=lambda last, lac: lac), {}),
     "X5: a time-out is a negative": (
-        replace(RULES, counts_as_negative=lambda answer: answer is not Answer.OK),
+        RULES.but(counts_as_negative=lambda answer: answer is not Answer.OK),
         {},
     ),
     "X7: closes before its adds are confirmed": (
-        replace(RULES, recovery_waits_for_its_adds=lambda: False),
+        RULES.but(recovery_waits_for_its_adds=lambda: False),
         {},
     ),
-    "X9: a change starts at LAP + 1": (replace(RULES, new_fragment_start=lambda lac, lap, lafr: lap + 1), {}),
+    "X9: a change starts at LAP + 1": (RULES.but(new_fragment_start=lambda lac, lap, lafr: lap + 1), {}),
     "X11: acks of a replaced bookie count": (
-        replace(RULES, acks_to_unset=lambda slots: 0),
+        RULES.but(acks_to_unset=lambda slots: 0),
         {"timeouts": 8, "spares": 4, "recoverers": 1},
     ),
-    "X14: changes are published at once": (replace(RULES, publish_change_during_recovery=lambda: True), {}),
+    "X14: changes are published at once": (RULES.but(publish_change_during_recovery=lambda: True), {}),
     "X15: reads from the changed ensemble": (
-        replace(RULES, recovery_reads_from_original_ensemble=lambda: False),
+        RULES.but(recovery_reads_from_original_ensemble=lambda: False),
         {},
     ),
 }

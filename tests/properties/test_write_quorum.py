@@ -6,13 +6,12 @@ Source: docs/protocol/write-quorum.md.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.rules import RULES
+from quire_testing.explorer.switches import RULES
 from support.writer_worlds import TRIPLES, WAITS, World
 
 
@@ -41,7 +40,7 @@ GUARANTEE_MUTANTS = {
 
 @pytest.mark.parametrize("name", GUARANTEE_MUTANTS)
 def test_every_fix_of_the_guarantee_that_is_taken_out_is_noticed(name) -> None:
-    rules = replace(RULES, **GUARANTEE_MUTANTS[name])
+    rules = RULES.but(**GUARANTEE_MUTANTS[name])
     for seed in range(4000):
         chance = random.Random(seed)
         triple, spares = chance.choice([(3, 3, 2), (2, 2, 1), (3, 2, 1)]), chance.randrange(3)

@@ -9,7 +9,6 @@ no closed end lies below it. The same world must catch every fix that is taken o
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +16,8 @@ from hypothesis import strategies as st
 
 from quire.core.ledger.record_swap import StoreRequest
 from quire.core.ledger.writer_state import Status, WriterLimits
-from quire.core.rules import RULES
 from quire_testing.explorer.snapshot import clone
+from quire_testing.explorer.switches import RULES
 from support.writer_worlds import TRIPLES, WAITS, World
 
 
@@ -97,7 +96,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_fix_that_is_taken_out_is_noticed(name) -> None:
-    rules = replace(RULES, **MUTANTS[name])
+    rules = RULES.but(**MUTANTS[name])
     for seed in range(4000):
         chance = random.Random(seed)
         triple = chance.choice([(2, 2, 2), (3, 3, 2), (2, 2, 1), (3, 2, 2), (3, 3, 3)])
@@ -160,7 +159,7 @@ def test_bookies_that_leave_end_no_writer_and_make_no_slot_absent(triple, spares
 
 
 def test_where_a_bookie_that_left_counts_as_lost_a_writer_ends_that_could_go_on() -> None:
-    rules = replace(RULES, left_counts_as_lost=lambda: True)
+    rules = RULES.but(left_counts_as_lost=lambda: True)
     chance = random.Random(7)
     with pytest.raises(AssertionError, match="goes on"):
         for _ in range(200):

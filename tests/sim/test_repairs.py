@@ -5,12 +5,10 @@ Source: docs/protocol/repair.md; docs/simulation.md, "The world".
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from quire.core.rules import RULES, Rules
 from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.switches import RULES, Rules
 from quire_testing.sim.programs import Parts
 from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.run import simulate
@@ -73,8 +71,8 @@ def test_daemons_put_back_what_is_lost_by_themselves() -> None:
     )
 
 
-NEVER = replace(RULES, copy_is_due=lambda **_: False)
-AT_ONCE = replace(RULES, may_recover_open=lambda *, names_gone, **_: names_gone)
+NEVER = RULES.but(copy_is_due=lambda **_: False)
+AT_ONCE = RULES.but(may_recover_open=lambda *, names_gone, **_: names_gone)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ Source: docs/testing-coverage.md, "The slips of the sources".
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -21,7 +20,6 @@ from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.quorum import covers_exactly, write_set, write_set_masks
 from quire.core.ledger.run_window import RunWindow
 from quire.core.recovery.machine import RecoveryMachine
-from quire.core.rules import RULES, Rules
 from quire_testing.explorer.calibration import LOST, ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld
 from quire_testing.explorer.calibration_terms import TermsClient, TermsWorld
@@ -32,6 +30,7 @@ from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.reach import recovery_is_done
+from quire_testing.explorer.switches import RULES, Rules
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 from support.rounds import keep_figures
@@ -280,7 +279,7 @@ def test_s4_in_the_specification_of_unbounded_ledgers(slips, opens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "lafr"), [(RULES, -1), (replace(RULES, lafr_advances_from=lambda lafr, lac: lac), 0)]
+    ("rules", "lafr"), [(RULES, -1), (RULES.but(lafr_advances_from=lambda lafr, lac: lac), 0)]
 )
 def test_s3_the_writers_window_takes_it_as_meant(rules: Rules, lafr: int) -> None:
     """The same in the machine: entry 0 is confirmed by one of two bookies, and the rule as written counts it."""

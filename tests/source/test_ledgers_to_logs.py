@@ -17,7 +17,7 @@ from quire.core.log import effects as e
 from quire.core.log.handle import LogStatus
 from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage
 from quire.core.log.machine import LogMachine
-from quire.core.rules import RULES
+from quire.core.log.rules import RULES
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.writer import LogWriter

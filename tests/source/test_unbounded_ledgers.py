@@ -14,8 +14,8 @@ from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import LedgerId
 from quire.core.ledger.effects import Ended
 from quire.core.ledger.metadata import DigestType, new_ledger
+from quire.core.ledger.rules import RULES, AddOutcome
 from quire.core.ledger.writer import WriterMachine
-from quire.core.rules import AddOutcome, add_outcome
 from quire_testing.explorer.check import check
 from quire_testing.explorer.configuration import Configuration
 
@@ -85,7 +85,7 @@ def test_a_writer_that_hears_of_a_newer_term_disengages() -> None:
     machine = writer()
     machine.append(1, 10)
     machine.add_failed(0, "b1", machine.window.next_run - 1, Answer.INVALID_TERM)
-    assert add_outcome(Answer.INVALID_TERM) is AddOutcome.SUPERSEDED
+    assert RULES.add_outcome(Answer.INVALID_TERM) is AddOutcome.SUPERSEDED
     assert isinstance(machine.out[-1], Ended)
 
 

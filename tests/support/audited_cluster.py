@@ -14,7 +14,7 @@ from quire.core.repair.audit_effects import (
     MarkLedgers,
     ReadBookies,
 )
-from quire.core.rules import RULES
+from quire.core.repair.rules import RULES
 
 B = [BookieId(f"b{number}") for number in range(6)]
 DELAY_S = 60

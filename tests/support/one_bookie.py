@@ -11,6 +11,7 @@ from crc32c import crc32c
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.effects import (
     FindLength,
@@ -23,7 +24,6 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery.machine import RecoveryMachine
-from quire.core.rules import RULES, Rules
 from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.native import Flag, Kind, Request
@@ -108,7 +108,7 @@ class OneBookie:
     """The ledgers of one bookie over a disk, asked directly."""
 
     def __init__(
-        self, storage: Any, kind: type[Ledgers] = Ledgers, rules: Rules = RULES, *, name: str = "b1"
+        self, storage: Any, kind: type[Ledgers] = Ledgers, rules: BookieRules = RULES, *, name: str = "b1"
     ) -> None:
         self.name = name
         self.storage = storage

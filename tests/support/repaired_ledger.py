@@ -10,6 +10,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.effects import (
     REPAIR_TABLE,
@@ -21,7 +22,6 @@ from quire.core.repair.effects import (
     RepairEnded,
     WriteRepaired,
 )
-from quire.core.repair.replica import ReplicaList
 from quire.core.repair.rereplication import RepairMachine
 
 INPUTS = {

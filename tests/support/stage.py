@@ -18,7 +18,7 @@ from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, Led
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine
-from quire.core.rules import RULES, Rules
+from quire_testing.explorer.switches import RULES, Rules
 from support.museum import require
 
 KEY = b"k" * 20

@@ -16,7 +16,7 @@ from quire.core.ledger.placement import slots_for_absent
 from quire.core.ledger.quorum import residues_of_slot, write_set, write_set_masks
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status, WriterLimits
-from quire.core.rules import Rules
+from quire_testing.explorer.switches import Rules
 
 TRIPLES = [
     (size, write, ack) for size in range(1, 8) for write in range(1, size + 1) for ack in range(1, write + 1)

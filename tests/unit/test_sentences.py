@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import sentences
 
-from quire.core.rules import RULES
 from quire_testing.explorer.mutants import MUTANTS
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = [pytest.param(each, id=each.words[:40]) for of_one in sentences.SENTENCES.values() for each in of_one]

@@ -47,7 +47,6 @@ LARGE_CLASSES = {
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
     "quire.client.writing.writer.LedgerWriter": "what a turn collected, and what is read for every entry, beside its parts",
     "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
-    "quire.core.rules.Rules": "every judgement in one record, of which a mutant replaces one",
     "quire.spark.decode.ArrowBuilder": "the columns of one Arrow batch in the making, a list each",
     "quire.storage.journal.Journal": "the group in the making, the groups on their way, and who is told of both",
     "quire.storage.ledger_storage.LedgerStorage": "the parts of one disk, in the order in which they begin and end",

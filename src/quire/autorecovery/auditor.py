@@ -36,7 +36,7 @@ from quire.core.repair.audit_effects import (
     ReadBookies,
 )
 from quire.core.repair.marks import AwayCount
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RULES, RepairRules
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore, Stored
@@ -73,7 +73,7 @@ class Auditor:
         *,
         limits: AuditLimits = LIMITS,
         duties: Sequence[Callable[[], Awaitable[object]]] = (),
-        rules: Rules = RULES,
+        rules: RepairRules = RULES,
     ) -> None:
         self._client, self._marks, self._limits, self._rules = client, marks, limits, rules
         self._election = Election(client.store, ELECTION, name)

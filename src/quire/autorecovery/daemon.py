@@ -17,9 +17,9 @@ from quire.client.client import Client
 from quire.core.repair.audit_effects import LIMITS as AUDIT_LIMITS
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.open_tails import GRACE, GraceLimits
+from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.work_queue import LIMITS as QUEUE_LIMITS
 from quire.core.repair.work_queue import QueueLimits
-from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 
 
@@ -50,7 +50,7 @@ class AutoRecovery:
         audit: AuditLimits = AUDIT_LIMITS,
         queue: QueueLimits = QUEUE_LIMITS,
         grace: GraceLimits = GRACE,
-        rules: Rules = RULES,
+        rules: RepairRules = RULES,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.chance.getrandbits(32):08x}"
         self.marks = RepairStore(client.store, client.clock, self.name)

@@ -26,6 +26,7 @@ from quire.core.repair.effects import RepairEnded, RepairReport
 from quire.core.repair.marks import RepairWorkerState
 from quire.core.repair.open_tails import GRACE, GraceLimits, OpenTails
 from quire.core.repair.rate import RepairRate
+from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,
@@ -36,7 +37,6 @@ from quire.core.repair.work_queue import (
     StopRepair,
     is_whole,
 )
-from quire.core.rules import RULES, Rules
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Registration
 
@@ -94,7 +94,7 @@ class RepairWorker:
         bytes_per_s: int | None = None,
         limits: QueueLimits = LIMITS,
         grace: GraceLimits = GRACE,
-        rules: Rules = RULES,
+        rules: RepairRules = RULES,
     ) -> None:
         self._client, self._marks = client, marks
         self._marked = MarkedLedgers(marks, client.both_records)

@@ -45,9 +45,9 @@ from quire.bookie.ledgers.record_reads import RecordReads
 from quire.bookie.ledgers.waiters import LateRefusalError
 from quire.core.answers import Answer
 from quire.core.bookie.boot import BootState
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DiskFullError, QuireError, StorageError
 from quire.core.ids import BookieId
-from quire.core.rules import RULES, Rules
 from quire.core.version import VERSION
 from quire.env.descriptors import share_out
 from quire.env.interfaces import Chance, Clock, Files, Worker
@@ -100,7 +100,7 @@ class BookieServer:
         chance: Chance | None = None,
         process_id: int | None = None,
         descriptors: int | None = None,
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> None:
         self.config = config
         self.store = store

@@ -17,7 +17,7 @@ from quire.core.answers import Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.repair.replica import Replica
+from quire.core.ledger.replica import Replica
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.store import MetadataStore
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from quire.core.bookie.boot import BootState, Marker
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
 from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.terms import NO_TERM
-from quire.core.rules import RULES, Rules
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.config import StorageConfig
@@ -209,7 +209,7 @@ class LedgerStorage:
         chance: Chance | None = None,
         served: bool = False,
         stored: BootState | None = None,
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> LedgerStorage:
         """Read what is on a bookie's disk, and refuse it if need be. Nothing is written before `begin`.
 

@@ -24,12 +24,12 @@ from quire.core.bookie.ledger import (
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.shares import HeldInterval
-from quire.core.repair.replica import ReplicaList
-from quire.core.rules import Rules
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request, entries_text, lacs_of
 from quire_testing.explorer.snapshot import frozen
+from quire_testing.explorer.switches import Rules
 
 KEY = b"k" * 20
 LEDGER = 1

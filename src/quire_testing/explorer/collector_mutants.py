@@ -19,10 +19,9 @@ from quire.core.bookie.garbage import (
     StoreName,
     TombstoneMark,
 )
-from quire.core.rules import RULES, Rules
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED, Rules
 
 
 class MissingTwice(CollectorMachine):

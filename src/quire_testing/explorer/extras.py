@@ -4,16 +4,16 @@ The first look, the condemnation, the lists of the members, the last look, and t
 of their own, between which anything may happen. A list of all members is one step: a change of the record between two
 of them is seen by the last look. Entries are bits.
 
-Source: `core/repair/extras.py`; docs/protocol/collection.md, "Copies too many".
+Source: `core/bookie/extras.py`; docs/protocol/collection.md, "Copies too many".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from quire.core.bookie.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.repair.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
-from quire.core.repair.replica import Replica, period_of
+from quire.core.ledger.replica import Replica, period_of
 from quire_testing.explorer.bookies import BookieState, Collecting
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import entries_text

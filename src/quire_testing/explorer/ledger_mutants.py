@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.rules import AddOutcome, CloseOutcome
+from quire.core.ledger.rules import AddOutcome, CloseOutcome
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import (
     LooksBeforeItFences,
     TakesWhatTheRecordTook,
@@ -62,7 +61,7 @@ def _timeout_is_negative(answer: Answer) -> bool:
 
 def _one_answer_less(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
     return any(
-        shipped.covers(known | 1 << slot, ensemble_size, write_quorum, ack_quorum)
+        RULES.covers(known | 1 << slot, ensemble_size, write_quorum, ack_quorum)
         for slot in range(ensemble_size)
     )
 
@@ -79,16 +78,16 @@ ADVANCING: Final[dict[str, Any]] = {
 
 
 def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
-    return AddOutcome.BOOKIE_FAILED if answer is Answer.FENCED else shipped.add_outcome(answer)
+    return AddOutcome.BOOKIE_FAILED if answer is Answer.FENCED else RULES.add_outcome(answer)
 
 
 def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int, term: int) -> CloseOutcome:
-    outcome = shipped.close_outcome(record, last_confirmed, term)
+    outcome = RULES.close_outcome(record, last_confirmed, term)
     return CloseOutcome.SUCCESS if outcome is CloseOutcome.CONFLICT else outcome
 
 
 def _below_the_minimum(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
-    return shipped.may_create(present, masks, ack_quorum, ack_quorum)
+    return RULES.may_create(present, masks, ack_quorum, ack_quorum)
 
 
 def _minimum_alone(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
@@ -133,7 +132,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Configuration(recoverers=0, crashes=1, journal=False, closes=True, clears=1),
         "V",
         may_have_held=lambda record, bookie: (
-            record.state is not LedgerState.CLOSED and shipped.may_have_held(record, bookie)
+            record.state is not LedgerState.CLOSED and RULES.may_have_held(record, bookie)
         ),
     ),
     with_rules(
@@ -170,7 +169,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a doubt is cleared although more was decided since the bookie was filled",
         Configuration(recoverers=0, crashes=1, journal=False, closes=True, named=True, clears=1),
         "V",
-        may_end_doubt=lambda filled, record, bookie: shipped.may_end_doubt(record, record, bookie),
+        may_end_doubt=lambda filled, record, bookie: RULES.may_end_doubt(record, record, bookie),
     ),
     with_rules(
         "doubt-stale",

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from quire.core.rules import RULES
-from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.switches import RULES, SHIPPED, Switches
 
 C_co = TypeVar("C_co", covariant=True)
 """The configurations of one world."""
@@ -56,5 +55,5 @@ def with_rules(
     Args:
         swapped: the rules by their names, as they are instead.
     """
-    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
+    switches = replace(SHIPPED, rules=RULES.but(**swapped))
     return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin)

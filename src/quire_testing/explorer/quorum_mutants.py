@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quire.core.rules import RULES
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import ConfirmsWithWhoeverIsThere, ReturnsWithoutTheUnconfirmed
 
 QUORUM_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
@@ -32,7 +31,7 @@ QUORUM_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     Mutant(
         "quorum-unsettled",
         "a writer that loses its quorum while a swap is in doubt does not settle that before it confirms again",
-        replace(SHIPPED, rules=replace(RULES, may_go_on_after_unknown=lambda unknown_version, version: True)),
+        replace(SHIPPED, rules=RULES.but(may_go_on_after_unknown=lambda unknown_version, version: True)),
         Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True, waits=True),
         "I2",
         ("may_go_on_after_unknown",),

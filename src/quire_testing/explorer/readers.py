@@ -19,11 +19,11 @@ from quire.core.ledger import effects as e
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.reader import LacMachine, ReadMachine
-from quire.core.rules import Rules
 from quire.core.transcript import effect_line, record_text
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import Fault, bookie_number
 from quire_testing.explorer.snapshot import clone, state_of
+from quire_testing.explorer.switches import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quire.core import rules as shipped
-from quire.core.rules import RULES, ExtraProof
+from quire.core.bookie.rules import ExtraProof
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules
-from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import ChoosesForTheOldRecord, PublishesIntoAnyFragment
 
 CLOSED: Final = Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1, closed=True)
@@ -41,9 +40,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     Mutant(
         "X32",
         "a repair touches the last fragment of an open ledger",
-        replace(
-            SHIPPED, rules=replace(RULES, may_touch=lambda *, decided: True), repair=PublishesIntoAnyFragment
-        ),
+        replace(SHIPPED, rules=RULES.but(may_touch=lambda *, decided: True), repair=PublishesIntoAnyFragment),
         Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1),
         "I2",
         ("may_touch",),
@@ -132,7 +129,7 @@ EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         extra_proof=lambda *, above_end, accepted_loss: (
             ExtraProof.RECORD
             if accepted_loss
-            else shipped.extra_proof(above_end=above_end, accepted_loss=False)
+            else RULES.extra_proof(above_end=above_end, accepted_loss=False)
         ),
     ),
 )

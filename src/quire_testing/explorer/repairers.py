@@ -16,6 +16,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.ledger.shares import shares
 from quire.core.repair.effects import (
     CopyRange,
@@ -28,7 +29,6 @@ from quire.core.repair.effects import (
     WriteRepaired,
 )
 from quire.core.repair.plan import RepairPlan
-from quire.core.repair.replica import Replica, ReplicaList
 from quire.core.repair.rereplication import RepairMachine
 from quire_testing.explorer.clients import (
     ClientDriver,

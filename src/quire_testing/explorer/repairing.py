@@ -17,8 +17,8 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.repair.effects import CopyRange, RepairStatus
-from quire.core.repair.replica import Replica, ReplicaList
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only

@@ -18,10 +18,10 @@ from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot
-from quire.core.rules import Rules
 from quire_testing.explorer.bookies import KEY, LEDGER, Waiting, reply_to
 from quire_testing.explorer.messages import Reply, Request
 from quire_testing.explorer.snapshot import frozen
+from quire_testing.explorer.switches import Rules
 
 Value: TypeAlias = tuple[int, int]
 """An entry of a stream: its id and its origin term."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerState
-from quire.core.rules import confirms
+from quire.core.ledger.rules import RULES
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.stream_parts import StreamConfiguration
 from quire_testing.explorer.switches import SHIPPED
@@ -293,7 +293,7 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         THREE_WRITE_TWO,
         "U2",
         begin=TWO_DIRTY,
-        truncation_is_done=lambda acked, size, mask, ack_quorum: confirms(acked, mask, ack_quorum),
+        truncation_is_done=lambda acked, size, mask, ack_quorum: RULES.confirms(acked, mask, ack_quorum),
     ),
     with_rules(
         "D9",

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.replica import ReplicaList, dirty_parts
 from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.effects import CopyRange, RepairOutcome, RepairStatus
-from quire.core.repair.replica import ReplicaList, dirty_parts
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import repaired_only

@@ -7,14 +7,24 @@ from typing import ClassVar
 
 from quire.core.bookie.garbage import CollectorMachine
 from quire.core.bookie.ledger import BookieLedgerMachine
+from quire.core.bookie.rules import BookieRules
 from quire.core.ledger.bundle_acks import BundleAcks
 from quire.core.ledger.writer import WriterMachine
 from quire.core.log.machine import LogMachine
+from quire.core.log.rules import LogRules
 from quire.core.log.trimming import TrimMachine
 from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.rules import RecoveryRules
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RepairRules
+
+
+class Rules(RecoveryRules, BookieRules, RepairRules, LogRules):
+    """Every judgement: what runs here is of all rooms at once."""
+
+
+RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +65,11 @@ class Switches:
     bundles: str = ""
 
     def targets(self) -> dict[str, str]:
-        """What differs from what ships: the name of a shipped rule or machine, or "fault of the world", by field or rule."""
+        """What differs from what ships: the shipped machine or the room of the rule, or "fault of the world", by field or rule."""
         found = {
-            f"rules.{rule.name}": f"quire.core.rules.{rule.name}"
-            for rule in fields(RULES)
-            if getattr(self.rules, rule.name) is not getattr(RULES, rule.name)
+            f"rules.{name}": f"{room.__module__}.{room.__qualname__}"
+            for name, room in RULES.rooms().items()
+            if getattr(self.rules, name) is not getattr(RULES, name)
         }
         for field in fields(self):
             value, shipped = getattr(self, field.name), getattr(SHIPPED, field.name)

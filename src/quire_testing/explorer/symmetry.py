@@ -22,6 +22,7 @@ from quire.core.ledger.ensemble_change import EnsembleChange
 from quire.core.ledger.metadata import Fragment, LedgerMetadata
 from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.ledger.record_swap import RecordSwap
+from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.ledger.run_window import RunWindow
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Hole
@@ -32,7 +33,6 @@ from quire.core.recovery.write_back import WriteBack
 from quire.core.repair.effects import CopyRange, EndLimbo, RepairReport, WriteRepaired
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
-from quire.core.repair.replica import Replica, ReplicaList
 from quire.core.repair.rereplication import RepairMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_name, bookie_number

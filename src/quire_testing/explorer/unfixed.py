@@ -151,7 +151,7 @@ class ConfirmsWithWhoeverIsThere(WriterMachine):
             return shipped.confirms(acked, mask, min(ack_quorum, (mask & there).bit_count()))
 
         if self.below_quorum:
-            self.window.rules = replace(shipped, confirms=enough)
+            self.window.rules = shipped.but(confirms=enough)
         yield
         self.window.rules = shipped
 

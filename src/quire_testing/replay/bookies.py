@@ -19,7 +19,6 @@ from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.rules import Rules
 from quire.env.interfaces import Clock
 from quire.metadata.memory import MemorySpace
 from quire.storage.config import StorageConfig
@@ -30,6 +29,7 @@ from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView, checksum
 from quire_testing.explorer.bookies import KEY, LEDGER, BookieState, Disk
 from quire_testing.explorer.snapshot import frozen
+from quire_testing.explorer.switches import Rules
 from quire_testing.kit.stepped import StepWorker
 from quire_testing.replay.disk import BookieFiles
 from quire_testing.replay.frames import Said, Sent

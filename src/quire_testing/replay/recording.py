@@ -26,9 +26,9 @@ from quire.core.log.trimming import TRIM
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
 from quire.core.repair.effects import LIMITS, REPAIR_TABLE, RepairLimits
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire_testing.explorer.snapshot import clone, slots_of
+from quire_testing.explorer.switches import RULES, Rules
 
 WRITER_INPUTS = tuple(WRITER_TABLE.rows)
 RECOVERY_INPUTS = tuple(RECOVERY_TABLE.rows)

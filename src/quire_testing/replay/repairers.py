@@ -18,9 +18,9 @@ from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.ids import BookieId
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEffect
-from quire.core.repair.replica import Replica
 from quire.core.repair.rereplication import RepairMachine
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome

@@ -13,10 +13,10 @@ from typing import Any
 from quire.client.access import LedgerAccess, origin_to_ask
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.rules import Rules
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.streams import StreamStore
 from quire_testing.explorer.bookies import LEDGER
+from quire_testing.explorer.switches import Rules
 from quire_testing.replay.bookies import Bookie
 from quire_testing.replay.clients import SILENT_MS
 from quire_testing.replay.passing import ImpossibleStepError, Passing

@@ -18,12 +18,12 @@ from quire.client.config import ClientConfig
 from quire.client.machines import SHIPPED as SHIPPED_MACHINES
 from quire.client.machines import Machines
 from quire.core.errors import DescriptorShortageError, OutcomeUnknownError, QuireError
-from quire.core.rules import RULES, Rules
 from quire.log.client import QuireClient
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op
 from quire.storage.config import KIB, StorageConfig
+from quire_testing.explorer.switches import RULES, Rules
 from quire_testing.sim.disk import SimDisk, SimWorker
 from quire_testing.sim.loop import MS, SECOND, ProcessLoop, Timeline
 from quire_testing.sim.network import Network

@@ -21,10 +21,10 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import WriterLimits
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
-from quire.core.rules import Rules
 from quire.core.transcript import record_text
 from quire.wire.run import ids_in
 from quire_testing.explorer.parts import repaired_only
+from quire_testing.explorer.switches import Rules
 
 
 class SituationWatch(Protocol):

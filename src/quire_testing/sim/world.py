@@ -17,8 +17,8 @@ from quire.core.bookie.ledger import Fence
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.rules import RULES
 from quire.core.ledger.shares import not_held, shares
-from quire.core.rules import covers
 from quire.env.descriptors import is_shortage
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS
@@ -149,7 +149,7 @@ class World:
             machine = bookie.server.ledgers._known(record.ledger_id)  # noqa: SLF001 - looks, changes nothing
             if machine is not None and machine.facts.fenced and machine.fence is Fence.DURABLE:
                 known |= 1 << slot
-        if not covers(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
+        if not RULES.covers(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
             self.broken(
                 f"I7: ledger {record.ledger_id} is read by a recovery, and only {known.bit_count()} of "
                 f"{record.ensemble_size} bookies are durably fenced"

@@ -15,7 +15,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason, RepairMark
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RULES, RepairRules
 from quire.metadata.repairs import RepairStore, Stored
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
@@ -76,7 +76,7 @@ def test_a_mark_that_is_deleted_whatever_its_version_is_lost(monkeypatch: pytest
     assert marked_at_the_last_moment(monkeypatch) == (False, False)
 
 
-def after_a_listing_that_failed(rules: Rules) -> bool:
+def after_a_listing_that_failed(rules: RepairRules) -> bool:
     """Whether the ledgers of a bookie that is gone are marked, although the records could not be read at first."""
     with recovering_cluster(3, lost_delay_s=0) as cluster:
         ledger = cluster.written()
@@ -105,4 +105,4 @@ def test_a_listing_that_failed_is_no_audit() -> None:
 
 def test_where_a_short_listing_is_an_audit_marks_are_missing() -> None:
     """X41 breaks AR2: no mark is lost."""
-    assert not after_a_listing_that_failed(replace(RULES, listing_concludes=lambda **_: True))
+    assert not after_a_listing_that_failed(RULES.but(listing_concludes=lambda **_: True))

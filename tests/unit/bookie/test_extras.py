@@ -20,7 +20,7 @@ from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, EntryRange
-from quire.core.repair.replica import Replica
+from quire.core.ledger.replica import Replica
 from quire.metadata.memory import MemoryStore
 from support.small_cluster import SmallCluster, small_cluster
 from support.storage_disk import make_run

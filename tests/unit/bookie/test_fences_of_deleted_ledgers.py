@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from quire.bookie.ledgers.waiters import NO_ASKER
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.rules import RULES, Rules
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.both_records import BothRecords
 from quire.wire.native import Flag, Kind
@@ -161,7 +160,7 @@ def test_a_recovery_beside_a_deletion_says_that_there_is_no_such_ledger(
 class InBookKeepersWords(OneBookie):
     """Answers fences as V2 and V3 do, about a ledger whose id has a record."""
 
-    def __init__(self, name: str, rules: Rules) -> None:
+    def __init__(self, name: str, rules: BookieRules) -> None:
         super().__init__(opened(FaultyFiles()), rules=rules, name=name)
         self.ledgers.introductions.gone = lambda _ledger_id, then, _asker: then(
             rules.fence_of_deleted(has_no_record=False)
@@ -181,9 +180,7 @@ def test_an_acknowledged_entry_is_lost_if_unknown_is_no_such_ledger(mutant: bool
     """An id came again while a bookie still refuses it: that bookie has set no fence, and takes entries later."""
 
     async def work() -> None:
-        rules = (
-            replace(RULES, fence_of_deleted=lambda *, has_no_record: Answer.NO_LEDGER) if mutant else RULES
-        )
+        rules = RULES.but(fence_of_deleted=lambda *, has_no_record: Answer.NO_LEDGER) if mutant else RULES
         bookies = [InBookKeepersWords(name, rules) for name in ("b1", "b2", "b3")]
         first, _, third = bookies
         first.ledgers.delete(1, 1)

@@ -15,8 +15,8 @@ from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.bookie.rules import RULES
 from quire.core.ledger.metadata import DigestType
-from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, StoreAwayError, Versioned
@@ -124,7 +124,7 @@ def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, tmp_path: Path) -
 
     async def work(at: World) -> None:
         await at.server.stop()
-        at.server = BookieServer(at.config, at.store, rules=replace(RULES, **{rule: swapped[rule]}))
+        at.server = BookieServer(at.config, at.store, rules=RULES.but(**{rule: swapped[rule]}))
         await at.server.start()
         await reachable(at)
         if rule == "first_word":

@@ -16,9 +16,9 @@ from quire.client.repairing.scrubbing import CopyVerdict, ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import shares
 from quire.core.repair.effects import RepairOutcome
-from quire.core.repair.replica import Replica
 from support.small_cluster import small_cluster
 
 COUNT = 25

@@ -3,8 +3,6 @@
 Source: docs/protocol/audit.md.
 """
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ from quire.core.repair.audit_effects import (
     ReadBookies,
 )
 from quire.core.repair.open_tails import GraceLimits, OpenTails
-from quire.core.rules import RULES
+from quire.core.repair.rules import RULES
 from support.audited_cluster import DELAY_S, TICK_S, AuditedCluster, B, ledger
 
 
@@ -407,7 +405,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_that_is_taken_out_is_noticed(name):
-    rules = replace(RULES, **{name: MUTANTS[name]})
+    rules = RULES.but(**{name: MUTANTS[name]})
     ticks = [("tick", 0, 10)] * 2
     steps = [("leave", 0, 0), ("fails", 1, 0), *ticks, ("tick", 0, 86_400), *ticks * 3, ("fails", 0, 0)]
     checked(steps)
@@ -468,5 +466,5 @@ def test_a_process_that_stood_still_has_seen_a_tick():
 
 def test_grace_without_a_spare_would_end_writers_that_nothing_could_help():
     """X39: in a cluster of three with one bookie away every living writer would be fenced."""
-    rules = replace(RULES, may_recover_open=lambda *, names_gone, **_: names_gone)
+    rules = RULES.but(may_recover_open=lambda *, names_gone, **_: names_gone)
     assert tails_after((7, [B[1], B[2]]), rules=rules).may_recover(ledger(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
-from quire.core.rules import RULES, Rules
+from quire.core.bookie.rules import RULES, BookieRules
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
 WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
@@ -256,7 +255,7 @@ LACS = st.integers(-1, 9)
         st.sampled_from([b"", b"lac"]), SMALL, SMALL, SMALL, LACS,
     ),
     st.fixed_dictionaries({"known": st.booleans(), "lost": st.booleans(), "asked": st.booleans()}),
-    st.sampled_from([RULES, RULES, replace(RULES, acknowledges_once_persisted=lambda: False)]),
+    st.sampled_from([RULES, RULES, RULES.but(acknowledges_once_persisted=lambda: False)]),
     st.booleans(),
     KEYS, SMALL, SMALL,
 )  # fmt: skip
@@ -264,7 +263,7 @@ def test_an_ordinary_add_is_what_add_makes_of_it(
     lac: int,
     facts: LedgerFacts,
     how: dict[str, bool],
-    rules: Rules,
+    rules: BookieRules,
     same: bool,
     key: bytes,
     token: int,

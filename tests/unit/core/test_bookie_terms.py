@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +12,13 @@ from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
-from quire.core.rules import RULES, TERM_JUMP_MAX, Introduction, Rules
+from quire.core.bookie.rules import RULES, TERM_JUMP_MAX, BookieRules, Introduction
 
 KEY = b"k" * 20
 WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
 
 
-def stream(term: int, *, rules: Rules = RULES, **facts: Any) -> BookieLedgerMachine:
+def stream(term: int, *, rules: BookieRules = RULES, **facts: Any) -> BookieLedgerMachine:
     """A stream that is known here, in a term."""
     known = LedgerFacts(1, key=KEY, token=7, digest_type=3, term=term, **facts)
     return BookieLedgerMachine(known, known=True, rules=rules)
@@ -214,7 +213,7 @@ def test_a_read_of_a_streams_entries_names_their_term() -> None:
 # --- after a loss ----------------------------------------------------------------------------------------------------
 
 
-def in_doubt(term: int = 1, *, rules: Rules = RULES) -> BookieLedgerMachine:
+def in_doubt(term: int = 1, *, rules: BookieRules = RULES) -> BookieLedgerMachine:
     return stream(term, doubt=Doubt(5), rules=rules)
 
 
@@ -267,20 +266,20 @@ def test_a_loss_without_a_name_hides_the_term_of_every_stream() -> None:
 
 def test_without_its_judgement_an_old_writer_goes_on() -> None:
     """X23: two writers, two values of an entry."""
-    machine = stream(3, rules=replace(RULES, term_answer=lambda *_, **__: Answer.OK))
+    machine = stream(3, rules=RULES.but(term_answer=lambda *_, **__: Answer.OK))
     assert add(machine, 2) is Answer.OK
 
 
 def test_without_its_judgement_a_fencing_read_leaves_the_term() -> None:
     """X24: a negative response, and then the old writer's entry."""
-    machine = stream(2, rules=replace(RULES, read_takes_term=lambda: False))
+    machine = stream(2, rules=RULES.but(read_takes_term=lambda: False))
     assert machine.raise_term(**WHO, term=3).answer is Answer.OK
     assert add(machine, 2) is Answer.OK
 
 
 def test_without_its_judgement_a_bookie_in_doubt_trusts_its_own_term() -> None:
     """X48: it forgot the take-over that another bookie has heard of."""
-    machine = in_doubt(rules=replace(RULES, doubt_hides_term=lambda: False))
+    machine = in_doubt(rules=RULES.but(doubt_hides_term=lambda: False))
     assert add(machine, 1) is Answer.OK
 
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from quire.core import rules
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.effects import WaitForAnswers, WriteMetadata
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.rules import RULES
 
 BOOKIES = [BookieId(f"b{number}") for number in range(3)]
 
 
 def test_every_rule_takes_it_as_unknown() -> None:
     assert Answer.DAMAGED not in NEGATIVES
-    for rule in (rules.counts_as_negative, rules.counts_as_known, rules.add_outcome):
+    for rule in (RULES.counts_as_negative, RULES.counts_as_known, RULES.add_outcome):
         assert rule(Answer.DAMAGED) == rule(Answer.UNKNOWN)  # type: ignore[operator]
 
 

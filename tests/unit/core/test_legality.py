@@ -23,9 +23,9 @@ from quire.core.log.roll import ROLL, Roll, RollStep
 from quire.core.log.swap import SWAP, HeadSwap, SwapStep
 from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
-from quire.core.rules import RULES
 from quire.wire.log_records import page_name
 from quire_testing.explorer.snapshot import state_of
+from quire_testing.explorer.switches import RULES
 
 ONE, TWO, NEXT = LedgerId(1), LedgerId(2), LedgerId(3)
 SUMMARY = LedgerSummary(4)

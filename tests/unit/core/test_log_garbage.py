@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from quire.core.bookie.garbage import CollectorMachine, Kept
 from quire.core.log.unlisted import LogGarbage
-from quire.core.rules import RULES
+from quire_testing.explorer.switches import RULES
 
 GRACE_MS = 100
 
@@ -47,13 +45,13 @@ def test_what_a_sink_staged_goes_when_it_cannot_be_committed_any_more(log_gone, 
 
 
 def test_without_the_grace_time_a_ledger_goes_that_its_leader_is_about_to_list():
-    rules = replace(RULES, unlisted_is_garbage=lambda unlisted_ms, grace_ms: True)
+    rules = RULES.but(unlisted_is_garbage=lambda unlisted_ms, grace_ms: True)
     assert LogGarbage(GRACE_MS, rules).looked([1], 0) == {1}
     assert LogGarbage(GRACE_MS).looked([1], 0) == set()
 
 
 def test_without_its_rule_a_staged_ledger_goes_before_its_batch_is_committed():
-    rules = replace(RULES, staged_is_garbage=lambda **_: True)
+    rules = RULES.but(staged_is_garbage=lambda **_: True)
     assert LogGarbage(GRACE_MS, rules).staged_is_over(log_gone=False, replayed=False, age_ms=0)
 
 
@@ -67,5 +65,5 @@ def test_a_watermark_is_that_of_a_pass_after_which_no_add_comes_late():
 
 
 def test_without_its_rule_a_tombstone_ends_while_a_late_add_may_bring_its_ledger_back():
-    rules = replace(RULES, watermark_counts=lambda age_ms, late_ms: True)
+    rules = RULES.but(watermark_counts=lambda age_ms, late_ms: True)
     assert watermarks(CollectorMachine(Kept(), rules), (0, 5)) == [5]

@@ -18,7 +18,7 @@ from quire.core.ledger.placement import (
     slots_for_absent,
 )
 from quire.core.ledger.quorum import check_min_present, write_set_masks
-from quire.core.rules import RULES
+from quire.core.ledger.rules import RULES
 
 BOOKIES = [f"b{number}" for number in range(1, 8)]
 

@@ -17,12 +17,12 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new_ledger, new_stream
 from quire.core.ledger.quorum import write_set
+from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.shares import HeldInterval
 from quire.core.repair.debt import ledger_debt
 from quire.core.repair.effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
-from quire.core.repair.replica import ReplicaList
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.rules import RULES
+from quire.core.repair.rules import RULES
 from support.repaired_ledger import RepairedLedger
 
 B = [BookieId(f"b{number}") for number in range(6)]
@@ -228,7 +228,7 @@ def test_whole_means_that_each_bookie_has_the_entries_that_the_ranges_name(seed:
 
 
 def test_without_the_rule_it_does_not() -> None:
-    rules = replace(RULES, counts_as_listed=lambda _origin, _named: True)
+    rules = RULES.but(counts_as_listed=lambda _origin, _named: True)
     for seed in range(1000):
         try:
             scattered(seed, rules)

@@ -4,7 +4,6 @@ Source: docs/protocol/repair.md.
 """
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ from quire.core.repair.effects import (
     WriteRepaired,
 )
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.rules import RULES
+from quire.core.repair.rules import RULES
 from support.repaired_ledger import RepairedLedger
 
 B = [BookieId(f"b{number}") for number in range(6)]
@@ -409,7 +408,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_without_a_rule_a_repair_goes_wrong(name):
-    rules = replace(RULES, **{name: MUTANTS[name]})
+    rules = RULES.but(**{name: MUTANTS[name]})
     for seed in range(1000):
         try:
             repaired(seed, QUORUMS[seed % len(QUORUMS)], rules)

@@ -20,8 +20,8 @@ from quire.core.repair.audit import AUDIT_TABLE, AuditMachine
 from quire.core.repair.effects import REPAIR_TABLE
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.repair.work_queue import MARK_TABLE, MarkedLedger, SeenMark
-from quire.core.rules import RULES
 from quire_testing.explorer.snapshot import state_of
+from quire_testing.explorer.switches import RULES
 
 RECORD = new_ledger(
     7, ("b1", "b2", "b3"), write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""

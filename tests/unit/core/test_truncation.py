@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.answers import Answer
+from quire.core.bookie.rules import BookieRules
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId, Slot
 from quire.core.ledger.effects import (
     AwaitBookies,
@@ -25,8 +25,8 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.ledger.writer import WriterMachine
+from quire.core.recovery.rules import RULES, RecoveryRules
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
-from quire.core.rules import RULES, Rules
 from quire.core.transcript import effect_line
 from quire_testing.explorer.stream_parts import in_mode
 
@@ -52,7 +52,9 @@ def said(machine: TakeOverMachine) -> list[Any]:
     return out
 
 
-def fenced(record: LedgerMetadata | None = None, rules: Rules = RULES, window: int = 1) -> TakeOverMachine:
+def fenced(
+    record: LedgerMetadata | None = None, rules: RecoveryRules = RULES, window: int = 1
+) -> TakeOverMachine:
     """A take-over in term 2 whose three bookies know of no LAC: it asks for entry 0, or so many from there."""
     machine = TakeOverMachine(record or stream(), 3, OWNER, rules, window)
     machine.take_over()
@@ -131,7 +133,7 @@ def test_an_entry_of_an_older_term_than_the_one_before_it_is_not_there() -> None
     assert [type(effect) for effect in has(machine, 1, 1, origin=1)] == [SendTruncation] * 3, (
         "one denial is enough where the ack quorum is all"
     )
-    machine = fenced(stream(ack_quorum=3), replace(RULES, counts_as_positive=lambda origin, recovered: True))
+    machine = fenced(stream(ack_quorum=3), RULES.but(counts_as_positive=lambda origin, recovered: True))
     has(machine, 0, 0, origin=2)
     written_back(machine, 0)
     assert [type(effect) for effect in has(machine, 1, 1, origin=1)] == [SendRecoveryAdds] * 3
@@ -342,4 +344,4 @@ def test_a_writer_chooses_bookies_that_have_truncated_from_where_the_new_fragmen
 @pytest.mark.parametrize(("origin", "term", "taken"), [(1, 2, True), (2, 2, False), (3, 2, False)])
 def test_a_truncate_takes_what_has_an_earlier_origin_term(origin: int, term: int, *, taken: bool) -> None:
     """A second copy of it that comes late finds the entries of its own writer, and leaves them."""
-    assert RULES.truncate_takes(origin, term) is taken
+    assert BookieRules.truncate_takes(origin, term) is taken

@@ -42,6 +42,7 @@ from quire.core.bookie.garbage import (
     TombstoneMark,
     id_to_leap_over,
 )
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import (
     CorruptMetadataError,
     DescriptorShortageError,
@@ -50,7 +51,6 @@ from quire.core.errors import (
     StorageError,
 )
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError
 from quire.storage.directory.collector_file import CollectorFile
@@ -110,7 +110,7 @@ class GarbageCollector:
         files: Files,
         worker: Worker,
         chance: Chance,
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> None:
         self.told = CollectorReport()
         self._config = config

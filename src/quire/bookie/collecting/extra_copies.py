@@ -1,6 +1,6 @@
 """A bookie drops copies that are too many: what it holds of ledgers whose records do not give it to the bookie.
 
-`core/repair/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
+`core/bookie/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
 passes of the collector: a pass looks at so many ledgers for the first time, and finishes with those of which the time of
 grace is over.
 
@@ -19,13 +19,13 @@ from typing import Final, NamedTuple, Protocol
 
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import settle
+from quire.core.bookie.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
+from quire.core.bookie.rules import BookieRules
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, StorageError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import HeldInterval, joined_stretches
-from quire.core.repair.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
-from quire.core.repair.replica import Replica
-from quire.core.rules import Rules
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.storage.ledger_storage import LedgerStorage
@@ -102,7 +102,7 @@ class ExtraCollector:
         records: LedgerStore,
         clock: Clock,
         grace_ms: int,
-        rules: Rules,
+        rules: BookieRules,
     ) -> None:
         self._bookie_id = bookie_id
         self._storage = storage

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from quire.bookie.identity.boots import BootRecord
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.bookie.vigil import VigilMachine
 from quire.core.errors import IdentityReplacedError, QuireError
-from quire.core.rules import RULES, Rules
 
 if TYPE_CHECKING:
     from quire.core.bookie.boot import BootState
@@ -73,7 +73,7 @@ class Vigil:
         clock: Clock,
         session_timeout_ms: int,
         holders: Callable[[], list[Holder]],
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> None:
         self._clock = clock
         self._pause_ms = pause_of(session_timeout_ms)

@@ -26,10 +26,10 @@ from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateR
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import once_read
 from quire.core.bookie.ledger import NO_KEY
+from quire.core.bookie.rules import RULES, BookieRules, Introduction
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.rules import RULES, Introduction, Rules
 from quire.wire.entry import master_key
 from quire.wire.plain_adds import AddedRun, AddRequest
 
@@ -76,7 +76,7 @@ class FirstWords:
         bookie_id: BookieId,
         *,
         bytes_max: int,
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> None:
         self._ledgers = ledgers
         self._reads = reads

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from quire.bookie.ledgers.waiters import Asker, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
-from quire.core.rules import Introduction, Rules
+from quire.core.bookie.rules import BookieRules, Introduction
 from quire.wire.native import Request
 from quire.wire.plain_adds import AddedRun, AddRequest
 
@@ -44,7 +44,7 @@ class Introductions:
 
     __slots__ = ("_known", "_rules", "gone", "heard", "keep", "seen", "wait")
 
-    def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: Rules) -> None:
+    def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: BookieRules) -> None:
         self._known = known
         self._rules = rules
         self.wait: Wait | None = None

@@ -25,11 +25,11 @@ from quire.bookie.ledgers.waiters import FACTS_OF, NO_ASKER, NOBODY, WHEN_DURABL
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.shares import HeldInterval
-from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment import Sink
 from quire.wire.bundles import Row
@@ -75,7 +75,9 @@ class Ledgers:
     machine: ClassVar = BookieLedgerMachine
     """Decides for one ledger."""
 
-    def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
+    def __init__(
+        self, storage: LedgerStorage, written: Callable[[], None], rules: BookieRules = RULES
+    ) -> None:
         self._storage = storage
         self._written = written
         self._machines: dict[int, BookieLedgerMachine] = {}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quire.client.member_lists import MemberLister
     from quire.core.ids import BookieId
     from quire.core.ledger.metadata import LedgerMetadata
-    from quire.core.repair.replica import Replica
+    from quire.core.ledger.replica import Replica
     from quire.metadata.store import MetadataStore
 
 

@@ -34,8 +34,8 @@ from quire.core.ledger.effects import LacUnavailable, ReadFailed
 from quire.core.ledger.losses import proves_loss
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.ledger.reader import ReadMachine
+from quire.core.ledger.rules import RULES
 from quire.core.ledger.terms import last_of_range, reach_of, told_in
-from quire.core.rules import RULES
 from quire.env.home import not_pickled
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry

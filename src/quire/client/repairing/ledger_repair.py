@@ -26,6 +26,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange, LedgerNotes
+from quire.core.ledger.replica import Replica, ReplicaList, dirty_parts
 from quire.core.ledger.terms import needs_of
 from quire.core.repair.effects import (
     CopyRange,
@@ -38,7 +39,6 @@ from quire.core.repair.effects import (
     RepairOutcome,
     WriteRepaired,
 )
-from quire.core.repair.replica import Replica, ReplicaList, dirty_parts
 from quire.core.repair.rereplication import RepairMachine
 from quire.metadata.patience import pause_after
 from quire.metadata.store import VersionConflictError

@@ -20,9 +20,9 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import Stretch
 from quire.core.repair.effects import CopyRange
-from quire.core.repair.replica import Replica
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun

@@ -21,9 +21,9 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.ledger.shares import HeldInterval, Stretch, shares
 from quire.core.ledger.terms import needs_of
-from quire.core.repair.replica import Replica, ReplicaList, period_of
 
 READ_BYTES: Final = 1 << 20
 """So many bytes one read of background work asks for."""

@@ -18,7 +18,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.guarantee import ACK_QUORUM, GUARANTEE_KEY, WRITE_QUORUM
 from quire.core.ledger.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.ledger.quorum import check_min_present, check_quorums
-from quire.core.rules import RULES, Rules
+from quire.core.ledger.rules import RULES, LedgerRules
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ async def place(
     bookies: BookieClient,
     chance: RandomSource,
     quarantined: Collection[BookieId],
-    rules: Rules = RULES,
+    rules: LedgerRules = RULES,
 ) -> Placement:
     """The bookies of a new ledger. With fewer than E writable ones the store is asked, and what it says counts.
 

@@ -18,9 +18,9 @@ from typing import Final
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.rules import RULES, Rules
 
 SETTLED_MAX: Final = 1 << 16
 """The newest settled ledgers are kept; one that was dropped costs another read of its record."""
@@ -39,7 +39,7 @@ class AfterLoss:
     __slots__ = ("_lsn", "_rules", "_settled", "nameless")
 
     def __init__(
-        self, lsn: int, *, nameless: bool, settled: Iterable[int] = (), rules: Rules = RULES
+        self, lsn: int, *, nameless: bool, settled: Iterable[int] = (), rules: BookieRules = RULES
     ) -> None:
         self.nameless = nameless
         self._lsn = lsn

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from quire.core.rules import RULES, Rules
+from quire.core.bookie.rules import RULES, BookieRules
 
 FINDINGS_KEPT: Final = 2
 """More findings of one ledger prove nothing more."""
@@ -157,7 +157,7 @@ class CollectorMachine:
         "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_passed", "_rules", "holding", "kept", "missing", "unknown",
     )  # fmt: skip
 
-    def __init__(self, kept: Kept, rules: Rules = RULES) -> None:
+    def __init__(self, kept: Kept, rules: BookieRules = RULES) -> None:
         self.kept = kept
         self.holding = ""
         self.missing: list[int] = []

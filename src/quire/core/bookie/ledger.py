@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
-from quire.core.rules import RULES, Rules
 
 NO_KEY = b""
 _NEEDS_A_BODY = int(DigestType.HMAC)
@@ -151,7 +151,7 @@ class BookieLedgerMachine:
         known: bool,
         lost: bool = False,
         asked: bool = False,
-        rules: Rules = RULES,
+        rules: BookieRules = RULES,
     ) -> None:
         self.facts, self._unsaved = facts, not known
         self.fence = Fence.DURABLE if facts.fenced or facts.term else Fence.NONE
@@ -229,7 +229,7 @@ class BookieLedgerMachine:
             or facts.deleted_until_ms
             or not self.fence_known
             or self._unsaved
-            or self._rules is not RULES
+            or self._rules.altered
         ):
             return False
         if lac > facts.lac:  # noqa: PLR1730 - half the time of a call, which each run of a bundle would pay

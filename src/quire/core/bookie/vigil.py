@@ -12,7 +12,7 @@ Source: `docs/protocol/bookie.md`, "Holding"; `docs/decisions/015-who-a-director
 
 from __future__ import annotations
 
-from quire.core.rules import RULES, Rules
+from quire.core.bookie.rules import RULES, BookieRules
 
 STARTING = "the bookie is not registered yet"
 
@@ -32,7 +32,7 @@ class VigilMachine:
         replaced: the identity is another's for good: why; empty until then.
     """
 
-    def __init__(self, pause_ms: int, now_ms: int, rules: Rules = RULES) -> None:
+    def __init__(self, pause_ms: int, now_ms: int, rules: BookieRules = RULES) -> None:
         self._pause_ms = pause_ms
         self._looked_ms = now_ms
         self._rules = rules

@@ -24,7 +24,7 @@ from quire.core.errors import LedgerFencedError, MetadataConflictError, TermSupe
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.effects import Problem
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.rules import CloseOutcome, Rules
+from quire.core.ledger.rules import CloseOutcome, LedgerRules
 from quire.core.state_table import StateTable
 
 
@@ -75,7 +75,7 @@ class Closing:
     """
 
     ledger_id: int
-    rules: Rules
+    rules: LedgerRules
     term: int = 0
     status: ClosingStatus = field(default=ClosingStatus.OPEN, init=False)
     lac: int = field(default=NO_ENTRY, init=False)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from quire.core.errors import NotEnoughBookiesError
 from quire.core.ids import BookieId
 from quire.core.ledger import quorum
-from quire.core.rules import RULES, Rules
+from quire.core.ledger.rules import RULES, LedgerRules
 
 
 class RandomSource(Protocol):
@@ -105,7 +105,7 @@ def place_ledger(
     chance: RandomSource,
     *,
     quarantined: Collection[BookieId] = (),
-    rules: Rules = RULES,
+    rules: LedgerRules = RULES,
 ) -> Placement:
     """The ensemble of a new ledger: E bookies that take entries or, with fewer, all of these and some that are away.
 

@@ -27,8 +27,8 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot, told_through, write_set, write_set_mask
+from quire.core.ledger.rules import RULES, LedgerRules
 from quire.core.ledger.terms import told_in
-from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 
 
@@ -103,7 +103,7 @@ class ReadMachine:
         prefer: int = 0,
         avoid: int = 0,
         speculate_after_ms: int = 0,
-        rules: Rules = RULES,
+        rules: LedgerRules = RULES,
     ) -> None:
         self._first, self._last = first, last
         self._ensemble = tuple(ensemble)
@@ -363,7 +363,7 @@ class LacMachine:
         ensemble: Sequence[BookieId],
         write_quorum: int,
         ack_quorum: int,
-        rules: Rules = RULES,
+        rules: LedgerRules = RULES,
         record: LedgerMetadata | None = None,
     ) -> None:
         self._ensemble = tuple(ensemble)

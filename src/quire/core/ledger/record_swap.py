@@ -11,7 +11,7 @@ from typing import Final
 
 from quire.core.ledger.effects import RereadMetadata, WriteMetadata
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.rules import Rules
+from quire.core.ledger.rules import LedgerRules
 from quire.core.state_table import StateTable
 
 
@@ -98,7 +98,7 @@ class RecordSwap:
         self.in_doubt = self.version
         return self.reread()
 
-    def is_unsettled(self, rules: Rules) -> bool:
+    def is_unsettled(self, rules: LedgerRules) -> bool:
         """Whether a compare-and-swap of unknown outcome may still take effect."""
         return self.in_doubt is not None and not rules.may_go_on_after_unknown(self.in_doubt, self.version)
 

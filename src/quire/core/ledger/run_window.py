@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger.rules import LedgerRules
 from quire.core.ledger.writer_state import NOTHING, Run
-from quire.core.rules import Rules
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class RunWindow:
     masks: tuple[int, ...]
     ack_quorum: int
     final_quorum: int
-    rules: Rules
+    rules: LedgerRules
     lac: int = NO_ENTRY
     lap: int = NO_ENTRY
     length: int = 0

@@ -61,11 +61,11 @@ from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange, mask
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import write_set_masks
 from quire.core.ledger.record_swap import RecordSwap, StoreRequest
+from quire.core.ledger.rules import RULES, AddOutcome, LedgerRules
 from quire.core.ledger.run_window import RunWindow, slots_of
 from quire.core.ledger.writer_problems import may_not_change, quorum_lost, refused, store_silent
 from quire.core.ledger.writer_state import NOTHING, WRITER_TABLE, Hole, Places, Run, Status, WriterLimits
 from quire.core.ledger.writer_waits import REREADS_AT_ONCE, WriterWaits
-from quire.core.rules import RULES, AddOutcome, Rules
 
 
 @lru_cache(maxsize=32)
@@ -113,7 +113,7 @@ class WriterMachine:
         record: LedgerMetadata,
         version: int,
         *,
-        rules: Rules = RULES,
+        rules: LedgerRules = RULES,
         limits: WriterLimits | None = None,
         last: int = NO_ENTRY,
         length: int = 0,

@@ -23,7 +23,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.closing import superseded
 from quire.core.ledger.effects import Problem
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.rules import AddOutcome
+from quire.core.ledger.rules import AddOutcome
 
 
 def refused(

@@ -41,8 +41,8 @@ from quire.core.log.list import (
     paged,
 )
 from quire.core.log.marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
+from quire.core.log.rules import RULES
 from quire.core.log.swap import HeadSwap
-from quire.core.rules import RULES
 from quire.core.state_table import StateTable
 
 

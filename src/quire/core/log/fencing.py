@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from quire.core.ids import LedgerId
 from quire.core.log.list import LedgerSummary, LogHead, LogItem
-from quire.core.rules import Rules
+from quire.core.log.rules import LogRules
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Fencing:
     recovered: dict[LedgerId, LedgerSummary] = field(default_factory=dict)
     waiting: tuple[LedgerId, ...] = ()
 
-    def begin(self, heads: Iterable[LogHead], rules: Rules) -> list[LogItem]:
+    def begin(self, heads: Iterable[LogHead], rules: LogRules) -> list[LogItem]:
         """The items to recover now: named by the rules, and not fenced yet."""
         items: list[LogItem] = []
         for head in heads:

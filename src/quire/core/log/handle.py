@@ -34,8 +34,8 @@ from quire.core.log.list import (
     paged,
 )
 from quire.core.log.roll import Roll, RollStep
+from quire.core.log.rules import RULES, LogRules
 from quire.core.log.swap import HeadSwap
-from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 
 
@@ -128,7 +128,7 @@ class HandleState:
         layout: PageLayout = DEFAULT_LAYOUT,
         digest: int = 3,
         adopts: bool = False,
-        rules: Rules = RULES,
+        rules: LogRules = RULES,
     ) -> None:
         self.me = Leader(0, holder, host, adopts)
         self._name_page = name_page

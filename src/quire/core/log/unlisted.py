@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from quire.core.rules import RULES, Rules
+from quire.core.log.rules import RULES, LogRules
 
 Thing: TypeAlias = int | str
 """A ledger's id, or the key of a page or of an intent."""
@@ -28,7 +28,7 @@ class LogGarbage:
 
     __slots__ = ("_grace_ms", "_rules", "_since")
 
-    def __init__(self, grace_ms: int, rules: Rules = RULES) -> None:
+    def __init__(self, grace_ms: int, rules: LogRules = RULES) -> None:
         self._grace_ms = grace_ms
         self._rules = rules
         self._since: dict[Thing, int] = {}

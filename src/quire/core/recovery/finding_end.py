@@ -30,7 +30,7 @@ from quire.core.ledger.effects import RecoveryInconclusive, WaitForAnswers
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot, told_through, write_set_masks
 from quire.core.ledger.terms import NO_TERM, TermRange, last_of_range, reach_of
-from quire.core.rules import Rules
+from quire.core.recovery.rules import RecoveryRules
 from quire.core.state_table import StateTable
 
 _BLOCK: Final = 512
@@ -231,7 +231,7 @@ class EndSearch:
 
     record: LedgerMetadata
     ensemble: tuple[BookieId, ...]
-    rules: Rules
+    rules: RecoveryRules
     window_entries: int
     ignored_lacs: Collection[BookieId]
     status: EndStatus = field(default=EndStatus.FENCING, init=False)

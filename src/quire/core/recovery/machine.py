@@ -44,8 +44,8 @@ from quire.core.ledger.effects import (
 from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.recovery.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
+from quire.core.recovery.rules import RULES, RecoveryRules
 from quire.core.recovery.write_back import WriteBack
-from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 
 WINDOW_ENTRIES: Final = 4096
@@ -121,7 +121,7 @@ class RecoveryMachine:
         self,
         record: LedgerMetadata,
         version: int,
-        rules: Rules = RULES,
+        rules: RecoveryRules = RULES,
         window_entries: int = WINDOW_ENTRIES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:

@@ -43,8 +43,8 @@ from quire.core.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quire.core.ledger.terms import origin_of
 from quire.core.recovery.finding_end import NO_ORIGINS
 from quire.core.recovery.machine import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
+from quire.core.recovery.rules import RULES, RecoveryRules
 from quire.core.recovery.truncation import FencingEnd
-from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 
 
@@ -119,7 +119,7 @@ class TakeOverMachine:
         record: LedgerMetadata,
         version: int,
         owner: int,
-        rules: Rules = RULES,
+        rules: RecoveryRules = RULES,
         window_entries: int = WINDOW_ENTRIES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:

@@ -19,7 +19,7 @@ from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger.effects import SendTruncation
 from quire.core.ledger.ensemble_change import mask_of
 from quire.core.ledger.quorum import write_set_masks
-from quire.core.rules import Rules
+from quire.core.recovery.rules import RecoveryRules
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class FencingEnd:
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
-    rules: Rules
+    rules: RecoveryRules
     entry_id: int = field(default=NO_ENTRY, init=False)
     _acked: int = field(default=0, init=False)
 

@@ -18,7 +18,7 @@ from quire.core.ledger.effects import FindReplacements, SendRecoveryAdds
 from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange, mask_of
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import write_set, write_set_masks
-from quire.core.rules import Rules
+from quire.core.recovery.rules import RecoveryRules
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class WriteBack:
 
     record: LedgerMetadata
     change: EnsembleChange
-    rules: Rules
+    rules: RecoveryRules
     lac: int = field(default=NO_ENTRY, init=False)
     changes: dict[int, tuple[BookieId, ...]] = field(default_factory=dict, init=False)
     _start: int = field(default=NO_ENTRY, init=False)

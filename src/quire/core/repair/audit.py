@@ -36,8 +36,8 @@ from quire.core.repair.audit_effects import (
     MissingMark,
     ReadBookies,
 )
+from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.seconds_seen import SecondsSeen
-from quire.core.rules import RULES, Rules
 from quire.core.state_table import StateTable
 
 AUDIT_TABLE = StateTable(
@@ -113,7 +113,7 @@ class AuditMachine:
         "status",
     )
 
-    def __init__(self, limits: AuditLimits = LIMITS, rules: Rules = RULES) -> None:
+    def __init__(self, limits: AuditLimits = LIMITS, rules: RepairRules = RULES) -> None:
         self._limits, self._rules = limits, rules
         self.status = AuditStatus.IDLE
         self.out: list[AuditEffect] = []

@@ -17,11 +17,11 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.repair.effects import LIMITS
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
-from quire.core.repair.replica import Replica, ReplicaList, period_of
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RULES, RepairRules
 
 
 class DebtReason(StrEnum):
@@ -106,7 +106,7 @@ def ledger_debt(
     notes: LedgerNotes,
     lists: Mapping[BookieId, ReplicaList],
     gone: Collection[BookieId],
-    rules: Rules = RULES,
+    rules: RepairRules = RULES,
 ) -> LedgerDebt:
     """What a ledger lacks.
 

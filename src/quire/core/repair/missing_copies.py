@@ -16,10 +16,10 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.quorum import write_set
+from quire.core.ledger.replica import Replica, period_of
 from quire.core.ledger.shares import Stretch, has_class, stretches_between
 from quire.core.ledger.terms import TermRange, by_origin
 from quire.core.repair.effects import Loss
-from quire.core.repair.replica import Replica, period_of
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from typing import Final
 
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.seconds_seen import SecondsSeen
-from quire.core.rules import RULES, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class OpenTails:
 
     __slots__ = ("_gone_s", "_limits", "_rules", "_seconds", "_writable_s")
 
-    def __init__(self, limits: GraceLimits = GRACE, rules: Rules = RULES) -> None:
+    def __init__(self, limits: GraceLimits = GRACE, rules: RepairRules = RULES) -> None:
         self._limits, self._rules = limits, rules
         self._seconds = SecondsSeen(limits.tick_s, rules)
         self._gone_s: dict[BookieId, int] = {}

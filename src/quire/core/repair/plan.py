@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import LedgerNotes
+from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import Stretch
 from quire.core.repair.effects import CopyRange, WriteRepaired
-from quire.core.repair.replica import Replica
-from quire.core.rules import Rules
+from quire.core.repair.rules import RepairRules
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class RepairPlan:
         written: the change of the record that is under way.
     """
 
-    rules: Rules
+    rules: RepairRules
     record: LedgerMetadata
     notes: LedgerNotes
     version: int

@@ -23,6 +23,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.holes import without_holes
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.ledger.terms import NO_TERM
 from quire.core.repair.effects import (
     LIMITS,
@@ -43,8 +44,7 @@ from quire.core.repair.effects import (
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
 from quire.core.repair.record import SlotReplacement, with_accepted, with_guarantee_kept, with_replacements
-from quire.core.repair.replica import Replica, ReplicaList, period_of
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RULES, RepairRules
 
 
 class RepairMachine:
@@ -85,7 +85,7 @@ class RepairMachine:
         accepted: Loss | None = None,
         sources: Sequence[BookieId] = (),
         limits: RepairLimits = LIMITS,
-        rules: Rules = RULES,
+        rules: RepairRules = RULES,
     ) -> None:
         self._gone = frozenset(gone)
         self._candidates = tuple(candidates)

@@ -5,7 +5,7 @@ Source: docs/protocol/audit.md, "Lost bookies".
 
 from __future__ import annotations
 
-from quire.core.rules import Rules
+from quire.core.repair.rules import RepairRules
 
 
 class SecondsSeen:
@@ -18,7 +18,7 @@ class SecondsSeen:
 
     __slots__ = ("_rules", "_seen_ms", "_tick_s")
 
-    def __init__(self, tick_s: int, rules: Rules) -> None:
+    def __init__(self, tick_s: int, rules: RepairRules) -> None:
         self._tick_s, self._rules = tick_s, rules
         self._seen_ms: int | None = None
 

@@ -29,7 +29,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import fewest_copies
 from quire.core.repair.effects import RepairOutcome, RepairReport
 from quire.core.repair.marks import RepairAttempts, WaitsFor
-from quire.core.rules import RULES, Rules
+from quire.core.repair.rules import RULES, RepairRules
 from quire.core.state_table import StateTable
 
 
@@ -296,7 +296,7 @@ class RepairQueue:
         "out",
     )
 
-    def __init__(self, spread: int = 0, limits: QueueLimits = LIMITS, rules: Rules = RULES) -> None:
+    def __init__(self, spread: int = 0, limits: QueueLimits = LIMITS, rules: RepairRules = RULES) -> None:
         self._spread, self._limits, self._rules = spread, limits, rules
         self.out: list[QueueEffect] = []
         self.ledgers: dict[int, MarkedLedger] = {}

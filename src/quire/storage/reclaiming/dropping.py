@@ -15,10 +15,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.rules import BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
 from quire.core.ledger.terms import ANY_ORIGIN
-from quire.core.rules import Rules
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, below_dead, is_dead, last_id, living, with_range
 from quire.storage.formats.footer_format import lsns_of
@@ -72,7 +72,7 @@ class EntryDropper:
         journal: Journal,
         damages: Damages,
         forgetter: RangeForgetter,
-        rules: Rules,
+        rules: BookieRules,
     ) -> None:
         self._segments = segments
         self._reader = reader

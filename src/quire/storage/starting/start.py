@@ -17,8 +17,8 @@ from crc32c import crc32c
 
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DamagedSegmentError
-from quire.core.rules import RULES, Rules
 from quire.storage.dead_ranges import is_dead
 from quire.storage.formats.footer_format import DirectoryEntry, KeptPlace, row_at
 from quire.storage.formats.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
@@ -97,7 +97,7 @@ class Start:
         last_lsn, next_sequence: where numbers go on.
     """
 
-    def __init__(self, files: SegmentFiles, rules: Rules = RULES) -> None:
+    def __init__(self, files: SegmentFiles, rules: BookieRules = RULES) -> None:
         self._files = files
         self.rules = rules
         self._headers: dict[int, SegmentHeader] = {}

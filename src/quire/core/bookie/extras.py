@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from quire.core.bookie.rules import RULES, BookieRules, ExtraProof
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange, LedgerNotes
 from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.replica import Replica, period_of
 from quire.core.ledger.shares import HeldInterval
-from quire.core.repair.replica import Replica, period_of
-from quire.core.rules import RULES, ExtraProof, Rules
 
 
 class ExtraRange(NamedTuple):
@@ -59,7 +59,7 @@ class ExtraLook(NamedTuple):
 
 
 def extra_ranges(
-    record: LedgerMetadata, notes: LedgerNotes, bookie: BookieId, rules: Rules = RULES
+    record: LedgerMetadata, notes: LedgerNotes, bookie: BookieId, rules: BookieRules = RULES
 ) -> tuple[ExtraRange, ...]:
     """The ranges of a ledger of which its record gives a bookie nothing, and whose copies may be dropped.
 

@@ -13,9 +13,9 @@ from typing import Self
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.rules import RULES, LedgerRules
 from quire.core.ledger.shares import HeldInterval, Stretch, has_class, stretches_between
 from quire.core.ledger.terms import TermRange, by_origin
-from quire.core.rules import RULES, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Replica:
     told: ReplicaList
     period: int
     ranges: Sequence[TermRange] = ()
-    rules: Rules = RULES
+    rules: LedgerRules = RULES
     _classes: dict[int, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Replica:
         object.__setattr__(self, "_classes", classified)
 
     @classmethod
-    def of(cls, told: ReplicaList, record: LedgerMetadata, rules: Rules = RULES) -> Self:
+    def of(cls, told: ReplicaList, record: LedgerMetadata, rules: LedgerRules = RULES) -> Self:
         """A bookie's list as the ledger's record sees it."""
         return cls(told, period_of(record), record.ranges, rules)
 
@@ -102,7 +102,7 @@ class Replica:
 
 
 def dirty_parts(
-    held: Iterable[HeldInterval], record: LedgerMetadata, rules: Rules = RULES
+    held: Iterable[HeldInterval], record: LedgerMetadata, rules: LedgerRules = RULES
 ) -> list[tuple[int, int, int]]:
     """(first, last, origin term that stays) of the decided entries of a stream of which a bookie holds others as well."""
     decided = (

@@ -1,0 +1,109 @@
+"""The judgements of recoveries and of take-overs.
+
+Source: BookKeeper protocol; Vanlightly's guide; Vanlightly's unbounded ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.core.ledger import quorum
+from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.rules import LedgerRules
+
+
+class RecoveryRules(LedgerRules):
+    """What recoveries and take-overs go by."""
+
+    @staticmethod
+    def negative_votes_needed(write_quorum: int, ack_quorum: int) -> int:
+        """The guide: "Uncommitted = Quorum Coverage negative responses"."""
+        return quorum.entry_coverage(write_quorum, ack_quorum)
+
+    @staticmethod
+    def positive_votes_needed(write_quorum: int, ack_quorum: int) -> int:
+        """One copy is enough: including an unacknowledged entry is harmless, dropping an acknowledged one is not."""
+        return 1
+
+    @staticmethod
+    def recovery_start(highest_lac: int, last_fragment_first: int) -> int:
+        """Recovery reads forward from here + 1: never below the last fragment."""
+        return max(highest_lac, last_fragment_first - 1)
+
+    @staticmethod
+    def recovery_read_fences() -> bool:
+        """A recovery read fences too, so what a bookie lacks it can no longer get."""
+        return True
+
+    @staticmethod
+    def recovery_header_lac(lac_at_start: int, lac_now: int) -> int:
+        """Recovery adds carry the LAC found at the start; it never advances."""
+        return lac_at_start
+
+    @staticmethod
+    def recovery_reads_from_original_ensemble() -> bool:
+        """Recovery reads go to the ensemble that the record named, not to replacements."""
+        return True
+
+    @staticmethod
+    def publish_change_during_recovery() -> bool:
+        """A recovery's ensemble changes stay local until its close."""
+        return False
+
+    @staticmethod
+    def recovery_waits_for_its_adds() -> bool:
+        """The close waits until every entry written back is confirmed."""
+        return True
+
+    @staticmethod
+    def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
+        """Recovery writes back "to the entire write quorum for that entry"."""
+        return write_set
+
+    @staticmethod
+    def recovery_end(last_recovered: int, highest_lac: int) -> int:
+        """The end is what was read forward to, not the LAC that was reported."""
+        return last_recovered
+
+    @staticmethod
+    def next_term(term: int) -> int:
+        """The term "is incremented each time a client decides it should take over": every take-over has a term of its own."""
+        return term + 1
+
+    @staticmethod
+    def is_own_take_over(record: LedgerMetadata, term: int, owner: int) -> bool:
+        """A record is one's own take-over's only if it names its owner: another client may have asked for the same term."""
+        return record.terms is not None and record.term == term and record.terms.owner == owner
+
+    @staticmethod
+    def counts_as_positive(origin: int, recovered: int) -> bool:
+        """Where terms only fence, origin terms never fall: an entry of a lower one than what was recovered before it is dirty."""
+        return origin >= recovered
+
+    @staticmethod
+    def votes_fall(lowest: int, recovered: int) -> bool:
+        """Where terms only fence, what was said of later entries is asked again if the one before them makes some of it dirty.
+
+        That is a vote which `counts_as_positive` would not have let pass.
+        """
+        return lowest < recovered
+
+    @staticmethod
+    def ends_with_truncation() -> bool:
+        """Where terms only fence, a take-over ends with "a final truncate no-op entry as the last entry to be written back"."""
+        return True
+
+    @staticmethod
+    def truncation_is_done(acked: int, ensemble_size: int, write_set_mask: int, ack_quorum: int) -> bool:
+        """It is on every bookie: "this last entry is written to all bookies of the last fragment", so that none is left out.
+
+        Args:
+            acked: mask of the slots that have acknowledged it.
+            ensemble_size: E.
+            write_set_mask: the no-op's; mutants use it, and `ack_quorum`.
+            ack_quorum: Qa.
+        """
+        return acked == (1 << ensemble_size) - 1
+
+
+RULES = RecoveryRules()
