@@ -409,6 +409,6 @@ def fault_of(error: Exception) -> Fault:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = trace.tb_frame.f_code.co_filename if trace is not None else ""
-    if where.endswith("ledger_metadata.py"):
+    if where.endswith("core/ledger/metadata.py"):
         return "I6", text
     return "I13", text or type(error).__name__
