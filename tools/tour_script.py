@@ -67,7 +67,7 @@ until [ -s clear.txt ]; do sleep 0.1; done
 
 STEPS: list[Heading | Step] = [
     Heading(
-        "## A cluster\n\n`quire up` runs a whole cluster on this machine until Ctrl-C. All that follows runs beside one that was started "
+        "## A cluster\n\n`quire up` runs a whole cluster on this machine until Ctrl-C. All that follows uses one that was started "
         "with\n`quire up --dir data`, which `QUIRE_CLUSTER` names. A directory that is in use, or too many bookies for the room:"
     ),
     Step("quire up --dir other", until="A second start continues", before="unset QUIRE_CLUSTER"),
