@@ -43,6 +43,15 @@ def no_clusters_of_the_user(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+async def at(tmp_path):
+    """Three bookies in this process, and a client of logs."""
+    from support.log_cluster import world
+
+    async with world(tmp_path) as made:
+        yield made
+
+
 SHARED = ("tests/spark/", "tests/interop/")
 """Folders whose tests share one expensive thing."""
 FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit/test_docs.py")

@@ -23,7 +23,6 @@ from support.zookeeper_server import zookeeper_or_skip
 TIMEOUT_MS = 20_000
 """So long that no session of a busy machine expires by itself; tests of expiry bring their own."""
 SHORT_TIMEOUT_MS = 500
-PATIENCE_S = 30
 
 
 class Driver:
@@ -149,14 +148,6 @@ DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "zookeeper": Zookeepe
 EACH_DRIVER = [
     pytest.param(name, marks=pytest.mark.interop if name in {"zookeeper", "etcd"} else ()) for name in DRIVERS
 ]
-
-
-def run(scenario, patience_s=PATIENCE_S):
-    async def bounded():
-        async with asyncio.timeout(patience_s):
-            return await scenario
-
-    return asyncio.run(bounded())
 
 
 @asynccontextmanager

@@ -1,19 +1,15 @@
 """A store behind a proxy that fails like a network, and what is asked of every store there."""
 
 import asyncio
-import functools
 from contextlib import asynccontextmanager
 
 import pytest
 
-from conformance import metadata_drivers
 from conformance.metadata_drivers import clients, present, until
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.keys import lock_key
 from quire.metadata.store import StoreAwayError
 from support.tcp_proxy import tcp_proxy
-
-run = functools.partial(metadata_drivers.run, patience_s=120)
 
 
 @asynccontextmanager

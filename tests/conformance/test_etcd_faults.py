@@ -11,7 +11,6 @@ from conformance.proxied import (
     a_lock_whose_answer_is_lost_is_not_left_to_nobody,
     a_registration_settles_a_lost_answer,
     lose_answer,
-    run,
 )
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
@@ -35,176 +34,146 @@ def driver(tmp_path):
 # --- lost answers -----------------------------------------------------------------------------------------------
 
 
-def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, proxy):
-            version = await store.create("k", b"0")
-            task = await lose_answer(proxy, store.put("k", b"1", version), lambda: present(other, "k", b"1"))
-            with pytest.raises(MetadataUnknownError, match="read again"):
-                await task
-            found = await store.get("k")
-            assert found.value == b"1"
-            task = await lose_answer(
-                proxy,
-                store.multi([Create("m", b"1"), Put("k", b"2", found.version)]),
-                lambda: present(other, "m", b"1"),
-            )
-            with pytest.raises(MetadataUnknownError):
-                await task
-            assert (await store.get("k")).value == b"2"
-
-    run(scenario())
+async def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
+    async with behind_proxy(driver) as (store, other, proxy):
+        version = await store.create("k", b"0")
+        task = await lose_answer(proxy, store.put("k", b"1", version), lambda: present(other, "k", b"1"))
+        with pytest.raises(MetadataUnknownError, match="read again"):
+            await task
+        found = await store.get("k")
+        assert found.value == b"1"
+        task = await lose_answer(
+            proxy,
+            store.multi([Create("m", b"1"), Put("k", b"2", found.version)]),
+            lambda: present(other, "m", b"1"),
+        )
+        with pytest.raises(MetadataUnknownError):
+            await task
+        assert (await store.get("k")).value == b"2"
 
 
-def test_a_change_that_was_under_way_cannot_happen_after_the_read_that_follows(driver):
+async def test_a_change_that_was_under_way_cannot_happen_after_the_read_that_follows(driver):
     """The request arrives at the server late: after its sender was told "unknown" and has read."""
+    async with behind_proxy(driver) as (store, other, _):
+        late = []
+        send = store._connection.change
 
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, _):
-            late = []
-            send = store._connection.change
+        async def lose(method, request, what):
+            late.append(request)
+            raise MetadataUnknownError("lost")
 
-            async def lose(method, request, what):
-                late.append(request)
-                raise MetadataUnknownError("lost")
-
-            store._connection.change = lose
-            with pytest.raises(MetadataUnknownError):
-                await store.create("k", b"late")
-            store._connection.change = send
-            assert await store.get("k") is None
-            [request] = late
-            answer = await other._connection.read(TXN, request)
-            assert not answer.succeeded
-            assert await store.get("k") is None
-            await store.create("k", b"now")
-            assert (await other.get("k")).value == b"now"
-
-    run(scenario())
+        store._connection.change = lose
+        with pytest.raises(MetadataUnknownError):
+            await store.create("k", b"late")
+        store._connection.change = send
+        assert await store.get("k") is None
+        [request] = late
+        answer = await other._connection.read(TXN, request)
+        assert not answer.succeeded
+        assert await store.get("k") is None
+        await store.create("k", b"now")
+        assert (await other.get("k")).value == b"now"
 
 
-def test_a_registration_settles_a_lost_answer_itself(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            await store.register("other", b"")  # its lease is there, so that the first request does it
-            await a_registration_settles_a_lost_answer(store, other, proxy)
-
-    run(scenario())
+async def test_a_registration_settles_a_lost_answer_itself(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        await store.register("other", b"")  # its lease is there, so that the first request does it
+        await a_registration_settles_a_lost_answer(store, other, proxy)
 
 
-def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=3000, patience_ms=500) as (store, other, proxy):
-            await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
-
-    run(scenario())
+async def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
+    async with behind_proxy(driver, session_timeout_ms=3000, patience_ms=500) as (store, other, proxy):
+        await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
 
-def test_a_registration_that_somebody_deletes_comes_back(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            held = await a.register("bookies/available/b:1", b"x")
-            once = await a.register("once", b"x", again=False)
-            for number in range(1, 4):
-                await b.delete(held.key)
+async def test_a_registration_that_somebody_deletes_comes_back(driver):
+    async with clients(driver, 2) as (a, b):
+        held = await a.register("bookies/available/b:1", b"x")
+        once = await a.register("once", b"x", again=False)
+        for number in range(1, 4):
+            await b.delete(held.key)
 
-                async def back(number=number):
-                    return held.renewed == number
+            async def back(number=number):
+                return held.renewed == number
 
-                await until(back)
-                assert await present(b, held.key, b"x")
-            await b.delete("once")
-            await once.lost.wait()
-            assert not held.lost.is_set()
-
-    run(scenario())
+            await until(back)
+            assert await present(b, held.key, b"x")
+        await b.delete("once")
+        await once.lost.wait()
+        assert not held.lost.is_set()
 
 
-def test_a_version_that_no_key_can_have_changes_nothing(driver):
-    async def scenario():
-        async with clients(driver, 1) as (a,):
-            await a.create("k", b"1")
-            for version in (0, -1, 2**63 - 1, 2**70):
-                with pytest.raises(KeyMissingError):
-                    await a.put("none", b"x", version)
-                with pytest.raises(VersionConflictError):
-                    await a.multi([Create("n", b""), Put("k", b"x", version)])
-                with pytest.raises(VersionConflictError):
-                    await a.multi([Create("n", b""), Put("n", b"x", version)])
-            assert [key for key, _ in await a.list("")] == ["k"]
-
-    run(scenario())
+async def test_a_version_that_no_key_can_have_changes_nothing(driver):
+    async with clients(driver, 1) as (a,):
+        await a.create("k", b"1")
+        for version in (0, -1, 2**63 - 1, 2**70):
+            with pytest.raises(KeyMissingError):
+                await a.put("none", b"x", version)
+            with pytest.raises(VersionConflictError):
+                await a.multi([Create("n", b""), Put("k", b"x", version)])
+            with pytest.raises(VersionConflictError):
+                await a.multi([Create("n", b""), Put("n", b"x", version)])
+        assert [key for key, _ in await a.list("")] == ["k"]
 
 
 # --- connections, compaction, restarts ------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_loses_no_change_and_keeps_the_lease(driver):
+async def test_a_cut_connection_loses_no_change_and_keeps_the_lease(driver):
     """A watch goes on at the revision where it broke: nobody has to read everything again."""
-
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            held = await store.register("r", b"x")
-            async with store.watch("k/") as changes:
-                assert (await anext(changes)).reread_all
-                for i in range(5):
-                    proxy.refuse()
-                    await other.create(f"k/{i}", b"")
-                    await other.create(f"k/{i}b", b"")
-                    proxy.pass_everything()
-                    heard = set()
-                    while not {f"k/{i}", f"k/{i}b"} <= heard:
-                        keys = await anext(changes)
-                        assert not keys.reread_all
-                        heard |= keys
-            assert held.renewed == 0
-            assert (await other.get("r")).value == b"x"
-
-    run(scenario())
-
-
-def test_a_watch_that_was_compacted_away_says_read_everything(driver):
-    async def scenario():
-        async with (
-            behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy),
-            store.watch("k/") as changes,
-        ):
-            await anext(changes)
-            proxy.refuse()
-            version = await other.create("k/1", b"")
-            for _ in range(3):
-                version = await other.put("k/1", b"", version)
-            compact = Method("/etcdserverpb.KV/Compact", CompactionResponse)
-            await other._connection.read(compact, CompactionRequest(revision=version))
-            proxy.pass_everything()
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        held = await store.register("r", b"x")
+        async with store.watch("k/") as changes:
             assert (await anext(changes)).reread_all
-            await other.create("k/2", b"")
-            assert "k/2" in await anext(changes)
-
-    run(scenario())
-
-
-def test_a_partition_longer_than_the_session_under_load(driver):
-    """Nothing acknowledged is lost, registrations come back, counters count once."""
-
-    async def scenario():
-        async with behind_proxy(driver, patience_ms=1000) as (store, other, proxy):
-            held = await store.register("bookies/available/b:1", b"here")
-            async with Counting(store) as load:
-                await load.beyond(20)
-                proxy.go_silent()
-                gone_at = asyncio.create_task(until(lambda: absent(other, held.key)))
-                await asyncio.sleep(PARTITION_S)
-                await gone_at
-                before = load.done
+            for i in range(5):
+                proxy.refuse()
+                await other.create(f"k/{i}", b"")
+                await other.create(f"k/{i}b", b"")
                 proxy.pass_everything()
-                await until(lambda: present(other, held.key, b"here"))
-                await load.beyond(before + 20)
-            assert held.renewed >= 1
-            assert not held.lost.is_set()
-            await load.judge(other)
+                heard = set()
+                while not {f"k/{i}", f"k/{i}b"} <= heard:
+                    keys = await anext(changes)
+                    assert not keys.reread_all
+                    heard |= keys
+        assert held.renewed == 0
+        assert (await other.get("r")).value == b"x"
 
-    run(scenario())
+
+async def test_a_watch_that_was_compacted_away_says_read_everything(driver):
+    async with (
+        behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy),
+        store.watch("k/") as changes,
+    ):
+        await anext(changes)
+        proxy.refuse()
+        version = await other.create("k/1", b"")
+        for _ in range(3):
+            version = await other.put("k/1", b"", version)
+        compact = Method("/etcdserverpb.KV/Compact", CompactionResponse)
+        await other._connection.read(compact, CompactionRequest(revision=version))
+        proxy.pass_everything()
+        assert (await anext(changes)).reread_all
+        await other.create("k/2", b"")
+        assert "k/2" in await anext(changes)
+
+
+async def test_a_partition_longer_than_the_session_under_load(driver):
+    """Nothing acknowledged is lost, registrations come back, counters count once."""
+    async with behind_proxy(driver, patience_ms=1000) as (store, other, proxy):
+        held = await store.register("bookies/available/b:1", b"here")
+        async with Counting(store) as load:
+            await load.beyond(20)
+            proxy.go_silent()
+            gone_at = asyncio.create_task(until(lambda: absent(other, held.key)))
+            await asyncio.sleep(PARTITION_S)
+            await gone_at
+            before = load.done
+            proxy.pass_everything()
+            await until(lambda: present(other, held.key, b"here"))
+            await load.beyond(before + 20)
+        assert held.renewed >= 1
+        assert not held.lost.is_set()
+        await load.judge(other)
 
 
 async def absent(store, key):
@@ -250,11 +219,10 @@ class Counting:
         assert self.done <= final <= self.done + self.unknown
 
 
-def test_kill_and_restart_under_load_keep_values_and_registrations(tmp_path):
+async def test_kill_and_restart_under_load_keep_values_and_registrations(tmp_path):
     etcd_or_skip()
     server = EtcdServer(tmp_path)
-
-    async def scenario():
+    try:
         address = EtcdAddress((server.host,), "/ledgers", EtcdOptions(session_timeout_ms=3000))
         async with (
             await EtcdStore.open(address, create=True) as store,
@@ -277,19 +245,15 @@ def test_kill_and_restart_under_load_keep_values_and_registrations(tmp_path):
             assert not held.lost.is_set()
             await held.update(b"y")
             assert await present(other, held.key, b"y")
-
-    try:
-        run(scenario())
     finally:
         server.run("stop", check=False)
 
 
-def test_a_cluster_goes_on_while_etcd_is_killed_and_restarted(tmp_path):
+async def test_a_cluster_goes_on_while_etcd_is_killed_and_restarted(tmp_path):
     """Appends need no metadata once the bookies know the ledger; a new one waits for the store; nothing acknowledged is lost; the bookies are back."""
     etcd_or_skip()
     server = EtcdServer(tmp_path / "etcd")
-
-    async def scenario():
+    try:
         uri = f"etcd://{server.host}/ledgers?session_timeout_ms=3000"
         await format_store(uri)
         bookies = []
@@ -319,8 +283,5 @@ def test_a_cluster_goes_on_while_etcd_is_killed_and_restarted(tmp_path):
         for bookie in bookies:
             await bookie.stop()
             await bookie.store.close()
-
-    try:
-        run(scenario())
     finally:
         server.run("stop", check=False)

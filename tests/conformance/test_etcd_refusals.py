@@ -9,7 +9,6 @@ import uvloop
 
 from conformance.etcd_proxy import behind_proxy
 from conformance.metadata_drivers import EtcdDriver, clients, until
-from conformance.proxied import run
 from conformance.test_metadata_processes import forked_use
 from quire.core.errors import (
     AlreadyExistsError,
@@ -37,106 +36,88 @@ def driver(tmp_path):
 # --- away, wrong, lying ---------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_is_away_says_so_and_changes_nothing(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=300) as (store, other, proxy):
-            proxy.refuse()
+async def test_a_store_that_is_away_says_so_and_changes_nothing(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=300) as (store, other, proxy):
+        proxy.refuse()
 
-            async def noticed():
-                try:
-                    await store.get("k")
-                except StoreAwayError:
-                    return True
+        async def noticed():
+            try:
+                await store.get("k")
+            except StoreAwayError:
+                return True
+            return False
+
+        await until(noticed)
+        for attempt in (store.get("k"), store.list(""), store.create("k", b""), store.next_ledger_id()):
+            with pytest.raises(StoreAwayError, match=r"etcd at 127.0.0.1.*nothing was changed"):
+                await attempt
+        proxy.pass_everything()
+
+        async def back():
+            try:
+                return await store.create("k", b"") > 0
+            except StoreAwayError:
                 return False
 
-            await until(noticed)
-            for attempt in (store.get("k"), store.list(""), store.create("k", b""), store.next_ledger_id()):
-                with pytest.raises(StoreAwayError, match=r"etcd at 127.0.0.1.*nothing was changed"):
-                    await attempt
-            proxy.pass_everything()
-
-            async def back():
-                try:
-                    return await store.create("k", b"") > 0
-                except StoreAwayError:
-                    return False
-
-            await until(back)
-            assert (await other.get("k")).value == b""
-
-    run(scenario())
+        await until(back)
+        assert (await other.get("k")).value == b""
 
 
-def test_nobody_at_the_address_is_said_with_the_cause():
-    async def scenario():
-        with pytest.raises(NoClusterError, match=r"(?s)no etcd server responded at 127.0.0.1:1 .*refused"):
-            await open_store("etcd://127.0.0.1:1/ledgers?patience_ms=500")
-
-    run(scenario())
+async def test_nobody_at_the_address_is_said_with_the_cause():
+    with pytest.raises(NoClusterError, match=r"(?s)no etcd server responded at 127.0.0.1:1 .*refused"):
+        await open_store("etcd://127.0.0.1:1/ledgers?patience_ms=500")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, b""])
-def test_what_is_no_etcd_is_said(answer):
-    async def scenario():
-        async def serve(reader, writer):
-            await reader.read(10)
-            writer.write(answer)
-            await writer.drain()
-            writer.close()
+async def test_what_is_no_etcd_is_said(answer):
+    async def serve(reader, writer):
+        await reader.read(10)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NoClusterError, match=f"no etcd server responded at 127.0.0.1:{port}"):
-            await open_store(f"etcd://127.0.0.1:{port}/ledgers?patience_ms=1000")
-        server.close()
-
-    run(scenario())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(NoClusterError, match=f"no etcd server responded at 127.0.0.1:{port}"):
+        await open_store(f"etcd://127.0.0.1:{port}/ledgers?patience_ms=1000")
+    server.close()
 
 
-def test_a_wrong_root_and_a_damaged_cluster_are_said(driver):
-    async def scenario():
-        uri = f"etcd://{driver.address}"
-        with pytest.raises(NoClusterError, match="quire metadata format"):
+async def test_a_wrong_root_and_a_damaged_cluster_are_said(driver):
+    uri = f"etcd://{driver.address}"
+    with pytest.raises(NoClusterError, match="quire metadata format"):
+        await open_store(uri)
+    async with await open_store(uri, create=True) as store:
+        key = store._layout.instance
+        await store._connection.read(TXN, TxnRequest(success=[put(key, b"\xff")]))
+        with pytest.raises(CorruptMetadataError, match="damaged"):
             await open_store(uri)
-        async with await open_store(uri, create=True) as store:
-            key = store._layout.instance
-            await store._connection.read(TXN, TxnRequest(success=[put(key, b"\xff")]))
-            with pytest.raises(CorruptMetadataError, match="damaged"):
-                await open_store(uri)
-
-    run(scenario())
 
 
-def test_a_format_is_refused_over_a_cluster_and_over_living_bookies(driver):
-    async def scenario():
-        uri = f"etcd://{driver.address}"
-        first = await format_store(uri)
-        with pytest.raises(AlreadyExistsError, match="--force"):
-            await format_store(uri)
-        store = await open_store(uri)
-        held = await store.register("bookies/available/b:1", b"")
-        await store.create("ledgers/" + "0" * 19, b"x")
-        with pytest.raises(NoClusterError, match=r"1 bookies are registered .*b:1"):
-            await format_store(uri, force=True)
-        await held.close()
-        assert await format_store(uri, force=True) != first
-        await store.close()
-        async with await open_store(uri) as store:
-            assert await store.list("") == []
-
-    run(scenario())
+async def test_a_format_is_refused_over_a_cluster_and_over_living_bookies(driver):
+    uri = f"etcd://{driver.address}"
+    first = await format_store(uri)
+    with pytest.raises(AlreadyExistsError, match="--force"):
+        await format_store(uri)
+    store = await open_store(uri)
+    held = await store.register("bookies/available/b:1", b"")
+    await store.create("ledgers/" + "0" * 19, b"x")
+    with pytest.raises(NoClusterError, match=r"1 bookies are registered .*b:1"):
+        await format_store(uri, force=True)
+    await held.close()
+    assert await format_store(uri, force=True) != first
+    await store.close()
+    async with await open_store(uri) as store:
+        assert await store.list("") == []
 
 
-def test_more_operations_than_a_server_takes_are_refused(driver):
-    async def scenario():
-        async with clients(driver, 1) as (a,):
-            with pytest.raises(MisuseError, match="max-txn-ops"):
-                await a.multi([Create(f"k{i}", b"") for i in range(200)])
-            with pytest.raises(MisuseError, match="at most 1500000"):
-                await a.multi([Create(f"k{i}", bytes(800_000)) for i in range(2)])
-            assert await a.list("") == []
-
-    run(scenario())
+async def test_more_operations_than_a_server_takes_are_refused(driver):
+    async with clients(driver, 1) as (a,):
+        with pytest.raises(MisuseError, match="max-txn-ops"):
+            await a.multi([Create(f"k{i}", b"") for i in range(200)])
+        with pytest.raises(MisuseError, match="at most 1500000"):
+            await a.multi([Create(f"k{i}", bytes(800_000)) for i in range(2)])
+        assert await a.list("") == []
 
 
 # --- rights and TLS -------------------------------------------------------------------------------------------------
@@ -146,7 +127,7 @@ def openssl(folder, *arguments):
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
+async def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
     etcd_or_skip()
     for name in ("peer", "stranger"):
         openssl(
@@ -159,8 +140,7 @@ def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
         tmp_path, f"--cert-file={certificate}", f"--key-file={key}", f"--trusted-ca-file={certificate}",
         "--client-cert-auth",
     )  # fmt: skip
-
-    async def scenario():
+    try:
         uri = f"etcd://{server.host}/ledgers?patience_ms=3000&tls_ca={certificate}"
         mutual = f"{uri}&tls_certificate={certificate}&tls_key={key}"
         async with await open_store(mutual, create=True) as store:
@@ -170,9 +150,6 @@ def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
                 await open_store(wrong.replace("3000", "1000"))
         with pytest.raises(NoClusterError, match="cannot be read"):
             await open_store(f"etcd://{server.host}/ledgers?tls_ca={tmp_path}/none.pem")
-
-    try:
-        run(scenario())
     finally:
         server.run("stop", check=False)
 
@@ -192,28 +169,18 @@ async def work(driver):
         await asyncio.gather(*(b.delete(f"k{i}") for i in range(20)))
 
 
-def test_it_runs_on_uvloop_and_on_loops_of_several_threads(driver):
-    uvloop.run(work(driver))
-    run(work(driver))
-
-    def thread():
-        asyncio.run(work(EtcdDriver(None)))
-
-    async def threads():
-        await asyncio.gather(*(asyncio.to_thread(thread) for _ in range(3)), work(driver))
-
-    run(threads())
+async def test_it_runs_on_uvloop_and_on_loops_of_several_threads(driver):
+    await asyncio.to_thread(uvloop.run, work(driver))
+    elsewhere = (asyncio.to_thread(asyncio.run, work(EtcdDriver(None))) for _ in range(3))
+    await asyncio.gather(*elsewhere, work(driver))
 
 
-def test_a_store_does_not_cross_a_fork(driver):
-    async def scenario():
-        async with clients(driver, 1) as (a,):
-            await a.register("r", b"a")
-            assert await asyncio.to_thread(forked_use, a) == "misuse"
-            assert await asyncio.to_thread(forked_use, Opening(driver.address)) == "misuse"
-            assert (await a.get("r")).value == b"a"
-
-    run(scenario())
+async def test_a_store_does_not_cross_a_fork(driver):
+    async with clients(driver, 1) as (a,):
+        await a.register("r", b"a")
+        assert await asyncio.to_thread(forked_use, a) == "misuse"
+        assert await asyncio.to_thread(forked_use, Opening(driver.address)) == "misuse"
+        assert (await a.get("r")).value == b"a"
 
 
 class Opening:
@@ -235,26 +202,22 @@ def child(address):
     asyncio.run(asyncio.wait_for(use(), 20))
 
 
-def test_another_process_opens_its_own(driver):
-    async def scenario():
-        async with clients(driver, 1) as (a,):
-            process = multiprocessing.get_context("spawn").Process(target=child, args=(driver.address,))
-            process.start()
-            await asyncio.to_thread(process.join)
-            assert process.exitcode == 0
-            assert await a.get("child") is not None
-
-    run(scenario())
+async def test_another_process_opens_its_own(driver):
+    async with clients(driver, 1) as (a,):
+        process = multiprocessing.get_context("spawn").Process(target=child, args=(driver.address,))
+        process.start()
+        await asyncio.to_thread(process.join)
+        assert process.exitcode == 0
+        assert await a.get("child") is not None
 
 
 # --- rights ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_and_a_missing_right_are_said(tmp_path):
+async def test_a_wrong_password_and_a_missing_right_are_said(tmp_path):
     etcd_or_skip()
     server = EtcdServer(tmp_path)
-
-    async def scenario():
+    try:
         await enable_auth(server)
         secret = tmp_path / "secret"
         secret.write_text("password:root:secret\n")
@@ -269,9 +232,6 @@ def test_a_wrong_password_and_a_missing_right_are_said(tmp_path):
         secret.write_text("password:root:wrong\n")
         with pytest.raises(NoClusterError, match="refuses the credentials"):
             await open_store(f"{uri}?credentials={secret}")
-
-    try:
-        run(scenario())
     finally:
         server.run("stop", check=False)
 

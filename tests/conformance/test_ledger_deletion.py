@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
+from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
@@ -42,129 +42,109 @@ def record_of(ledger_id, token=TOKEN, stored_format=3):
     return replace(record, format_version=stored_format)
 
 
-def test_a_deletion_leaves_a_tombstone_of_the_same_moment(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            ledgers = LedgerStore(a, StepClock())
-            version = await ledgers.create(record_of(7))
-            with pytest.raises(VersionConflictError):
-                await ledgers.delete(7, version + 1)
-            assert await ledgers.read_tombstone(7) is None
-            await ledgers.delete(7, version)
-            made, at = await LedgerStore(b).read_tombstone(7)
-            assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
-            with pytest.raises(NoSuchLedgerError):
-                await ledgers.delete(7)
-            # What a bookie asks before it drops anything: no record, this tombstone.
-            guards = [Require(ledger_key(7), None), Require(tombstone_key(7), at)]
-            await b.multi(guards)
-            # The id comes again, as with ids that Java's callers choose: that ledger is not the deleted one.
-            version = await ledgers.create(record_of(7, token=9))
-            with pytest.raises((VersionConflictError, AlreadyExistsError)):
-                await b.multi(guards)
+async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(driver):
+    async with clients(driver, 2) as (a, b):
+        ledgers = LedgerStore(a, StepClock())
+        version = await ledgers.create(record_of(7))
+        with pytest.raises(VersionConflictError):
+            await ledgers.delete(7, version + 1)
+        assert await ledgers.read_tombstone(7) is None
+        await ledgers.delete(7, version)
+        made, at = await LedgerStore(b).read_tombstone(7)
+        assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
+        with pytest.raises(NoSuchLedgerError):
             await ledgers.delete(7)
-            again, later = await ledgers.read_tombstone(7)
-            assert (again.token, again.record_version) == (9, version)
-            [(found, listed)] = await ledgers.tombstones()
-            assert (found, listed.version) == (7, later)
-
-    run(scenario())
-
-
-def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(driver):
-    async def scenario():
-        async with clients(driver, 1) as (store,):
-            ledgers = LedgerStore(store)
-            record = record_of(1, token=0, stored_format=1)
-            await ledgers.write_with_notes(record, NOTES, await ledgers.create(record))
-            head = await store.create("logs/x", b"1")
-            await store.put("logs/x", b"2", head)
-            with pytest.raises(VersionConflictError) as caught:
-                await ledgers.delete(1, guards=[Require("logs/x", head)])
-            assert caught.value.ids["key"] == "logs/x"
-            assert (await ledgers.read_with_notes(1))[1] == NOTES
-            assert await ledgers.read_tombstone(1) is None
-            now = (await store.get("logs/x")).version
-            await ledgers.delete(1, guards=[Require("logs/x", now)])
-            assert [key for key, _ in await store.list("")] == ["logs/x", tombstone_key(1)]
-            assert await store.get(ledger_notes_key(1)) is None
-
-    run(scenario())
+        # What a bookie asks before it drops anything: no record, this tombstone.
+        guards = [Require(ledger_key(7), None), Require(tombstone_key(7), at)]
+        await b.multi(guards)
+        # The id comes again, as with ids that Java's callers choose: that ledger is not the deleted one.
+        version = await ledgers.create(record_of(7, token=9))
+        with pytest.raises((VersionConflictError, AlreadyExistsError)):
+            await b.multi(guards)
+        await ledgers.delete(7)
+        again, later = await ledgers.read_tombstone(7)
+        assert (again.token, again.record_version) == (9, version)
+        [(found, listed)] = await ledgers.tombstones()
+        assert (found, listed.version) == (7, later)
 
 
-def test_many_that_delete_one_ledger_and_many_ledgers_of_one(driver):
-    async def scenario():
-        async with clients(driver, 3) as stores:
-            ledgers = [LedgerStore(store) for store in stores]
-            for number in range(12):
-                await ledgers[0].create(record_of(number))
-            deletions = [each.delete(number) for number in range(12) for each in ledgers]
-            found = await asyncio.gather(*deletions, return_exceptions=True)
-            assert [
-                error for error in found if error is not None and type(error) is not NoSuchLedgerError
-            ] == []
-            assert found.count(None) == 12
-            assert await ledgers[1].list() == []
-            first = await ledgers[1].tombstones(limit=5)
-            rest = await ledgers[1].tombstones(first[-1][0])
-            assert [number for number, _ in [*first, *rest]] == list(range(12))
-
-    run(scenario())
+async def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(driver):
+    async with clients(driver, 1) as (store,):
+        ledgers = LedgerStore(store)
+        record = record_of(1, token=0, stored_format=1)
+        await ledgers.write_with_notes(record, NOTES, await ledgers.create(record))
+        head = await store.create("logs/x", b"1")
+        await store.put("logs/x", b"2", head)
+        with pytest.raises(VersionConflictError) as caught:
+            await ledgers.delete(1, guards=[Require("logs/x", head)])
+        assert caught.value.ids["key"] == "logs/x"
+        assert (await ledgers.read_with_notes(1))[1] == NOTES
+        assert await ledgers.read_tombstone(1) is None
+        now = (await store.get("logs/x")).version
+        await ledgers.delete(1, guards=[Require("logs/x", now)])
+        assert [key for key, _ in await store.list("")] == ["logs/x", tombstone_key(1)]
+        assert await store.get(ledger_notes_key(1)) is None
 
 
-def test_tombstones_end_in_batches_and_one_that_was_changed_stops_no_other(driver):
-    async def scenario():
-        async with clients(driver, 1) as (store,):
-            ledgers = LedgerStore(store)
-            count = 2 * ENDED_AT_ONCE + 7
-            ops = [ledgers.delete_orphan(number) for number in range(count)]
-            await asyncio.gather(*ops)
-            stand = {number: value.version for number, value in await ledgers.tombstones()}
-            assert len(stand) == count
-            await store.delete(tombstone_key(3))
-            changed = await store.get(tombstone_key(ENDED_AT_ONCE + 1))
-            await store.put(tombstone_key(ENDED_AT_ONCE + 1), changed.value, changed.version)
-            ended = [*stand.items(), (count + 5, 1)]
-            assert await ledgers.end_tombstones(ended) == count - 2
-            assert [number for number, _ in await ledgers.tombstones()] == [ENDED_AT_ONCE + 1]
-            assert await ledgers.end_tombstones(ended) == 0
-            assert await ledgers.end_tombstones([]) == 0
-
-    run(scenario())
+async def test_many_that_delete_one_ledger_and_many_ledgers_of_one(driver):
+    async with clients(driver, 3) as stores:
+        ledgers = [LedgerStore(store) for store in stores]
+        for number in range(12):
+            await ledgers[0].create(record_of(number))
+        deletions = [each.delete(number) for number in range(12) for each in ledgers]
+        found = await asyncio.gather(*deletions, return_exceptions=True)
+        assert [error for error in found if error is not None and type(error) is not NoSuchLedgerError] == []
+        assert found.count(None) == 12
+        assert await ledgers[1].list() == []
+        first = await ledgers[1].tombstones(limit=5)
+        rest = await ledgers[1].tombstones(first[-1][0])
+        assert [number for number, _ in [*first, *rest]] == list(range(12))
 
 
-def test_what_has_a_record_is_no_orphan(driver):
-    async def scenario():
-        async with clients(driver, 1) as (store,):
-            ledgers = LedgerStore(store)
-            await ledgers.create(record_of(4))
-            with pytest.raises(RefusedError, match="ledger 4 has a record and is not an orphan"):
-                await ledgers.delete_orphan(4)
-            assert await ledgers.read_tombstone(4) is None
-            await ledgers.delete(4)
+async def test_tombstones_end_in_batches_and_one_that_was_changed_stops_no_other(driver):
+    async with clients(driver, 1) as (store,):
+        ledgers = LedgerStore(store)
+        count = 2 * ENDED_AT_ONCE + 7
+        ops = [ledgers.delete_orphan(number) for number in range(count)]
+        await asyncio.gather(*ops)
+        stand = {number: value.version for number, value in await ledgers.tombstones()}
+        assert len(stand) == count
+        await store.delete(tombstone_key(3))
+        changed = await store.get(tombstone_key(ENDED_AT_ONCE + 1))
+        await store.put(tombstone_key(ENDED_AT_ONCE + 1), changed.value, changed.version)
+        ended = [*stand.items(), (count + 5, 1)]
+        assert await ledgers.end_tombstones(ended) == count - 2
+        assert [number for number, _ in await ledgers.tombstones()] == [ENDED_AT_ONCE + 1]
+        assert await ledgers.end_tombstones(ended) == 0
+        assert await ledgers.end_tombstones([]) == 0
+
+
+async def test_what_has_a_record_is_no_orphan(driver):
+    async with clients(driver, 1) as (store,):
+        ledgers = LedgerStore(store)
+        await ledgers.create(record_of(4))
+        with pytest.raises(RefusedError, match="ledger 4 has a record and is not an orphan"):
             await ledgers.delete_orphan(4)
-            made, _ = await ledgers.read_tombstone(4)
-            assert (made.by_hand, made.token) == (True, TOKEN)
-            # The order stands until every bookie has acted on it, also when the id comes and goes meanwhile.
-            await ledgers.create(record_of(4, token=9))
-            await ledgers.delete(4)
-            made, _ = await ledgers.read_tombstone(4)
-            assert (made.by_hand, made.token) == (True, 9)
+        assert await ledgers.read_tombstone(4) is None
+        await ledgers.delete(4)
+        await ledgers.delete_orphan(4)
+        made, _ = await ledgers.read_tombstone(4)
+        assert (made.by_hand, made.token) == (True, TOKEN)
+        # The order stands until every bookie has acted on it, also when the id comes and goes meanwhile.
+        await ledgers.create(record_of(4, token=9))
+        await ledgers.delete(4)
+        made, _ = await ledgers.read_tombstone(4)
+        assert (made.by_hand, made.token) == (True, 9)
 
-    run(scenario())
 
-
-def test_a_stream_is_no_orphan(driver):
-    async def scenario():
-        async with clients(driver, 1) as (store,):
-            ledgers, streams = LedgerStore(store), StreamStore(store)
-            await streams.create("s", new_stream(record_of(4), owner=7))
-            with pytest.raises(RefusedError, match=r"4 is a stream, .*delete it with `quire stream delete"):
-                await ledgers.delete_orphan(4)
-            assert await ledgers.read_tombstone(4) is None
-            await streams.delete("s")
+async def test_a_stream_is_no_orphan(driver):
+    async with clients(driver, 1) as (store,):
+        ledgers, streams = LedgerStore(store), StreamStore(store)
+        await streams.create("s", new_stream(record_of(4), owner=7))
+        with pytest.raises(RefusedError, match=r"4 is a stream, .*delete it with `quire stream delete"):
             await ledgers.delete_orphan(4)
-            made, _ = await ledgers.read_tombstone(4)
-            assert (made.by_hand, made.token) == (True, TOKEN)
-
-    run(scenario())
+        assert await ledgers.read_tombstone(4) is None
+        await streams.delete("s")
+        await ledgers.delete_orphan(4)
+        made, _ = await ledgers.read_tombstone(4)
+        assert (made.by_hand, made.token) == (True, TOKEN)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
+from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
 from quire.core.errors import CorruptMetadataError, MisuseError, RefusedError
 from quire.metadata.etcd import ids as etcd_ids
 from quire.metadata.etcd.formats import Instance
@@ -29,107 +29,86 @@ async def draw(stores, count):
     return await asyncio.gather(*(store.next_ledger_id() for store in stores for _ in range(count)))
 
 
-def test_after_a_raise_every_handle_gives_out_greater_ids_only(driver):
-    async def scenario():
-        async with clients(driver, 3) as (a, b, c):
-            # a holds a block or has drawn ahead, b has drawn nothing, c has drawn one.
-            before = await draw((a, c), 1) + await draw((a,), 9)
-            above = max(before) + 500
+async def test_after_a_raise_every_handle_gives_out_greater_ids_only(driver):
+    async with clients(driver, 3) as (a, b, c):
+        # a holds a block or has drawn ahead, b has drawn nothing, c has drawn one.
+        before = await draw((a, c), 1) + await draw((a,), 9)
+        above = max(before) + 500
+        await b.raise_ledger_ids(above)
+        for store in (a, b, c):
+            assert await store.next_ledger_id() > above
+        async with clients(driver, 1) as (late,):
+            after = await draw((a, b, c, late), 5)
+        assert min(after) > above
+        assert len(set(after)) == 20
+
+
+async def test_ids_that_lie_ready_below_it_are_dropped_although_the_counter_is_past_it(driver):
+    async with clients(driver, 2) as (a, b):
+        # Blocks double: after these draws some ids of a lie ready, and one was drawn ahead.
+        mine = [await a.next_ledger_id() for _ in range(5)]
+        other = await b.next_ledger_id()
+        above = max(*mine, other) + 1
+        await b.raise_ledger_ids(above)
+        assert await a.next_ledger_id() > above
+
+
+async def test_a_raise_to_something_lower_changes_nothing_and_twice_is_once(driver):
+    async with clients(driver, 2) as (a, b):
+        await a.raise_ledger_ids(300)
+        first = await a.next_ledger_id()
+        assert 300 < first <= 310
+        for above in (300, 0, 17, first - 1):
             await b.raise_ledger_ids(above)
-            for store in (a, b, c):
-                assert await store.next_ledger_id() > above
-            async with clients(driver, 1) as (late,):
-                after = await draw((a, b, c, late), 5)
-            assert min(after) > above
-            assert len(set(after)) == 20
-
-    run(scenario())
-
-
-def test_ids_that_lie_ready_below_it_are_dropped_although_the_counter_is_past_it(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            # Blocks double: after these draws some ids of a lie ready, and one was drawn ahead.
-            mine = [await a.next_ledger_id() for _ in range(5)]
-            other = await b.next_ledger_id()
-            above = max(*mine, other) + 1
-            await b.raise_ledger_ids(above)
-            assert await a.next_ledger_id() > above
-
-    run(scenario())
-
-
-def test_a_raise_to_something_lower_changes_nothing_and_twice_is_once(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            await a.raise_ledger_ids(300)
-            first = await a.next_ledger_id()
-            assert 300 < first <= 310
-            for above in (300, 0, 17, first - 1):
-                await b.raise_ledger_ids(above)
-            ids = [await a.next_ledger_id(), await b.next_ledger_id()]
-            assert all(first < number <= first + 30 for number in ids)
-            for above in (-1, RAISED_MAX + 1):
-                with pytest.raises(MisuseError, match=f"above {above}: only above 0 to {RAISED_MAX}"):
-                    await a.raise_ledger_ids(above)
-
-    run(scenario())
-
-
-def test_raises_and_draws_at_the_same_time(driver):
-    async def scenario():
-        async with clients(driver, 4) as stores:
-
-            async def raise_and_draw(store, above):
-                await store.raise_ledger_ids(above)
-                return [number - above for number in await draw((store,), 3)]
-
-            raised = [raise_and_draw(store, 100 * i) for i, store in enumerate(stores, 1)]
-            found = await asyncio.gather(draw(stores, 20), *raised)
-            assert min(min(beyond) for beyond in found[1:]) > 0
-            assert min(await draw(stores, 1)) > 400
-
-    run(scenario())
-
-
-def test_several_that_raise_to_one_id_do_not_add_up(driver):
-    async def scenario():
-        async with clients(driver, 4) as stores:
-            await asyncio.gather(*(store.raise_ledger_ids(5000) for store in stores))
-            assert all(5000 < number < 5600 for number in await draw(stores, 1))
-
-    run(scenario())
-
-
-def test_a_leap_over_more_ids_than_are_drawn_one_by_one(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            before = await draw((a, b), 2)
-            for above in (10_000_000, 2**40, RAISED_MAX):
+        ids = [await a.next_ledger_id(), await b.next_ledger_id()]
+        assert all(first < number <= first + 30 for number in ids)
+        for above in (-1, RAISED_MAX + 1):
+            with pytest.raises(MisuseError, match=f"above {above}: only above 0 to {RAISED_MAX}"):
                 await a.raise_ledger_ids(above)
-                for store in (b, a):
-                    assert await store.next_ledger_id() > above
-            ids = await draw((a, b), 10)
-            assert len({*before, *ids}) == 24
 
-    run(scenario())
+
+async def test_raises_and_draws_at_the_same_time(driver):
+    async with clients(driver, 4) as stores:
+
+        async def raise_and_draw(store, above):
+            await store.raise_ledger_ids(above)
+            return [number - above for number in await draw((store,), 3)]
+
+        raised = [raise_and_draw(store, 100 * i) for i, store in enumerate(stores, 1)]
+        found = await asyncio.gather(draw(stores, 20), *raised)
+        assert min(min(beyond) for beyond in found[1:]) > 0
+        assert min(await draw(stores, 1)) > 400
+
+
+async def test_several_that_raise_to_one_id_do_not_add_up(driver):
+    async with clients(driver, 4) as stores:
+        await asyncio.gather(*(store.raise_ledger_ids(5000) for store in stores))
+        assert all(5000 < number < 5600 for number in await draw(stores, 1))
+
+
+async def test_a_leap_over_more_ids_than_are_drawn_one_by_one(driver):
+    async with clients(driver, 2) as (a, b):
+        before = await draw((a, b), 2)
+        for above in (10_000_000, 2**40, RAISED_MAX):
+            await a.raise_ledger_ids(above)
+            for store in (b, a):
+                assert await store.next_ledger_id() > above
+        ids = await draw((a, b), 10)
+        assert len({*before, *ids}) == 24
 
 
 @pytest.mark.parametrize("name", [pytest.param("sqlite"), pytest.param("etcd", marks=pytest.mark.interop)])
-def test_a_damaged_number_is_named(name, tmp_path):
-    async def scenario():
-        async with clients(of(name, tmp_path), 1) as (store,):
-            await draw((store,), 2)
-            await store.create(LEDGER_IDS_ABOVE, b"-7")
-            for attempt in (store.next_ledger_id(), store.raise_ledger_ids(9)):
-                with pytest.raises(CorruptMetadataError, match=r"ledger-ids/above .* damaged: b'-7'; write"):
-                    await attempt
-            await store.put(LEDGER_IDS_ABOVE, b"70", (await store.list(LEDGER_IDS_ABOVE))[0][1].version)
-            await draw((store,), 2)
-            await store.raise_ledger_ids(90)
-            assert await store.next_ledger_id() > 90
-
-    run(scenario())
+async def test_a_damaged_number_is_named(name, tmp_path):
+    async with clients(of(name, tmp_path), 1) as (store,):
+        await draw((store,), 2)
+        await store.create(LEDGER_IDS_ABOVE, b"-7")
+        for attempt in (store.next_ledger_id(), store.raise_ledger_ids(9)):
+            with pytest.raises(CorruptMetadataError, match=r"ledger-ids/above .* damaged: b'-7'; write"):
+                await attempt
+        await store.put(LEDGER_IDS_ABOVE, b"70", (await store.list(LEDGER_IDS_ABOVE))[0][1].version)
+        await draw((store,), 2)
+        await store.raise_ledger_ids(90)
+        assert await store.next_ledger_id() > 90
 
 
 # --- etcd -------------------------------------------------------------------------------------------------------
@@ -145,68 +124,55 @@ async def draw_as_before(store):
 
 
 @pytest.mark.interop
-def test_in_a_store_of_format_1_older_programs_leap_too_if_it_is_not_far(tmp_path):
-    async def scenario():
-        driver = of("etcd", tmp_path)
-        async with clients(driver, 1) as (maker,):
-            plain = Instance(maker.instance_id, 1).serialize()
-            await maker._connection.read(
-                etcd_ids.TXN, TxnRequest(success=[put(maker._layout.instance, plain)])
-            )
-        async with clients(driver, 3) as stores:
-            a, b, c = stores
-            assert a.format == 1
-            assert [await draw_as_before(a), await b.next_ledger_id()] == [1, 2]
-            await asyncio.gather(*(store.raise_ledger_ids(1000) for store in stores))
-            # Three that write the key at once leave out no more ids than one does.
-            assert [await draw_as_before(a), await b.next_ledger_id(), await draw_as_before(c)] == [
-                1001,
-                1002,
-                1003,
-            ]
-            assert await a.get(LEDGER_IDS_ABOVE) is None
-            await a.raise_ledger_ids(1003 + etcd_ids.WRITES_MAX + 1)
-            assert await b.next_ledger_id() > 1003 + etcd_ids.WRITES_MAX + 1
-            assert await draw_as_before(c) == 1005
-
-    run(scenario())
+async def test_in_a_store_of_format_1_older_programs_leap_too_if_it_is_not_far(tmp_path):
+    driver = of("etcd", tmp_path)
+    async with clients(driver, 1) as (maker,):
+        plain = Instance(maker.instance_id, 1).serialize()
+        await maker._connection.read(etcd_ids.TXN, TxnRequest(success=[put(maker._layout.instance, plain)]))
+    async with clients(driver, 3) as stores:
+        a, b, c = stores
+        assert a.format == 1
+        assert [await draw_as_before(a), await b.next_ledger_id()] == [1, 2]
+        await asyncio.gather(*(store.raise_ledger_ids(1000) for store in stores))
+        # Three that write the key at once leave out no more ids than one does.
+        assert [await draw_as_before(a), await b.next_ledger_id(), await draw_as_before(c)] == [
+            1001,
+            1002,
+            1003,
+        ]
+        assert await a.get(LEDGER_IDS_ABOVE) is None
+        await a.raise_ledger_ids(1003 + etcd_ids.WRITES_MAX + 1)
+        assert await b.next_ledger_id() > 1003 + etcd_ids.WRITES_MAX + 1
+        assert await draw_as_before(c) == 1005
 
 
 # --- ZooKeeper --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.interop
-def test_a_layout_without_long_ids_refuses_what_is_too_far(tmp_path):
-    async def scenario():
-        for layout in (ZookeeperLayout.FLAT, ZookeeperLayout.LEGACY_HIERARCHICAL):
-            async with clients(of("zookeeper", tmp_path, layout=layout), 2) as (a, b):
-                first = await b.next_ledger_id()
-                for above in (2**31 - 2, 2**40, first + 100 + zookeeper_ids.SHORT_LEAP_MAX):
-                    with pytest.raises(
-                        RefusedError, match=f"above {above}: the layout {layout.value} ends at"
-                    ):
-                        await a.raise_ledger_ids(above)
-                assert await b.next_ledger_id() < first + 10
-                await a.raise_ledger_ids(first + 2500)
-                assert first + 2500 < await b.next_ledger_id() < first + 2600
-
-    run(scenario())
+async def test_a_layout_without_long_ids_refuses_what_is_too_far(tmp_path):
+    for layout in (ZookeeperLayout.FLAT, ZookeeperLayout.LEGACY_HIERARCHICAL):
+        async with clients(of("zookeeper", tmp_path, layout=layout), 2) as (a, b):
+            first = await b.next_ledger_id()
+            for above in (2**31 - 2, 2**40, first + 100 + zookeeper_ids.SHORT_LEAP_MAX):
+                with pytest.raises(RefusedError, match=f"above {above}: the layout {layout.value} ends at"):
+                    await a.raise_ledger_ids(above)
+            assert await b.next_ledger_id() < first + 10
+            await a.raise_ledger_ids(first + 2500)
+            assert first + 2500 < await b.next_ledger_id() < first + 2600
 
 
 @pytest.mark.interop
-def test_a_far_leap_is_told_and_goes_on_with_long_ids(tmp_path, caplog):
-    async def scenario():
-        async with clients(of("zookeeper", tmp_path), 3) as (a, b, c):
-            await draw((a, b), 2)
-            await a.raise_ledger_ids(3_000_000)
-            assert "go on above 4294967296, as 64-bit ids" in caplog.text
-            assert "start Java's clients again" in caplog.text
-            caplog.clear()
-            assert await b.next_ledger_id() == 1 << 32
-            await b.raise_ledger_ids(5_000_000)
-            await b.raise_ledger_ids((1 << 32) + 5)
-            await c.raise_ledger_ids(7 << 32 | 3)
-            assert caplog.text == ""
-            assert await a.next_ledger_id() == 8 << 32
-
-    run(scenario())
+async def test_a_far_leap_is_told_and_goes_on_with_long_ids(tmp_path, caplog):
+    async with clients(of("zookeeper", tmp_path), 3) as (a, b, c):
+        await draw((a, b), 2)
+        await a.raise_ledger_ids(3_000_000)
+        assert "go on above 4294967296, as 64-bit ids" in caplog.text
+        assert "start Java's clients again" in caplog.text
+        caplog.clear()
+        assert await b.next_ledger_id() == 1 << 32
+        await b.raise_ledger_ids(5_000_000)
+        await b.raise_ledger_ids((1 << 32) + 5)
+        await c.raise_ledger_ids(7 << 32 | 3)
+        assert caplog.text == ""
+        assert await a.next_ledger_id() == 8 << 32

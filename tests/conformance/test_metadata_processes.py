@@ -22,7 +22,6 @@ from conformance.metadata_drivers import (
     collect,
     gone,
     present,
-    run,
     until,
 )
 from quire.core.errors import MetadataUnknownError, QuireError
@@ -38,47 +37,40 @@ def sqlite(tmp_path):
 # --- lost answers -----------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
+async def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
     """Twice: once it had happened, once it had not."""
-
-    async def scenario():
-        async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
-            thread = a._thread
-            happened, did_not = failing_commits(thread)
-            await a.create("k", b"0")
-            for fault, after in [(happened, True), (did_not, False)]:
-                thread._commit = fault
-                with pytest.raises(MetadataUnknownError, match="read again"):
-                    await a.create(f"{after}", b"")
-                assert (await b.get(f"{after}") is not None) == after
-                thread._commit = fault
-                with pytest.raises(MetadataUnknownError):
-                    await a.register(f"r{after}", b"")
-                # Nobody holds it, so it must not stay: the next beat takes it back.
-                await a.register(f"other{after}", b"")
-                await until(lambda after=after: absent(b, f"r{after}"))
-            await a.put("k", b"1", (await a.get("k")).version)
-
-    run(scenario())
-
-
-def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_held(sqlite):
-    async def scenario():
-        async with clients(sqlite, 1, session_timeout_ms=SHORT_TIMEOUT_MS) as (a,):
-            thread = a._thread
-            happened, did_not = failing_commits(thread)
-            thread._commit = happened
+    async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
+        thread = a._thread
+        happened, did_not = failing_commits(thread)
+        await a.create("k", b"0")
+        for fault, after in [(happened, True), (did_not, False)]:
+            thread._commit = fault
+            with pytest.raises(MetadataUnknownError, match="read again"):
+                await a.create(f"{after}", b"")
+            assert (await b.get(f"{after}") is not None) == after
+            thread._commit = fault
             with pytest.raises(MetadataUnknownError):
-                await a.register("r", b"")
-            await until(lambda: absent(a, "r"))
-            held = await a.register("r", b"")
-            thread._commit = did_not
-            with pytest.raises(MetadataUnknownError):
-                await held.close()
-            await until(lambda: absent(a, "r"))
+                await a.register(f"r{after}", b"")
+            # Nobody holds it, so it must not stay: the next beat takes it back.
+            await a.register(f"other{after}", b"")
+            await until(lambda after=after: absent(b, f"r{after}"))
+        await a.put("k", b"1", (await a.get("k")).version)
+
+
+async def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_held(sqlite):
+    async with clients(sqlite, 1, session_timeout_ms=SHORT_TIMEOUT_MS) as (a,):
+        thread = a._thread
+        happened, did_not = failing_commits(thread)
+        thread._commit = happened
+        with pytest.raises(MetadataUnknownError):
             await a.register("r", b"")
-
-    run(scenario())
+        await until(lambda: absent(a, "r"))
+        held = await a.register("r", b"")
+        thread._commit = did_not
+        with pytest.raises(MetadataUnknownError):
+            await held.close()
+        await until(lambda: absent(a, "r"))
+        await a.register("r", b"")
 
 
 def failing_commits(thread):
@@ -100,25 +92,21 @@ async def absent(store, key):
     return await store.get(key) is None
 
 
-def test_a_client_that_waits_for_another_process_keeps_its_session(sqlite):
+async def test_a_client_that_waits_for_another_process_keeps_its_session(sqlite):
     """Its registration shows for as long as it waits for the write lock, which may be as long as its session's timeout."""
-
-    async def scenario():
-        async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
-            held = await a.register("r", b"", again=False)
-            other = sqlite3.connect(sqlite.path, isolation_level=None)
-            other.execute("BEGIN IMMEDIATE")
-            waits = asyncio.ensure_future(a.create("k", b""))
-            end = time.monotonic() + 3 * SHORT_TIMEOUT_MS / 1000
-            while time.monotonic() < end:
-                assert await b.get("r") is not None
-            assert not waits.done()
-            other.execute("COMMIT")
-            other.close()
-            await waits
-            assert not held.lost.is_set()
-
-    run(scenario())
+    async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
+        held = await a.register("r", b"", again=False)
+        other = sqlite3.connect(sqlite.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        waits = asyncio.ensure_future(a.create("k", b""))
+        end = time.monotonic() + 3 * SHORT_TIMEOUT_MS / 1000
+        while time.monotonic() < end:
+            assert await b.get("r") is not None
+        assert not waits.done()
+        other.execute("COMMIT")
+        other.close()
+        await waits
+        assert not held.lost.is_set()
 
 
 # --- other processes --------------------------------------------------------------------------------------------
@@ -169,116 +157,94 @@ async def children(path, count, timeout_ms=TIMEOUT_MS):
             child.end()
 
 
-def test_processes_count_together_and_get_ids_of_their_own(sqlite):
-    async def scenario():
-        async with clients(sqlite, 1) as (a,), children(sqlite.path, 3) as others:
-            assert {child.instance_id for child in others} == {a.instance_id}
-            await a.create("counter", b"0")
-            await asyncio.gather(*(child("count", "counter", 50) for child in others))
-            assert (await a.get("counter")).value == b"150"
-            ids = await asyncio.gather(*(child("ids", 100) for child in others))
-            mine = [await a.next_ledger_id() for _ in range(100)]
-            assert len({*mine, *(number for given in ids for number in given)}) == 400
-            made = await asyncio.gather(*(child("create", "k", "v") for child in others))
-            assert sorted(isinstance(r, int) for r in made) == [False, False, True]
-
-    run(scenario())
+async def test_processes_count_together_and_get_ids_of_their_own(sqlite):
+    async with clients(sqlite, 1) as (a,), children(sqlite.path, 3) as others:
+        assert {child.instance_id for child in others} == {a.instance_id}
+        await a.create("counter", b"0")
+        await asyncio.gather(*(child("count", "counter", 50) for child in others))
+        assert (await a.get("counter")).value == b"150"
+        ids = await asyncio.gather(*(child("ids", 100) for child in others))
+        mine = [await a.next_ledger_id() for _ in range(100)]
+        assert len({*mine, *(number for given in ids for number in given)}) == 400
+        made = await asyncio.gather(*(child("create", "k", "v") for child in others))
+        assert sorted(isinstance(r, int) for r in made) == [False, False, True]
 
 
-def test_sigkill_ends_a_registration_at_once(sqlite):
-    async def scenario():
-        async with (
-            clients(sqlite, 2, session_timeout_ms=600_000) as (a, b),
-            children(sqlite.path, 1, 600_000) as (child,),
-        ):
-            assert await child("register", "bookies/available/b1", "x") == "bookies/available/b1"
-            await child("register", "bookies/available/b2", "x")
-            assert [k for k, _ in await a.list("bookies/")] == [
-                "bookies/available/b1",
-                "bookies/available/b2",
-            ]
-            async with a.watch("bookies/") as changes:
-                await anext(changes)
-                child.process.send_signal(signal.SIGKILL)
-                await collect(changes, {"bookies/available/b1", "bookies/available/b2"})
-            # A client that watches nothing sees it as well, and the session's file is swept.
-            assert await b.list("bookies/") == []
-            folder = sqlite.path.with_name("metadata.db-sessions")
-            await until(lambda: empty(folder))
-
-    run(scenario())
+async def test_sigkill_ends_a_registration_at_once(sqlite):
+    async with (
+        clients(sqlite, 2, session_timeout_ms=600_000) as (a, b),
+        children(sqlite.path, 1, 600_000) as (child,),
+    ):
+        assert await child("register", "bookies/available/b1", "x") == "bookies/available/b1"
+        await child("register", "bookies/available/b2", "x")
+        assert [k for k, _ in await a.list("bookies/")] == [
+            "bookies/available/b1",
+            "bookies/available/b2",
+        ]
+        async with a.watch("bookies/") as changes:
+            await anext(changes)
+            child.process.send_signal(signal.SIGKILL)
+            await collect(changes, {"bookies/available/b1", "bookies/available/b2"})
+        # A client that watches nothing sees it as well, and the session's file is swept.
+        assert await b.list("bookies/") == []
+        folder = sqlite.path.with_name("metadata.db-sessions")
+        await until(lambda: empty(folder))
 
 
 async def empty(folder):
     return not list(folder.iterdir())
 
 
-def test_a_client_that_watches_nothing_does_not_see_the_dead(sqlite):
-    async def scenario():
-        async with (
-            clients(sqlite, 1, session_timeout_ms=600_000) as (a,),
-            children(sqlite.path, 1, 600_000) as (child,),
-        ):
-            await child("register", "r", "x")
-            child.process.kill()
-            child.process.wait()
-            assert await a.get("r") is None
-            assert await a.list("") == []
-            await a.create("r", b"taken")
-
-    run(scenario())
+async def test_a_client_that_watches_nothing_does_not_see_the_dead(sqlite):
+    async with (
+        clients(sqlite, 1, session_timeout_ms=600_000) as (a,),
+        children(sqlite.path, 1, 600_000) as (child,),
+    ):
+        await child("register", "r", "x")
+        child.process.kill()
+        child.process.wait()
+        assert await a.get("r") is None
+        assert await a.list("") == []
+        await a.create("r", b"taken")
 
 
-def test_a_long_sigstop_ends_a_registration_and_the_owner_that_goes_on_renews_it(sqlite):
-    async def scenario():
-        async with clients(sqlite, 1) as (a,), children(sqlite.path, 1, SHORT_TIMEOUT_MS) as (child,):
-            await child("register", "r", "x")
-            child.process.send_signal(signal.SIGSTOP)
-            await gone(a, "r")
-            child.process.send_signal(signal.SIGCONT)
-            await until(lambda: present(a, "r", b"x"))
-            assert await child("renewed", "r") >= 1
-
-    run(scenario())
+async def test_a_long_sigstop_ends_a_registration_and_the_owner_that_goes_on_renews_it(sqlite):
+    async with clients(sqlite, 1) as (a,), children(sqlite.path, 1, SHORT_TIMEOUT_MS) as (child,):
+        await child("register", "r", "x")
+        child.process.send_signal(signal.SIGSTOP)
+        await gone(a, "r")
+        child.process.send_signal(signal.SIGCONT)
+        await until(lambda: present(a, "r", b"x"))
+        assert await child("renewed", "r") >= 1
 
 
-def test_an_observer_that_stood_still_itself_does_not_take_the_others_for_dead(sqlite):
+async def test_an_observer_that_stood_still_itself_does_not_take_the_others_for_dead(sqlite):
     """A clock that leaps by an hour between two looks is one look."""
-
-    async def scenario():
-        now = [1_000_000]
-        observer = await SqliteStore.open(
-            sqlite.path, create=True, options=SqliteOptions(now_ms=lambda: now[0])
-        )
-        async with clients(sqlite, 1, session_timeout_ms=600_000) as (a,):
-            await a.register("r", b"a")
-            for _ in range(5):
-                assert await observer.get("r") is not None
-                now[0] += 3_600_000
-            for _ in range(10):
-                now[0] += 3_600_000
-                if await observer.get("r") is None:
-                    break
-            else:
-                pytest.fail("a counter that was seen standing still ten times did not expire")
-            await observer.close()
-
-    run(scenario())
+    now = [1_000_000]
+    observer = await SqliteStore.open(sqlite.path, create=True, options=SqliteOptions(now_ms=lambda: now[0]))
+    async with clients(sqlite, 1, session_timeout_ms=600_000) as (a,):
+        await a.register("r", b"a")
+        for _ in range(5):
+            assert await observer.get("r") is not None
+            now[0] += 3_600_000
+        for _ in range(10):
+            now[0] += 3_600_000
+            if await observer.get("r") is None:
+                break
+        else:
+            pytest.fail("a counter that was seen standing still ten times did not expire")
+        await observer.close()
 
 
-def test_a_store_does_not_cross_a_fork(sqlite):
+async def test_a_store_does_not_cross_a_fork(sqlite):
     """A child of a fork gets a clear error, and its end neither ends the parent's session nor its locks."""
-
-    async def scenario():
-        async with clients(sqlite, 1, session_timeout_ms=600_000) as (a,):
-            await a.register("r", b"a")
-            outcome = await asyncio.to_thread(forked_use, a)
-            assert outcome == "misuse"
-            async with children(sqlite.path, 1) as (child,):
-                assert await child("keys", "r") == ["r"]
-            assert (await a.get("r")).value == b"a"
-
-    run(scenario())
+    async with clients(sqlite, 1, session_timeout_ms=600_000) as (a,):
+        await a.register("r", b"a")
+        outcome = await asyncio.to_thread(forked_use, a)
+        assert outcome == "misuse"
+        async with children(sqlite.path, 1) as (child,):
+            assert await child("keys", "r") == ["r"]
+        assert (await a.get("r")).value == b"a"
 
 
 def forked_use(store):

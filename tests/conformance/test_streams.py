@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, run
+from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
 from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
@@ -47,93 +47,84 @@ def stream_of(stream_id, owner=7):
     return new_stream(ledger_of(stream_id), owner)
 
 
-def test_a_stream_and_its_name_are_made_changed_and_deleted_together(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            ours, theirs = StreamStore(a), StreamStore(b)
-            with pytest.raises(NoSuchStreamError, match="no stream 'orders'"):
-                await theirs.find("orders")
-            stream_id = await ours.next_id()
-            version = await ours.create("orders", stream_of(stream_id))
-            assert await theirs.find("orders") == stream_id
-            record, read = await theirs.read(stream_id)
-            assert (record, read) == (stream_of(stream_id), version)
-            with pytest.raises(AlreadyExistsError, match="the name 'orders' is taken"):
-                await theirs.create("orders", stream_of(stream_id + 1, owner=8))
-            with pytest.raises(NoSuchStreamError):
-                await theirs.read(stream_id + 1)
-            with pytest.raises(AlreadyExistsError, match=f"the id {stream_id} is a stream already"):
-                await theirs.create("others", stream_of(stream_id, owner=8))
-            begun = record.taken_over(2, 99)
-            later = await theirs.write(begun, version)
-            with pytest.raises(VersionConflictError, match=f"stream {stream_id} no longer has version"):
-                await ours.write(record.taken_over(2, 98), version)
-            assert await ours.read(stream_id) == (replace(begun, creation_token=0), later)
-            await ours.create("payments", stream_of(ID_MAX, owner=8))
-            assert await theirs.names() == ["orders", "payments"]
-            assert await theirs.names("orders", 1) == ["payments"]
-            assert [each for each, _ in await theirs.page(stream_id)] == [ID_MAX]
-            await ours.delete("orders")
-            with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
-                await theirs.write(begun.opened(-1, begun.fragments), later)
-            assert await theirs.names() == ["payments"]
-            made, _ = await LedgerStore(b).read_tombstone(stream_id)
-            assert (made.token, made.record_version) == (5, later)
-            # The name may be used again, for another stream.
-            await theirs.create("orders", stream_of(stream_id + 1))
-
-    run(scenario())
+async def test_a_stream_and_its_name_are_made_changed_and_deleted_together(driver):
+    async with clients(driver, 2) as (a, b):
+        ours, theirs = StreamStore(a), StreamStore(b)
+        with pytest.raises(NoSuchStreamError, match="no stream 'orders'"):
+            await theirs.find("orders")
+        stream_id = await ours.next_id()
+        version = await ours.create("orders", stream_of(stream_id))
+        assert await theirs.find("orders") == stream_id
+        record, read = await theirs.read(stream_id)
+        assert (record, read) == (stream_of(stream_id), version)
+        with pytest.raises(AlreadyExistsError, match="the name 'orders' is taken"):
+            await theirs.create("orders", stream_of(stream_id + 1, owner=8))
+        with pytest.raises(NoSuchStreamError):
+            await theirs.read(stream_id + 1)
+        with pytest.raises(AlreadyExistsError, match=f"the id {stream_id} is a stream already"):
+            await theirs.create("others", stream_of(stream_id, owner=8))
+        begun = record.taken_over(2, 99)
+        later = await theirs.write(begun, version)
+        with pytest.raises(VersionConflictError, match=f"stream {stream_id} no longer has version"):
+            await ours.write(record.taken_over(2, 98), version)
+        assert await ours.read(stream_id) == (replace(begun, creation_token=0), later)
+        await ours.create("payments", stream_of(ID_MAX, owner=8))
+        assert await theirs.names() == ["orders", "payments"]
+        assert await theirs.names("orders", 1) == ["payments"]
+        assert [each for each, _ in await theirs.page(stream_id)] == [ID_MAX]
+        await ours.delete("orders")
+        with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
+            await theirs.write(begun.opened(-1, begun.fragments), later)
+        assert await theirs.names() == ["payments"]
+        made, _ = await LedgerStore(b).read_tombstone(stream_id)
+        assert (made.token, made.record_version) == (5, later)
+        # The name may be used again, for another stream.
+        await theirs.create("orders", stream_of(stream_id + 1))
 
 
-def test_an_id_is_a_ledgers_or_a_streams_and_the_wrong_kind_is_named(driver):
-    async def scenario():
-        async with clients(driver, 1) as (store,):
-            streams, ledgers = StreamStore(store), LedgerStore(store)
-            await ledgers.create(ledger_of(5))
-            await streams.create("s", stream_of(6))
-            with pytest.raises(AlreadyExistsError, match="the id 5 is a ledger already"):
-                await streams.create("t", stream_of(5))
-            assert await streams.names() == ["s"]
-            with pytest.raises(NoSuchStreamError, match="5 is a ledger and no stream"):
-                await streams.read(5)
-            with pytest.raises(NoSuchLedgerError, match="6 is a stream and no ledger"):
-                await ledgers.read(6)
-            assert await ledgers.list() == [5]
-            with pytest.raises(MisuseError, match="is a stream"):
-                await ledgers.create(stream_of(7))
-            with pytest.raises(MisuseError, match="no stream"):
-                await streams.create("u", ledger_of(7))
-            with pytest.raises(MisuseError):
-                await streams.create("bad//name", stream_of(7))
-            await store.create(stream_key(8), b"another program's")
-            with pytest.raises(CorruptMetadataError, match="stream 8"):
-                await streams.read(8)
-            await store.create(stream_name_key("torn"), b"\xff")
-            with pytest.raises(CorruptMetadataError, match="stream name 'torn'"):
-                await streams.find("torn")
-            await store.create("streams/x", b"")
-            with pytest.raises(CorruptMetadataError, match="names no stream"):
-                await streams.page()
-
-    run(scenario())
+async def test_an_id_is_a_ledgers_or_a_streams_and_the_wrong_kind_is_named(driver):
+    async with clients(driver, 1) as (store,):
+        streams, ledgers = StreamStore(store), LedgerStore(store)
+        await ledgers.create(ledger_of(5))
+        await streams.create("s", stream_of(6))
+        with pytest.raises(AlreadyExistsError, match="the id 5 is a ledger already"):
+            await streams.create("t", stream_of(5))
+        assert await streams.names() == ["s"]
+        with pytest.raises(NoSuchStreamError, match="5 is a ledger and no stream"):
+            await streams.read(5)
+        with pytest.raises(NoSuchLedgerError, match="6 is a stream and no ledger"):
+            await ledgers.read(6)
+        assert await ledgers.list() == [5]
+        with pytest.raises(MisuseError, match="is a stream"):
+            await ledgers.create(stream_of(7))
+        with pytest.raises(MisuseError, match="no stream"):
+            await streams.create("u", ledger_of(7))
+        with pytest.raises(MisuseError):
+            await streams.create("bad//name", stream_of(7))
+        await store.create(stream_key(8), b"another program's")
+        with pytest.raises(CorruptMetadataError, match="stream 8"):
+            await streams.read(8)
+        await store.create(stream_name_key("torn"), b"\xff")
+        with pytest.raises(CorruptMetadataError, match="stream name 'torn'"):
+            await streams.find("torn")
+        await store.create("streams/x", b"")
+        with pytest.raises(CorruptMetadataError, match="names no stream"):
+            await streams.page()
 
 
-def test_two_take_overs_of_a_moment_and_one_wins(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            version = await StreamStore(a).create("s", stream_of(1))
-            found = await asyncio.gather(
-                StreamStore(a).write(stream_of(1).taken_over(2, 11), version),
-                StreamStore(b).write(stream_of(1).taken_over(2, 12), version),
-                return_exceptions=True,
-            )
-            lost = [each for each in found if isinstance(each, VersionConflictError)]
-            assert len(lost) == 1
-            record, _ = await StreamStore(b).read(1)
-            assert record.term == 2
-            assert record.terms.owner == (12 if found[0] is lost[0] else 11)
-
-    run(scenario())
+async def test_two_take_overs_of_a_moment_and_one_wins(driver):
+    async with clients(driver, 2) as (a, b):
+        version = await StreamStore(a).create("s", stream_of(1))
+        found = await asyncio.gather(
+            StreamStore(a).write(stream_of(1).taken_over(2, 11), version),
+            StreamStore(b).write(stream_of(1).taken_over(2, 12), version),
+            return_exceptions=True,
+        )
+        lost = [each for each in found if isinstance(each, VersionConflictError)]
+        assert len(lost) == 1
+        record, _ = await StreamStore(b).read(1)
+        assert record.term == 2
+        assert record.terms.owner == (12 if found[0] is lost[0] else 11)
 
 
 class Losing(MemoryStore):
@@ -149,25 +140,22 @@ class Losing(MemoryStore):
         return found
 
 
-def test_a_lost_response_is_settled_by_the_owner():
-    async def scenario():
-        store = Losing()
-        streams = StreamStore(store)
-        store.lost = 1
-        version = await streams.create("s", stream_of(1))
-        assert await streams.read(1) == (stream_of(1), version)
-        store.lost = 1
-        begun = stream_of(1).taken_over(2, 11)
-        later = await streams.write(begun, version)
-        assert later == (await streams.read(1))[1]
-        store.lost = 1
-        await streams.write(begun.opened(-1, begun.fragments), later)
-        assert (await streams.read(1))[0] == replace(begun.opened(-1, begun.fragments), creation_token=0)
-
-    run(scenario())
+async def test_a_lost_response_is_settled_by_the_owner():
+    store = Losing()
+    streams = StreamStore(store)
+    store.lost = 1
+    version = await streams.create("s", stream_of(1))
+    assert await streams.read(1) == (stream_of(1), version)
+    store.lost = 1
+    begun = stream_of(1).taken_over(2, 11)
+    later = await streams.write(begun, version)
+    assert later == (await streams.read(1))[1]
+    store.lost = 1
+    await streams.write(begun.opened(-1, begun.fragments), later)
+    assert (await streams.read(1))[0] == replace(begun.opened(-1, begun.fragments), creation_token=0)
 
 
-def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_is_still_ours():
+async def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_is_still_ours():
     record = replace(stream_of(1), custom=((TOKEN_KEY, bytes(7) + b"1"),))
 
     class Meanwhile(Losing):
@@ -180,30 +168,24 @@ def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_is_stil
                 )
                 raise
 
-    async def scenario():
-        store = Meanwhile()
-        streams = StreamStore(store)
-        store.lost = 1
-        version = await streams.create("s", record)
-        with pytest.raises(VersionConflictError):
-            await streams.write(record.taken_over(2, 12), version)
-        assert (await streams.read(1))[0].terms.owner == 11
-        store.lost = 1
-        with pytest.raises(AlreadyExistsError, match="taken by another"):
-            await streams.create("s", replace(stream_of(2), custom=record.custom))
-
-    run(scenario())
+    store = Meanwhile()
+    streams = StreamStore(store)
+    store.lost = 1
+    version = await streams.create("s", record)
+    with pytest.raises(VersionConflictError):
+        await streams.write(record.taken_over(2, 12), version)
+    assert (await streams.read(1))[0].terms.owner == 11
+    store.lost = 1
+    with pytest.raises(AlreadyExistsError, match="taken by another"):
+        await streams.create("s", replace(stream_of(2), custom=record.custom))
 
 
-def test_a_record_that_has_grown_too_large_is_refused_before_it_is_written():
-    async def scenario():
-        streams = StreamStore(MemoryStore())
-        record = stream_of(1)
-        version = await streams.create("s", record)
-        fragments = tuple(
-            replace(record.fragments[0], first_entry=first) for first in range(STREAM_BYTES_MAX // 8)
-        )
-        with pytest.raises(MisuseError, match="it may have"):
-            await streams.write(replace(record, fragments=fragments), version)
-
-    run(scenario())
+async def test_a_record_that_has_grown_too_large_is_refused_before_it_is_written():
+    streams = StreamStore(MemoryStore())
+    record = stream_of(1)
+    version = await streams.create("s", record)
+    fragments = tuple(
+        replace(record.fragments[0], first_entry=first) for first in range(STREAM_BYTES_MAX // 8)
+    )
+    with pytest.raises(MisuseError, match="it may have"):
+        await streams.write(replace(record, fragments=fragments), version)

@@ -12,7 +12,6 @@ from conformance.proxied import (
     a_lock_whose_answer_is_lost_is_not_left_to_nobody,
     a_registration_settles_a_lost_answer,
     lose_answer,
-    run,
 )
 from conformance.zookeeper_proxy import PARTITION_S, behind_proxy
 from quire.core.errors import (
@@ -49,335 +48,290 @@ def record_of(ledger_id, token=7):
 # --- lost answers -----------------------------------------------------------------------------------------------
 
 
-def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, proxy):
-            version = await store.create("k", b"0")
-            task = await lose_answer(proxy, store.put("k", b"1", version), lambda: present(other, "k", b"1"))
-            with pytest.raises(MetadataUnknownError, match="read again"):
-                await task
-            found = await store.get("k")
-            assert (found.value, found.version) == (b"1", version + 1)
-            task = await lose_answer(
-                proxy,
-                store.multi([Create("m", b"1"), Put("k", b"2", found.version)]),
-                lambda: present(other, "m", b"1"),
-            )
-            with pytest.raises(MetadataUnknownError):
-                await task
-            assert (await store.get("k")).value == b"2"
-
-    run(scenario())
+async def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
+    async with behind_proxy(driver) as (store, other, proxy):
+        version = await store.create("k", b"0")
+        task = await lose_answer(proxy, store.put("k", b"1", version), lambda: present(other, "k", b"1"))
+        with pytest.raises(MetadataUnknownError, match="read again"):
+            await task
+        found = await store.get("k")
+        assert (found.value, found.version) == (b"1", version + 1)
+        task = await lose_answer(
+            proxy,
+            store.multi([Create("m", b"1"), Put("k", b"2", found.version)]),
+            lambda: present(other, "m", b"1"),
+        )
+        with pytest.raises(MetadataUnknownError):
+            await task
+        assert (await store.get("k")).value == b"2"
 
 
-def test_a_change_that_never_arrived_is_unknown_too(driver):
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, proxy):
-            proxy.go_silent()
-            task = asyncio.create_task(store.create("k", b"1"))
-            await proxy.swallowed.wait()
-            proxy.pass_everything()
-            with pytest.raises(MetadataUnknownError):
-                await task
-            assert await store.get("k") is None
-            assert await other.get("k") is None
-
-    run(scenario())
+async def test_a_change_that_never_arrived_is_unknown_too(driver):
+    async with behind_proxy(driver) as (store, other, proxy):
+        proxy.go_silent()
+        task = asyncio.create_task(store.create("k", b"1"))
+        await proxy.swallowed.wait()
+        proxy.pass_everything()
+        with pytest.raises(MetadataUnknownError):
+            await task
+        assert await store.get("k") is None
+        assert await other.get("k") is None
 
 
-def test_the_records_of_ledgers_settle_a_lost_answer(driver):
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, proxy):
-            ledgers, others = LedgerStore(store), LedgerStore(other)
+async def test_the_records_of_ledgers_settle_a_lost_answer(driver):
+    async with behind_proxy(driver) as (store, other, proxy):
+        ledgers, others = LedgerStore(store), LedgerStore(other)
 
-            async def there():
-                return len(await others.list()) == 2
+        async def there():
+            return len(await others.list()) == 2
 
-            await ledgers.create(record_of(4))  # its folders are there, so that the first request does it
+        await ledgers.create(record_of(4))  # its folders are there, so that the first request does it
 
-            record = record_of(5)
-            task = await lose_answer(proxy, ledgers.create(record), there)
-            version = await task
-            closed = (
-                record.closed(-1, 0) if hasattr(record, "closed") else replace(record, custom=(("k", b"v"),))
-            )
+        record = record_of(5)
+        task = await lose_answer(proxy, ledgers.create(record), there)
+        version = await task
+        closed = record.closed(-1, 0) if hasattr(record, "closed") else replace(record, custom=(("k", b"v"),))
 
-            async def written():
-                return (await others.read(5))[1] > version
+        async def written():
+            return (await others.read(5))[1] > version
 
-            task = await lose_answer(proxy, ledgers.write(closed, version), written)
-            assert await task == version + 1
-            with pytest.raises(AlreadyExistsError):
-                await others.create(record_of(5, token=8))
-
-    run(scenario())
+        task = await lose_answer(proxy, ledgers.write(closed, version), written)
+        assert await task == version + 1
+        with pytest.raises(AlreadyExistsError):
+            await others.create(record_of(5, token=8))
 
 
-def test_a_creation_is_not_tried_again_on_a_connection_that_is_lost(driver):
+async def test_a_creation_is_not_tried_again_on_a_connection_that_is_lost(driver):
     """kazoo fails what is under way, then says that the connection is lost; what is sent between fails at once."""
+    async with behind_proxy(driver) as (store, other, proxy):
+        ledgers, others = LedgerStore(store), LedgerStore(other)
+        await ledgers.create(record_of(4))
+        fail, noticed = store._session.client._notify_pending, threading.Event()
 
-    async def scenario():
-        async with behind_proxy(driver) as (store, other, proxy):
-            ledgers, others = LedgerStore(store), LedgerStore(other)
-            await ledgers.create(record_of(4))
-            fail, noticed = store._session.client._notify_pending, threading.Event()
+        def fail_until_noticed(state):
+            while not noticed.is_set():
+                fail(state)
 
-            def fail_until_noticed(state):
-                while not noticed.is_set():
-                    fail(state)
+        store._session.client._notify_pending = fail_until_noticed
 
-            store._session.client._notify_pending = fail_until_noticed
+        async def there():
+            return len(await others.list()) == 2
 
-            async def there():
-                return len(await others.list()) == 2
+        task = await lose_answer(proxy, ledgers.create(record_of(5)), there)
 
-            task = await lose_answer(proxy, ledgers.create(record_of(5)), there)
+        async def is_away():
+            return task.done() or not store._session.is_ready
 
-            async def is_away():
-                return task.done() or not store._session.is_ready
-
-            await until(is_away)
-            noticed.set()
-            assert await task == (await others.read(5))[1]
-
-    run(scenario())
+        await until(is_away)
+        noticed.set()
+        assert await task == (await others.read(5))[1]
 
 
-def test_a_registration_settles_a_lost_answer_itself(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            await a_registration_settles_a_lost_answer(store, other, proxy)
-
-    run(scenario())
+async def test_a_registration_settles_a_lost_answer_itself(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        await a_registration_settles_a_lost_answer(store, other, proxy)
 
 
-def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20000, patience_ms=500) as (store, other, proxy):
-            await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
-
-    run(scenario())
+async def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
+    async with behind_proxy(driver, session_timeout_ms=20000, patience_ms=500) as (store, other, proxy):
+        await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
 
-def test_a_registration_that_somebody_deletes_comes_back(driver):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            held = await a.register("bookies/available/b:1", b"x")
-            once = await a.register("once", b"x", again=False)
-            for _ in range(3):
-                await b.delete(held.key)
-                await until(lambda: present(b, held.key, b"x"))
-            await b.delete("once")
-            await once.lost.wait()
-            assert held.renewed == 3
-            assert not held.lost.is_set()
-
-    run(scenario())
+async def test_a_registration_that_somebody_deletes_comes_back(driver):
+    async with clients(driver, 2) as (a, b):
+        held = await a.register("bookies/available/b:1", b"x")
+        once = await a.register("once", b"x", again=False)
+        for _ in range(3):
+            await b.delete(held.key)
+            await until(lambda: present(b, held.key, b"x"))
+        await b.delete("once")
+        await once.lost.wait()
+        assert held.renewed == 3
+        assert not held.lost.is_set()
 
 
-def test_a_numbered_registration_that_was_given_up_is_removed(driver):
+async def test_a_numbered_registration_that_was_given_up_is_removed(driver):
     """Else the place of a candidate who heard an error stands as long as its session, and nobody else may lead."""
+    async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
+        first = await store.register("e/n-", b"", sequential=True)
 
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
-            first = await store.register("e/n-", b"", sequential=True)
+        async def places():
+            return [key for key, _ in await other.list("e/")]
 
-            async def places():
-                return [key for key, _ in await other.list("e/")]
+        async def made():
+            return len(await places()) == 2
 
-            async def made():
-                return len(await places()) == 2
+        task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
+        with pytest.raises((MetadataUnknownError, StoreAwayError)):
+            await task
+        assert await made()
+        proxy.pass_everything()
 
-            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
-            with pytest.raises((MetadataUnknownError, StoreAwayError)):
-                await task
-            assert await made()
-            proxy.pass_everything()
+        async def removed():
+            return await places() == [first.key]
 
-            async def removed():
-                return await places() == [first.key]
-
-            await until(removed)
-            again = await store.register("e/n-", b"", sequential=True)
-            assert await places() == [first.key, again.key]
-
-    run(scenario())
+        await until(removed)
+        again = await store.register("e/n-", b"", sequential=True)
+        assert await places() == [first.key, again.key]
 
 
-def test_a_client_that_is_closed_removes_no_lost_registration_any_more(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
-            await store.register("e/n-", b"", sequential=True)
+async def test_a_client_that_is_closed_removes_no_lost_registration_any_more(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
+        await store.register("e/n-", b"", sequential=True)
 
-            async def made():
-                return len(await other.list("e/")) == 2
+        async def made():
+            return len(await other.list("e/")) == 2
 
-            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
-            proxy.refuse()
-            with pytest.raises((MetadataUnknownError, StoreAwayError)):
-                await task
-            await store.close()
+        task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
+        proxy.refuse()
+        with pytest.raises((MetadataUnknownError, StoreAwayError)):
+            await task
+        await store.close()
 
-            async def at_rest():
-                return not any("lost registration" in task.get_name() for task in asyncio.all_tasks())
+        async def at_rest():
+            return not any("lost registration" in task.get_name() for task in asyncio.all_tasks())
 
-            await until(at_rest)
-
-    run(scenario())
+        await until(at_rest)
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_a_registration_that_is_cancelled_at_any_moment_is_removed_on_the_same_connection(driver, sequential):
-    async def scenario():
-        async with clients(driver, 2) as (a, b):
-            await (await a.register("e/first", b"")).close()
-            steps = done = 0
-            while not done:
-                steps += 1
-                making = asyncio.create_task(a.register("e/r-", b"", sequential=sequential))
-                for _ in range(steps):
-                    await asyncio.sleep(0.001)
-                making.cancel()
-                with suppress(asyncio.CancelledError):
-                    held = await making
-                    closing = asyncio.create_task(held.close())
-                    await asyncio.sleep(0)
-                    closing.cancel()
-                    done = 1
+async def test_a_registration_that_is_cancelled_at_any_moment_is_removed_on_the_same_connection(
+    driver, sequential
+):
+    async with clients(driver, 2) as (a, b):
+        await (await a.register("e/first", b"")).close()
+        steps = done = 0
+        while not done:
+            steps += 1
+            making = asyncio.create_task(a.register("e/r-", b"", sequential=sequential))
+            for _ in range(steps):
+                await asyncio.sleep(0.001)
+            making.cancel()
+            with suppress(asyncio.CancelledError):
+                held = await making
+                closing = asyncio.create_task(held.close())
+                await asyncio.sleep(0)
+                closing.cancel()
+                done = 1
 
-                async def removed():
-                    return not await b.list("e/")
+            async def removed():
+                return not await b.list("e/")
 
-                await a.get("e/first")
-                await until(removed)
-            assert not any("e+" in place for place in a._watches._places)
-
-    run(scenario())
+            await a.get("e/first")
+            await until(removed)
+        assert not any("e+" in place for place in a._watches._places)
 
 
-def test_a_registration_that_is_deleted_before_it_is_watched_comes_back(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            add_place, connected = store._watches.add_place, store._registrations.connected
+async def test_a_registration_that_is_deleted_before_it_is_watched_comes_back(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        add_place, connected = store._watches.add_place, store._registrations.connected
 
-            async def deleted_before(path):
-                await other.delete("r")
-                await add_place(path)
+        async def deleted_before(path):
+            await other.delete("r")
+            await add_place(path)
 
-            store._watches.add_place = deleted_before
-            held = await store.register("r", b"x")
-            assert await present(other, "r", b"x")
+        store._watches.add_place = deleted_before
+        held = await store.register("r", b"x")
+        assert await present(other, "r", b"x")
 
-            async def deleted_afterwards(*, renewed):
-                await connected(renewed=renewed)
-                await other.delete("r")
+        async def deleted_afterwards(*, renewed):
+            await connected(renewed=renewed)
+            await other.delete("r")
 
-            store._registrations.connected = deleted_afterwards
-            proxy.cut()
+        store._registrations.connected = deleted_afterwards
+        proxy.cut()
 
-            async def renewed_twice():
-                return held.renewed == 2
+        async def renewed_twice():
+            return held.renewed == 2
 
-            await until(renewed_twice)
-            assert await present(other, "r", b"x")
-
-    run(scenario())
+        await until(renewed_twice)
+        assert await present(other, "r", b"x")
 
 
 # --- sessions and connections -----------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_keeps_the_session_and_watchers_read_again(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            held = await store.register("r", b"x")
-            async with store.watch("k/") as changes:
-                assert (await anext(changes)).reread_all
-                for i in range(5):
-                    proxy.cut()
-                    await other.create(f"k/{i}", b"")
-                    while not (keys := await anext(changes)).reread_all:
-                        assert keys <= {f"k/{n}" for n in range(i + 1)}
-                    await other.create(f"k/{i}b", b"")
-                    while f"k/{i}b" not in (keys := await anext(changes)):
-                        pass
-            assert held.renewed == 0
-            assert (await other.get("r")).value == b"x"
-
-    run(scenario())
-
-
-def test_a_watch_lives_on_although_the_end_of_an_earlier_one_was_lost_with_a_connection(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            earlier = store.watch("k/")
-            await earlier.__aenter__()
-            proxy.lose_answers()
-            ending = asyncio.create_task(earlier.__aexit__(None, None, None))
-            await asyncio.sleep(0)
-            proxy.pass_everything()
-
-            async def is_away():
-                return not store._session.is_ready
-
-            await until(is_away)
-            async with store.watch("k/") as changes:
-                await ending
-                await store.get("k")
-                await anext(changes)
-                await other.create("k/1", b"")
-                assert "k/1" in await anext(changes)
-
-    run(scenario())
-
-
-def test_a_partition_longer_than_the_session_under_load(driver):
-    """Nothing acknowledged is lost, registrations come back, watchers read again, counters count once."""
-
-    async def scenario():
-        async with behind_proxy(driver, patience_ms=1000) as (store, other, proxy):
-            held = await store.register("bookies/available/b:1", b"here")
-            await store.create("counter", b"0")
-            stop, done, unknown = asyncio.Event(), 0, 0
-
-            async def load():
-                nonlocal done, unknown
-                while not stop.is_set():
-                    try:
-                        found = await store.get("counter")
-                        await store.put("counter", b"%d" % (int(found.value) + 1), found.version)
-                        done += 1
-                    except MetadataUnknownError:
-                        unknown += 1
-                    except (VersionConflictError, StoreAwayError):
-                        continue
-
-            loads = [asyncio.create_task(load()) for _ in range(4)]
-            async with store.watch("bookies/") as changes:
-                await anext(changes)
-                await until(lambda: counted(other, 20))
-                proxy.go_silent()
-                gone_at = asyncio.create_task(until(lambda: absent(other, held.key)))
-                await asyncio.sleep(PARTITION_S)
-                await gone_at
-                before = done
-                proxy.pass_everything()
-                await until(lambda: present(other, held.key, b"here"))
-                while not (await anext(changes)).reread_all:
+async def test_a_cut_connection_keeps_the_session_and_watchers_read_again(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        held = await store.register("r", b"x")
+        async with store.watch("k/") as changes:
+            assert (await anext(changes)).reread_all
+            for i in range(5):
+                proxy.cut()
+                await other.create(f"k/{i}", b"")
+                while not (keys := await anext(changes)).reread_all:
+                    assert keys <= {f"k/{n}" for n in range(i + 1)}
+                await other.create(f"k/{i}b", b"")
+                while f"k/{i}b" not in (keys := await anext(changes)):
                     pass
+        assert held.renewed == 0
+        assert (await other.get("r")).value == b"x"
 
-                async def goes_on():
-                    return done > before + 20
 
-                await until(goes_on)
-            stop.set()
-            await asyncio.gather(*loads)
-            assert held.renewed >= 1
-            assert not held.lost.is_set()
-            final = int((await other.get("counter")).value)
-            assert done <= final <= done + unknown
+async def test_a_watch_lives_on_although_the_end_of_an_earlier_one_was_lost_with_a_connection(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        earlier = store.watch("k/")
+        await earlier.__aenter__()
+        proxy.lose_answers()
+        ending = asyncio.create_task(earlier.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        proxy.pass_everything()
 
-    run(scenario())
+        async def is_away():
+            return not store._session.is_ready
+
+        await until(is_away)
+        async with store.watch("k/") as changes:
+            await ending
+            await store.get("k")
+            await anext(changes)
+            await other.create("k/1", b"")
+            assert "k/1" in await anext(changes)
+
+
+async def test_a_partition_longer_than_the_session_under_load(driver):
+    """Nothing acknowledged is lost, registrations come back, watchers read again, counters count once."""
+    async with behind_proxy(driver, patience_ms=1000) as (store, other, proxy):
+        held = await store.register("bookies/available/b:1", b"here")
+        await store.create("counter", b"0")
+        stop, done, unknown = asyncio.Event(), 0, 0
+
+        async def load():
+            nonlocal done, unknown
+            while not stop.is_set():
+                try:
+                    found = await store.get("counter")
+                    await store.put("counter", b"%d" % (int(found.value) + 1), found.version)
+                    done += 1
+                except MetadataUnknownError:
+                    unknown += 1
+                except (VersionConflictError, StoreAwayError):
+                    continue
+
+        loads = [asyncio.create_task(load()) for _ in range(4)]
+        async with store.watch("bookies/") as changes:
+            await anext(changes)
+            await until(lambda: counted(other, 20))
+            proxy.go_silent()
+            gone_at = asyncio.create_task(until(lambda: absent(other, held.key)))
+            await asyncio.sleep(PARTITION_S)
+            await gone_at
+            before = done
+            proxy.pass_everything()
+            await until(lambda: present(other, held.key, b"here"))
+            while not (await anext(changes)).reread_all:
+                pass
+
+            async def goes_on():
+                return done > before + 20
+
+            await until(goes_on)
+        stop.set()
+        await asyncio.gather(*loads)
+        assert held.renewed >= 1
+        assert not held.lost.is_set()
+        final = int((await other.get("counter")).value)
+        assert done <= final <= done + unknown
 
 
 async def counted(store, number):
@@ -388,26 +342,22 @@ async def absent(store, key):
     return await store.get(key) is None
 
 
-def test_a_session_that_ends_while_cut_off_gives_the_key_to_whoever_took_it(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            held = await store.register("bookies/available/b:1", b"first")
-            proxy.refuse()
-            await asyncio.to_thread(end_session, driver.server.host, store._session.client.client_id)
-            mine = await other.register("bookies/available/b:1", b"second")
-            proxy.pass_everything()
-            await held.lost.wait()
-            assert (await other.get("bookies/available/b:1")).value == b"second"
-            assert not mine.lost.is_set()
-
-    run(scenario())
+async def test_a_session_that_ends_while_cut_off_gives_the_key_to_whoever_took_it(driver):
+    async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
+        held = await store.register("bookies/available/b:1", b"first")
+        proxy.refuse()
+        await asyncio.to_thread(end_session, driver.server.host, store._session.client.client_id)
+        mine = await other.register("bookies/available/b:1", b"second")
+        proxy.pass_everything()
+        await held.lost.wait()
+        assert (await other.get("bookies/available/b:1")).value == b"second"
+        assert not mine.lost.is_set()
 
 
-def test_a_restart_of_zookeeper_keeps_sessions_registrations_and_values(tmp_path):
+async def test_a_restart_of_zookeeper_keeps_sessions_registrations_and_values(tmp_path):
     zookeeper_or_skip()
     server = ZookeeperServer(tmp_path)
-
-    async def scenario():
+    try:
         address = ZookeeperAddress(
             (server.host,), "/ledgers", None, ZookeeperOptions(session_timeout_ms=60_000)
         )
@@ -431,8 +381,5 @@ def test_a_restart_of_zookeeper_keeps_sessions_registrations_and_values(tmp_path
             assert not held.lost.is_set()
         finally:
             await store.close()
-
-    try:
-        run(scenario())
     finally:
         server.stop()

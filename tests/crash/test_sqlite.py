@@ -5,7 +5,6 @@ And after none of these does the store take itself for one that went back: the f
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 
@@ -87,13 +86,13 @@ def judge(path, told):
         file.close()
 
 
-def broken(tmp_path, *pragmas, early=False, enough=None, **how):
+async def broken(tmp_path, *pragmas, early=False, enough=None, **how):
     """(how many images, what is wrong with them); with `enough`, until that was said of one."""
     home = tmp_path / "recorded"
     home.mkdir()
     recorder = SqliteRecorder(home)
     with recorder:
-        asyncio.run(live(home / "metadata.db", recorder, *pragmas, early=early))
+        await live(home / "metadata.db", recorder, *pragmas, early=early)
     images, found = 0, []
     for image in ImageBuilder(recorder.recording, seed=SEED, **how):
         directory = tmp_path / "image"
@@ -110,8 +109,8 @@ def broken(tmp_path, *pragmas, early=False, enough=None, **how):
     return images, found
 
 
-def test_what_was_acknowledged_survives_a_power_cut(tmp_path) -> None:
-    images, found = broken(
+async def test_what_was_acknowledged_survives_a_power_cut(tmp_path) -> None:
+    images, found = await broken(
         tmp_path, powersafe=True, every=rounds(4, 64), sample=rounds(4, 64), points=rounds(2, 1)
     )
     print(f"{images} images")
@@ -122,39 +121,35 @@ def test_what_was_acknowledged_survives_a_power_cut(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("pragmas", "powersafe"), [(("synchronous = NORMAL",), True), ((), False)], ids=["sync", "sector"]
 )
-def test_what_is_relied_on_is_missed(tmp_path, pragmas, powersafe) -> None:
+async def test_what_is_relied_on_is_missed(tmp_path, pragmas, powersafe) -> None:
     """A commit that is not synced is lost; and a disk that spoils the rest of a sector spoils the commit before.
 
     The store says so itself when it is opened: it holds less than its sequence.
     """
-    _, found = broken(tmp_path, *pragmas, enough=RETURN, powersafe=powersafe, every=4, sample=8)
+    _, found = await broken(tmp_path, *pragmas, enough=RETURN, powersafe=powersafe, every=4, sample=8)
     assert RETURN in found[-1]
 
 
-def test_a_sequence_that_is_written_before_its_commit_is_a_false_alarm(tmp_path) -> None:
-    _, found = broken(tmp_path, early=True, enough=RETURN, powersafe=True, every=8, sample=4)
+async def test_a_sequence_that_is_written_before_its_commit_is_a_false_alarm(tmp_path) -> None:
+    _, found = await broken(tmp_path, early=True, enough=RETURN, powersafe=True, every=8, sample=4)
     assert RETURN in found[-1]
 
 
 @pytest.mark.faults
-def test_what_was_acknowledged_survives_killed_processes(tmp_path) -> None:
+async def test_what_was_acknowledged_survives_killed_processes(tmp_path) -> None:
     """SIGKILL in the middle of whatever it is; this process has the file open all the time, the next one opens it anew."""
     chance = random.Random(SEED)
     path = tmp_path / "metadata.db"
-
-    async def scenario():
-        number, ids = 0, set()
-        async with await SqliteStore.open(path, create=True) as beside:
-            for _ in range(rounds(6, 100)):
-                told = killed_writer(path, number, chance.randint(1, 20))
-                given = [ledger_id for _, ledger_id in told]
-                assert given
-                assert ids.isdisjoint(given)
-                ids.update(given)
-                texts = [int((await beside.get(key)).value.split()[0]) for key in ("a", "b")]
-                assert texts[0] == texts[1]
-                assert texts[0] in {told[-1][0], told[-1][0] + 1}
-                judge(path, [("instance", beside.instance_id), ("changed", told[-1][0]), ("id", max(ids))])
-                number = texts[0]
-
-    asyncio.run(scenario())
+    number, ids = 0, set()
+    async with await SqliteStore.open(path, create=True) as beside:
+        for _ in range(rounds(6, 100)):
+            told = killed_writer(path, number, chance.randint(1, 20))
+            given = [ledger_id for _, ledger_id in told]
+            assert given
+            assert ids.isdisjoint(given)
+            ids.update(given)
+            texts = [int((await beside.get(key)).value.split()[0]) for key in ("a", "b")]
+            assert texts[0] == texts[1]
+            assert texts[0] in {told[-1][0], told[-1][0] + 1}
+            judge(path, [("instance", beside.instance_id), ("changed", told[-1][0]), ("id", max(ids))])
+            number = texts[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import os
 import random
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -98,14 +96,6 @@ async def world(directory: Path, **liar: Any) -> AsyncIterator[World]:
         await cluster.close()
 
 
-def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 500))
-
-    return wrapped
-
-
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that the client opens because a bookie named them."""
@@ -120,7 +110,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-@run
 async def test_every_entry_is_read_whatever_one_bookie_says(
     tmp_path: Path, opened: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,7 +152,6 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
     assert max(grown.values()) <= GROWTH_MAX
 
 
-@run
 async def test_only_a_file_that_cannot_be_opened_or_three_misses_end_the_reads_of_files(
     tmp_path: Path, opened: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +183,6 @@ async def test_only_a_file_that_cannot_be_opened_or_three_misses_end_the_reads_o
         assert not at.channel(client).beside
 
 
-@run
 async def test_only_registered_directories_of_this_machine_are_opened(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +207,6 @@ async def test_only_registered_directories_of_this_machine_are_opened(
             assert opened == [], directory
 
 
-@run
 async def test_one_bookies_word_is_no_negative(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
         for bookie in [bookie for bookie in at.cluster.servers if bookie != at.liar.bookie_id]:

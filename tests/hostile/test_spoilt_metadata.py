@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import sqlite3
@@ -62,7 +61,7 @@ def records() -> list[bytes]:
 
 # A backslash before a character that needs none: protobuf's parser of texts warns and takes it.
 @pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
-def test_ledgers() -> None:
+async def test_ledgers() -> None:
     chance, good = random.Random(SEED), records()
 
     async def work() -> int:
@@ -87,39 +86,35 @@ def test_ledgers() -> None:
         await store.close()
         return refused
 
-    assert asyncio.run(work()) > SPOILT // 4
+    assert await work() > SPOILT // 4
 
 
-def test_registrations_and_cookies() -> None:
+async def test_registrations_and_cookies() -> None:
     cases = json.loads((VECTORS / "bookie_service_info.json").read_text())["cases"]
     good = [bytes.fromhex(case["serialized_hex"]) for case in cases if case["serialized_hex"]]
     chance = random.Random(SEED)
-
-    async def work() -> None:
-        store = MemoryStore(MemorySpace())
-        registry = BookieRegistry(store)
-        await registry.register(BookieInfo("good:3181", "127.0.0.1", 3181))  # type: ignore[arg-type]
-        version = await store.create(f"{AVAILABLE}spoilt:3181", b"")
-        await registry.write_cookie("spoilt:3181", b"4\nspoilt")
-        for _ in range(SPOILT // 10):
-            value = spoilt(chance.choice(good), chance)
-            version = await store.put(f"{AVAILABLE}spoilt:3181", value, version)
-            # Whatever it says, it hides nobody else, and what can be connected to has a port.
-            found = await registry.available()
-            assert "good:3181" in found
-            for info in found.values():
-                assert 0 < info.port <= 65535
-                assert info.host
-            told = ""
-            try:
-                BookieInfo.parse("spoilt:3181", value, writable=True)
-            except CorruptMetadataError as error:
-                told = error.message
-            assert not told or "spoilt:3181" in told
-        assert (await store.get(COOKIES + "spoilt:3181")) is not None
-        await store.close()
-
-    asyncio.run(work())
+    store = MemoryStore(MemorySpace())
+    registry = BookieRegistry(store)
+    await registry.register(BookieInfo("good:3181", "127.0.0.1", 3181))  # type: ignore[arg-type]
+    version = await store.create(f"{AVAILABLE}spoilt:3181", b"")
+    await registry.write_cookie("spoilt:3181", b"4\nspoilt")
+    for _ in range(SPOILT // 10):
+        value = spoilt(chance.choice(good), chance)
+        version = await store.put(f"{AVAILABLE}spoilt:3181", value, version)
+        # Whatever it says, it hides nobody else, and what can be connected to has a port.
+        found = await registry.available()
+        assert "good:3181" in found
+        for info in found.values():
+            assert 0 < info.port <= 65535
+            assert info.host
+        told = ""
+        try:
+            BookieInfo.parse("spoilt:3181", value, writable=True)
+        except CorruptMetadataError as error:
+            told = error.message
+        assert not told or "spoilt:3181" in told
+    assert (await store.get(COOKIES + "spoilt:3181")) is not None
+    await store.close()
 
 
 # --- what Quire alone writes ------------------------------------------------------------------------------------
@@ -221,7 +216,7 @@ def test_notes_in_a_record() -> None:
     assert refused > SPOILT // 4
 
 
-def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
+async def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
     """A value of a file of format 2, with any bit flipped, is an error that names its key: never another value."""
     path = tmp_path / "metadata.db"
 
@@ -248,4 +243,4 @@ def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
     SqliteFile(path, create=True).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
-        asyncio.run(work(connection))
+        await work(connection)

@@ -123,99 +123,88 @@ async def a_bookie(directory: Path, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("sent", ["nothing", "half an opening", "a byte now and then"])
-def test_who_opens_and_does_not_go_on_is_cut_off(tmp_path: Path, sent: str) -> None:
-    async def work() -> None:
-        async with a_bookie(tmp_path, partial_frame_seconds=0.3) as (server, client):
-            reader, writer = await asyncio.open_connection(*server.address)
-            hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
-            if sent == "half an opening":
-                writer.write(hello[:10])
-            ended = asyncio.create_task(reader.read())
-            at = 0
-            async with asyncio.timeout(60):
-                while not ended.done():
-                    if sent == "a byte now and then" and at < len(hello) - 1:
-                        # However slowly it goes on: what counts is when it began.
-                        writer.write(hello[at : at + 1])
-                        at += 1
-                    await asyncio.wait([ended], timeout=0.05)
-            with contextlib.suppress(ConnectionError):
-                assert ended.result() == b""
-            writer.close()
-            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            assert await ledger.append(b"served") == 0
-            await ledger.close()
-
-    asyncio.run(work())
+async def test_who_opens_and_does_not_go_on_is_cut_off(tmp_path: Path, sent: str) -> None:
+    async with a_bookie(tmp_path, partial_frame_seconds=0.3) as (server, client):
+        reader, writer = await asyncio.open_connection(*server.address)
+        hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
+        if sent == "half an opening":
+            writer.write(hello[:10])
+        ended = asyncio.create_task(reader.read())
+        at = 0
+        async with asyncio.timeout(60):
+            while not ended.done():
+                if sent == "a byte now and then" and at < len(hello) - 1:
+                    # However slowly it goes on: what counts is when it began.
+                    writer.write(hello[at : at + 1])
+                    at += 1
+                await asyncio.wait([ended], timeout=0.05)
+        with contextlib.suppress(ConnectionError):
+            assert ended.result() == b""
+        writer.close()
+        ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        assert await ledger.append(b"served") == 0
+        await ledger.close()
 
 
-def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred of them ask for everything: answers grow short, memory stays bounded, a good reader is served."""
     # On a slow machine the first ones would be cut off before the last ones ask.
     monkeypatch.setattr(unread, "STALL_SECONDS", 900.0)
-
-    async def work() -> None:
-        budget = 16 * MIB
-        async with a_bookie(tmp_path, answer_budget_bytes=budget) as (server, client):
-            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await ledger.append_many([ENTRY] * 128)
-            await ledger.close()
-            hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
-            body = native_bodies.encode_read(0, 127, 4 * MIB, version=native_hello.VERSION)
-            ask = native.encode_request(
-                native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
-            )
-            async with contextlib.AsyncExitStack() as silent:
-                for _ in range(200):
-                    reader, writer = await asyncio.open_connection(*server.address, limit=1024)
-                    # With the writer: later Pythons close the connection of one that nobody holds.
-                    silent.callback(lambda kept: kept.transport.abort(), writer)
-                    reader._transport.pause_reading()
-                    writer.write(hello + (ask + body) * 20)
-                async with asyncio.timeout(300):
-                    while server.unread.answer_bytes_max > MIB:
-                        await asyncio.sleep(0)
-                waiting = [each for each in server._connections if each.not_read_since is not None]
-                held = sum(each.transport.get_write_buffer_size() for each in waiting)
-                # Beyond the budget each holds no more than what made it stop: the buffer's limit and a short answer.
-                assert held <= budget + len(waiting) * (512 * 1024)
-                async with await client.open_ledger(ledger.ledger_id) as reader:
-                    assert [entry.entry_id async for entry in reader.read(0, 127)] == list(range(128))
-
-    asyncio.run(work())
+    budget = 16 * MIB
+    async with a_bookie(tmp_path, answer_budget_bytes=budget) as (server, client):
+        ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await ledger.append_many([ENTRY] * 128)
+        await ledger.close()
+        hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
+        body = native_bodies.encode_read(0, 127, 4 * MIB, version=native_hello.VERSION)
+        ask = native.encode_request(
+            native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
+        )
+        async with contextlib.AsyncExitStack() as silent:
+            for _ in range(200):
+                reader, writer = await asyncio.open_connection(*server.address, limit=1024)
+                # With the writer: later Pythons close the connection of one that nobody holds.
+                silent.callback(lambda kept: kept.transport.abort(), writer)
+                reader._transport.pause_reading()
+                writer.write(hello + (ask + body) * 20)
+            async with asyncio.timeout(300):
+                while server.unread.answer_bytes_max > MIB:
+                    await asyncio.sleep(0)
+            waiting = [each for each in server._connections if each.not_read_since is not None]
+            held = sum(each.transport.get_write_buffer_size() for each in waiting)
+            # Beyond the budget each holds no more than what made it stop: the buffer's limit and a short answer.
+            assert held <= budget + len(waiting) * (512 * 1024)
+            async with await client.open_ledger(ledger.ledger_id) as reader:
+                assert [entry.entry_id async for entry in reader.read(0, 127)] == list(range(128))
 
 
 @pytest.mark.parametrize("fencing", [False, True], ids=["plain", "fencing"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_one_that_never_reads_holds_no_more_than_its_own_budget(
+async def test_one_that_never_reads_holds_no_more_than_its_own_budget(
     tmp_path: Path, protocol: str, fencing: bool
 ) -> None:
     """However many reads it sends, of whichever kind, and however much memory is left for others."""
-
-    async def work() -> None:
-        async with a_bookie(tmp_path) as (server, client):
-            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1, password=b"pw")
-            await ledger.append_many([ENTRY] * 64)
-            await ledger.close()
-            async with WireAdds(server.address[1], protocol, ledger.ledger_id) as silent:
-                silent.reader._transport.pause_reading()
-                most = 0
-                for number in range(4000):
-                    silent.writer.write(silent.read_request(number % 64, last=63, fencing=fencing))
-                    if number % 100 == 0:
-                        await asyncio.sleep(0)
-                        most = max(most, max(map(answers_held, server._connections)))
-                async with asyncio.timeout(60):
-                    while not any(each.not_read_since is not None for each in server._connections):
-                        await asyncio.sleep(0)
-                most = max(most, max(map(answers_held, server._connections)))
-                config = server.config
-                assert most > WRITE_BUFFER_BYTES
-                assert most <= config.answer_bytes_max + config.read_bytes_max + WRITE_BUFFER_BYTES
-                assert server.unread.answer_bytes_max == config.read_bytes_max, "there is plenty for others"
-                silent.writer.transport.abort()
-
-    asyncio.run(work())
+    async with a_bookie(tmp_path) as (server, client):
+        ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1, password=b"pw")
+        await ledger.append_many([ENTRY] * 64)
+        await ledger.close()
+        async with WireAdds(server.address[1], protocol, ledger.ledger_id) as silent:
+            silent.reader._transport.pause_reading()
+            most = 0
+            for number in range(4000):
+                silent.writer.write(silent.read_request(number % 64, last=63, fencing=fencing))
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
+                    most = max(most, max(map(answers_held, server._connections)))
+            async with asyncio.timeout(60):
+                while not any(each.not_read_since is not None for each in server._connections):
+                    await asyncio.sleep(0)
+            most = max(most, max(map(answers_held, server._connections)))
+            config = server.config
+            assert most > WRITE_BUFFER_BYTES
+            assert most <= config.answer_bytes_max + config.read_bytes_max + WRITE_BUFFER_BYTES
+            assert server.unread.answer_bytes_max == config.read_bytes_max, "there is plenty for others"
+            silent.writer.transport.abort()
 
 
 def answers_held(connection: ClientConnection) -> int:

@@ -113,80 +113,67 @@ def test_both_ways_write_the_same_bytes_in_the_same_order(steps: list[tuple[Any,
     asyncio.run(play())
 
 
-def test_a_turn_is_one_write_and_what_waits_for_it_is_unsent() -> None:
-    async def play() -> None:
-        channel, wire = opened(at_once=False)
-        one, other = Sender(), Sender()
-        run = add(100)
-        sent = [channel.send(run, who, tag, deadline=1.0) for tag in range(50) for who in (one, other)]
-        assert not any(sent)
-        assert not wire.writes
-        assert channel.unsent_bytes(one) == channel.unsent_bytes(other) == 50 * 196
-        channel.drop(other)
-        await turn()
-        assert len(wire.writes) == 1
-        assert len(wire.writes[0]) == 50 * 196, "what was dropped in its turn never leaves"
-        assert channel.unsent_bytes(one) == 0
-
-    asyncio.run(play())
+async def test_a_turn_is_one_write_and_what_waits_for_it_is_unsent() -> None:
+    channel, wire = opened(at_once=False)
+    one, other = Sender(), Sender()
+    run = add(100)
+    sent = [channel.send(run, who, tag, deadline=1.0) for tag in range(50) for who in (one, other)]
+    assert not any(sent)
+    assert not wire.writes
+    assert channel.unsent_bytes(one) == channel.unsent_bytes(other) == 50 * 196
+    channel.drop(other)
+    await turn()
+    assert len(wire.writes) == 1
+    assert len(wire.writes[0]) == 50 * 196, "what was dropped in its turn never leaves"
+    assert channel.unsent_bytes(one) == 0
 
 
-def test_a_client_that_reads_nothing_holds_the_rest_back() -> None:
+async def test_a_client_that_reads_nothing_holds_the_rest_back() -> None:
     """The bookie's window is zero: the transport's buffer is full, and what is sent meanwhile can still be dropped."""
-
-    async def play() -> None:
-        channel, wire = opened(at_once=False)
-        one, other = Sender(), Sender()
-        channel.pause_writing()
-        for tag in range(20):
-            channel.send(add(100), one, tag, deadline=1.0)
-            channel.send(add(100), other, tag, deadline=1.0)
-            await turn()
-        assert not wire.writes
-        assert channel.unsent_bytes(one) == 20 * 196
-        channel.drop(other)
-        channel.resume_writing()
-        assert [len(data) for data in wire.writes] == [20 * 196]
-
-    asyncio.run(play())
-
-
-def test_what_a_turn_sent_leaves_before_the_close_and_each_run_is_answered_once() -> None:
-    async def play() -> None:
-        channel, wire = opened(at_once=False)
-        sender = Sender()
-        for tag in range(10):
-            channel.send(add(100), sender, tag, deadline=1.0)
-        channel.close()
-        assert list(map(len, wire.writes)) == [1960, 0]
-        # Some of it came, and a part of the answers: the connection ends in the middle of one.
-        answers = b"".join(
-            b"".join(native.encode_answer(native.Kind.ADD, Answer.OK, number)) for number in range(1, 6)
-        )
-        received = answers[: 4 * native.ANSWER_BYTES + 17]
-        channel.get_buffer(-1)[: len(received)] = received
-        channel.buffer_updated(len(received))
-        channel.connection_lost(None)
+    channel, wire = opened(at_once=False)
+    one, other = Sender(), Sender()
+    channel.pause_writing()
+    for tag in range(20):
+        channel.send(add(100), one, tag, deadline=1.0)
+        channel.send(add(100), other, tag, deadline=1.0)
         await turn()
-        assert sorted(sender.answers) == sorted(
-            [(tag, Answer.OK) for tag in range(4)] + [(tag, Answer.UNREACHABLE) for tag in range(4, 10)]
-        )
-        assert len(wire.writes) == 2, "nothing leaves after the close"
+    assert not wire.writes
+    assert channel.unsent_bytes(one) == 20 * 196
+    channel.drop(other)
+    channel.resume_writing()
+    assert [len(data) for data in wire.writes] == [20 * 196]
 
-    asyncio.run(play())
+
+async def test_what_a_turn_sent_leaves_before_the_close_and_each_run_is_answered_once() -> None:
+    channel, wire = opened(at_once=False)
+    sender = Sender()
+    for tag in range(10):
+        channel.send(add(100), sender, tag, deadline=1.0)
+    channel.close()
+    assert list(map(len, wire.writes)) == [1960, 0]
+    # Some of it came, and a part of the answers: the connection ends in the middle of one.
+    answers = b"".join(
+        b"".join(native.encode_answer(native.Kind.ADD, Answer.OK, number)) for number in range(1, 6)
+    )
+    received = answers[: 4 * native.ANSWER_BYTES + 17]
+    channel.get_buffer(-1)[: len(received)] = received
+    channel.buffer_updated(len(received))
+    channel.connection_lost(None)
+    await turn()
+    assert sorted(sender.answers) == sorted(
+        [(tag, Answer.OK) for tag in range(4)] + [(tag, Answer.UNREACHABLE) for tag in range(4, 10)]
+    )
+    assert len(wire.writes) == 2, "nothing leaves after the close"
 
 
-def test_a_bookie_that_answers_a_byte_at_a_time() -> None:
-    async def play() -> None:
-        channel, _ = opened(at_once=False)
-        sender = Sender()
-        for tag in range(3):
-            channel.send(add(100), sender, tag, deadline=1.0)
-        await turn()
-        for number in (1, 2, 3):
-            for byte in b"".join(native.encode_answer(native.Kind.ADD, Answer.OK, number)):
-                channel.get_buffer(-1)[0] = byte
-                channel.buffer_updated(1)
-        assert sender.answers == [(tag, Answer.OK) for tag in range(3)]
-
-    asyncio.run(play())
+async def test_a_bookie_that_answers_a_byte_at_a_time() -> None:
+    channel, _ = opened(at_once=False)
+    sender = Sender()
+    for tag in range(3):
+        channel.send(add(100), sender, tag, deadline=1.0)
+    await turn()
+    for number in (1, 2, 3):
+        for byte in b"".join(native.encode_answer(native.Kind.ADD, Answer.OK, number)):
+            channel.get_buffer(-1)[0] = byte
+            channel.buffer_updated(1)
+    assert sender.answers == [(tag, Answer.OK) for tag in range(3)]

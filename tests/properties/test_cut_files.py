@@ -5,7 +5,6 @@ It denies nothing that it acknowledged, and reads no place of a file for ever.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Sequence
@@ -69,8 +68,8 @@ def test_a_segment(which: str) -> None:
 
 
 @pytest.mark.parametrize("name", [BOOT_FILE, MARKER_FILE, COOKIE_FILE, COLLECTOR_FILE])
-def test_another_file(tmp_path: Path, name: str) -> None:
-    lengths, refused = asyncio.run(starts(tmp_path, name))
+async def test_another_file(tmp_path: Path, name: str) -> None:
+    lengths, refused = await starts(tmp_path, name)
     keep_figures(f"cut_{name.lower()}", {"lengths": lengths, "refused": refused}, seed=0)
     assert refused < lengths or name == COOKIE_FILE
 

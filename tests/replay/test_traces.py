@@ -93,21 +93,17 @@ class Run:
         assert ended.outcome is RepairOutcome.WHOLE
 
 
-def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
+async def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
     recorder = Recorder.shipped()
-
-    async def go():
-        chance = random.Random(5)
-        async with small_cluster(tmp_path, bookies=5) as cluster:
-            clients = [await cluster.client(IMPATIENT) for _ in range(2)]
-            for client in clients:
-                client.context = replace(client.context, machines=recorder.machines)
-            run = Run(cluster, *clients, chance)
-            for _ in range(rounds(8, 200)):
-                await asyncio.gather(*(run.ledger() for _ in range(10)), run.outage())
-            await run.hole()
-
-    asyncio.run(go())
+    chance = random.Random(5)
+    async with small_cluster(tmp_path, bookies=5) as cluster:
+        clients = [await cluster.client(IMPATIENT) for _ in range(2)]
+        for client in clients:
+            client.context = replace(client.context, machines=recorder.machines)
+        run = Run(cluster, *clients, chance)
+        for _ in range(rounds(8, 200)):
+            await asyncio.gather(*(run.ledger() for _ in range(10)), run.outage())
+        await run.hole()
     inputs = Counter(told.name for log in recorder.logs for told in log.told)
     assert sum(check_log(log) for log in recorder.logs) == sum(inputs.values())
     assert len(recorder.logs) >= rounds(100, 2500)

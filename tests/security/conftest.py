@@ -1,7 +1,18 @@
+import asyncio
+
 import pytest
+import uvloop
 
 from quire.net.security.settings import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from support.certificates import Authority
+
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+def pytest_asyncio_loop_factories(item):
+    """Tests run on uvloop here, as the programs do, but for those whose mark says otherwise."""
+    marked = any(mark.kwargs for mark in item.iter_markers("asyncio"))
+    return LOOPS if marked else {"uvloop": LOOPS["uvloop"]}
 
 
 class Keys:

@@ -68,61 +68,51 @@ async def frame(reader):
     [nobody_asks_for_a_name(), STRETCH, start_tls_answer(), b"\x00\x00"],
     ids=["name", "stretch", "again", "stub"],
 )
-def test_bytes_behind_the_answer_to_start_tls_open_nothing(keys, behind):
+async def test_bytes_behind_the_answer_to_start_tls_open_nothing(keys, behind):
     """What somebody between the two puts there is not heard: no request goes out in clear."""
+    heard = []
 
-    async def work():
-        heard = []
+    async def serve(reader, writer):
+        await frame(reader)
+        writer.write(start_tls_answer() + behind)
+        heard.append(await reader.read())
 
-        async def serve(reader, writer):
-            await frame(reader)
-            writer.write(start_tls_answer() + behind)
-            heard.append(await reader.read())
-
-        reply, _ = await asked_of(serve, keys.of_client(NAMED))
-        assert reply.answer is Answer.UNREACHABLE
-        assert all(not data or data[0] in TLS_RECORDS for data in heard), heard
-
-    asyncio.run(work())
+    reply, _ = await asked_of(serve, keys.of_client(NAMED))
+    assert reply.answer is Answer.UNREACHABLE
+    assert all(not data or data[0] in TLS_RECORDS for data in heard), heard
 
 
-def test_what_a_java_bookie_says_after_the_handshake_may_come_at_one_time(keys):
+async def test_what_a_java_bookie_says_after_the_handshake_may_come_at_one_time(keys):
     """It says that START_TLS failed because no name came yet, and goes on; both frames in one record."""
 
-    async def work():
-        async def serve(reader, writer):
-            await frame(reader)
-            writer.write(start_tls_answer())
-            await writer.start_tls(BookieKeys(keys.of_bookie()).context())
-            writer.write(start_tls_answer(bookkeeper.v3_code(Answer.ERROR)) + nobody_asks_for_a_name())
+    async def serve(reader, writer):
+        await frame(reader)
+        writer.write(start_tls_answer())
+        await writer.start_tls(BookieKeys(keys.of_bookie()).context())
+        writer.write(start_tls_answer(bookkeeper.v3_code(Answer.ERROR)) + nobody_asks_for_a_name())
+        request = v3.decode_request(await frame(reader))
+        while request.header.operation != pb.READ_ENTRY:
             request = v3.decode_request(await frame(reader))
-            while request.header.operation != pb.READ_ENTRY:
-                request = v3.decode_request(await frame(reader))
-            answer = v3.response(request.header, bookkeeper.v3_code(Answer.NO_ENTRY))
-            answer.readResponse.status = answer.status
-            answer.readResponse.ledgerId, answer.readResponse.entryId = 7, 0
-            writer.write(v3.frame_of(answer))
-            await reader.read()
+        answer = v3.response(request.header, bookkeeper.v3_code(Answer.NO_ENTRY))
+        answer.readResponse.status = answer.status
+        answer.readResponse.ledgerId, answer.readResponse.entryId = 7, 0
+        writer.write(v3.frame_of(answer))
+        await reader.read()
 
-        reply, _ = await asked_of(serve, keys.of_client(NAMED))
-        assert (reply.answer, reply.runs) == (Answer.OK, [])
-
-    asyncio.run(work())
+    reply, _ = await asked_of(serve, keys.of_client(NAMED))
+    assert (reply.answer, reply.runs) == (Answer.OK, [])
 
 
-def test_a_v2_client_without_a_name_is_told_in_v3_that_it_needs_one(keys):
+async def test_a_v2_client_without_a_name_is_told_in_v3_that_it_needs_one(keys):
     """So says a Java bookie that asks for TLS and a name, before it has seen a request."""
 
-    async def work():
-        async def serve(reader, writer):
-            await frame(reader)
-            writer.write(start_tls_answer())
-            await writer.start_tls(BookieKeys(keys.of_bookie()).context())
-            writer.write(start_tls_answer(bookkeeper.v3_code(Answer.ERROR)))
-            await reader.read()
+    async def serve(reader, writer):
+        await frame(reader)
+        writer.write(start_tls_answer())
+        await writer.start_tls(BookieKeys(keys.of_bookie()).context())
+        writer.write(start_tls_answer(bookkeeper.v3_code(Answer.ERROR)))
+        await reader.read()
 
-        reply, troubles = await asked_of(serve, keys.of_client(), "v2")
-        assert reply.answer is Answer.UNREACHABLE
-        assert "password" in troubles
-
-    asyncio.run(work())
+    reply, troubles = await asked_of(serve, keys.of_client(), "v2")
+    assert reply.answer is Answer.UNREACHABLE
+    assert "password" in troubles

@@ -6,7 +6,6 @@ import os
 import ssl
 
 import pytest
-import uvloop
 from crc32c import crc32c
 
 from quire.client.config import ClientConfig
@@ -22,11 +21,6 @@ from support.waiting import until_async
 
 KEY = b"k" * 20
 SECONDS = 20
-
-
-def run(work, loop=uvloop.new_event_loop):
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(work)
 
 
 def start_tls(txn_id=1):
@@ -127,53 +121,46 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 @pytest.mark.parametrize("protocol", ["v3", "native"])
-def test_garbage_instead_of_a_handshake(tmp_path, keys, protocol, garbage):
-    async def work():
-        # The first is the beginning of a record that never ends: it ends the connection after this time.
-        settings = {"security": keys.of_bookie(), "opening_seconds": 3.0}
-        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
-            raw = await Raw.to(await only(cluster))
-            if protocol == "v3":
-                await raw.says(start_tls())
-                assert v3.decode_response(await raw.frame()).status == 0
-            else:
-                await raw.says(hello(features=native_hello.START_TLS))
-                assert (await raw.hello_answer()).features == native_hello.START_TLS
-            await raw.says(garbage)
-            await raw.rest()
-            await nothing_happened(cluster, keys)
-
-    run(work())
+async def test_garbage_instead_of_a_handshake(tmp_path, keys, protocol, garbage):
+    # The first is the beginning of a record that never ends: it ends the connection after this time.
+    settings = {"security": keys.of_bookie(), "opening_seconds": 3.0}
+    async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
+        raw = await Raw.to(await only(cluster))
+        if protocol == "v3":
+            await raw.says(start_tls())
+            assert v3.decode_response(await raw.frame()).status == 0
+        else:
+            await raw.says(hello(features=native_hello.START_TLS))
+            assert (await raw.hello_answer()).features == native_hello.START_TLS
+        await raw.says(garbage)
+        await raw.rest()
+        await nothing_happened(cluster, keys)
 
 
-@pytest.mark.parametrize("loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
-def test_half_handshakes_end_by_themselves(tmp_path, keys, loop):
+@pytest.mark.asyncio(loop_factories=["uvloop", "asyncio"])
+async def test_half_handshakes_end_by_themselves(tmp_path, keys):
     """A hundred clients that agree on TLS and then stop, after nothing or in the middle of their first record."""
-
-    async def work():
-        context = ssl.create_default_context(cafile=keys.authority.ca)
-        outgoing = ssl.MemoryBIO()
-        tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        first = outgoing.read()
-        settings = {"security": keys.of_bookie(), "opening_seconds": 0.5}
-        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
-            server = await only(cluster)
-            stalled = []
-            for number in range(100):
-                raw = await Raw.to(server)
-                stalled.append(raw)
-                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # cut off already
-                    if number % 4:
-                        await raw.says(start_tls())
-                        await raw.frame()
-                        await raw.says(first[: len(first) * (number % 3) // 2])
-            for raw in stalled:
-                await raw.rest()
-            await nothing_happened(cluster, keys)
-
-    run(work(), loop)
+    context = ssl.create_default_context(cafile=keys.authority.ca)
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    first = outgoing.read()
+    settings = {"security": keys.of_bookie(), "opening_seconds": 0.5}
+    async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
+        server = await only(cluster)
+        stalled = []
+        for number in range(100):
+            raw = await Raw.to(server)
+            stalled.append(raw)
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # cut off already
+                if number % 4:
+                    await raw.says(start_tls())
+                    await raw.frame()
+                    await raw.says(first[: len(first) * (number % 3) // 2])
+        for raw in stalled:
+            await raw.rest()
+        await nothing_happened(cluster, keys)
 
 
 @pytest.mark.parametrize(
@@ -181,97 +168,81 @@ def test_half_handshakes_end_by_themselves(tmp_path, keys, loop):
     [add_v3(), 4 * add_v3(), start_tls(2), b"\x00\x00", b"\x00\x00\x00\x20partly", b"\x16\x03\x01", add_v2()],
     ids=["add", "four adds", "again", "stub", "part", "record", "v2"],
 )
-def test_bytes_behind_start_tls(tmp_path, keys, behind):
+async def test_bytes_behind_start_tls(tmp_path, keys, behind):
     """What somebody between the two puts behind the wish for TLS would count as said by the client."""
-
-    async def work():
-        async with small_cluster(
-            tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
-        ) as cluster:
-            raw = await Raw.to(await only(cluster))
-            await raw.says(start_tls() + behind)
-            await raw.rest()
-            raw = await Raw.to(await only(cluster))
-            await raw.says(hello(features=native_hello.START_TLS) + behind)
-            await raw.rest()
-            await nothing_happened(cluster, keys)
-
-    run(work())
+    async with small_cluster(
+        tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
+    ) as cluster:
+        raw = await Raw.to(await only(cluster))
+        await raw.says(start_tls() + behind)
+        await raw.rest()
+        raw = await Raw.to(await only(cluster))
+        await raw.says(hello(features=native_hello.START_TLS) + behind)
+        await raw.rest()
+        await nothing_happened(cluster, keys)
 
 
-def test_requests_before_tls(tmp_path, keys):
+async def test_requests_before_tls(tmp_path, keys):
     """Refused as a Java bookie refuses, and START_TLS is still possible."""
-
-    async def work():
-        settings = {"security": keys.of_bookie()}
-        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
-            raw = await Raw.to(await only(cluster))
-            await raw.says(add_v3() + add_v3())
-            for _ in range(2):
-                answer = v3.decode_response(await raw.frame())
-                assert (answer.status, answer.HasField("addResponse")) == (502, False)
-            await raw.says(start_tls())
-            assert v3.decode_response(await raw.frame()).status == 0
-            raw.writer.close()
-            raw = await Raw.to(await only(cluster))
-            await raw.says(add_v2() + v2.encode_read(7, 0, 0, b""))
-            assert v2.decode_answer(await raw.frame()).code == 102
-            assert v2.decode_answer(await raw.frame()).code == 102
-            await raw.says(v2.encode_batch_read(7, 0, 1, 10, 1000, 0, b""))
-            assert await raw.rest() == b""
-            raw = await Raw.to(await only(cluster))
-            await raw.says(hello() + native_add())
-            refused = await raw.hello_answer()
-            assert (refused.version, refused.answer) == (0, Answer.UNAUTHORISED)
-            assert (refused.bookie_id, refused.cluster_instance) == ("", "")
-            assert await raw.rest() == b""
-            await nothing_happened(cluster, keys)
-
-    run(work())
+    settings = {"security": keys.of_bookie()}
+    async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
+        raw = await Raw.to(await only(cluster))
+        await raw.says(add_v3() + add_v3())
+        for _ in range(2):
+            answer = v3.decode_response(await raw.frame())
+            assert (answer.status, answer.HasField("addResponse")) == (502, False)
+        await raw.says(start_tls())
+        assert v3.decode_response(await raw.frame()).status == 0
+        raw.writer.close()
+        raw = await Raw.to(await only(cluster))
+        await raw.says(add_v2() + v2.encode_read(7, 0, 0, b""))
+        assert v2.decode_answer(await raw.frame()).code == 102
+        assert v2.decode_answer(await raw.frame()).code == 102
+        await raw.says(v2.encode_batch_read(7, 0, 1, 10, 1000, 0, b""))
+        assert await raw.rest() == b""
+        raw = await Raw.to(await only(cluster))
+        await raw.says(hello() + native_add())
+        refused = await raw.hello_answer()
+        assert (refused.version, refused.answer) == (0, Answer.UNAUTHORISED)
+        assert (refused.bookie_id, refused.cluster_instance) == ("", "")
+        assert await raw.rest() == b""
+        await nothing_happened(cluster, keys)
 
 
-def test_a_request_behind_a_refused_hello_is_not_served(tmp_path, keys):
+async def test_a_request_behind_a_refused_hello_is_not_served(tmp_path, keys):
     """A bookie that is not the one meant said so, and stored what came behind the hello in the same packet."""
-
-    async def work():
-        async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
-            raw = await Raw.to(await only(cluster))
-            await raw.says(native_hello.encode_hello(native_hello.Hello("", "another")) + native_add())
-            assert (await raw.hello_answer()).answer is Answer.WRONG_BOOKIE
-            assert await raw.rest() == b""
-            assert (await only(cluster)).ledgers.entries_added == 0
-
-    run(work())
+    async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
+        raw = await Raw.to(await only(cluster))
+        await raw.says(native_hello.encode_hello(native_hello.Hello("", "another")) + native_add())
+        assert (await raw.hello_answer()).answer is Answer.WRONG_BOOKIE
+        assert await raw.rest() == b""
+        assert (await only(cluster)).ledgers.entries_added == 0
 
 
-def test_start_tls_where_it_cannot_be(tmp_path, keys):
+async def test_start_tls_where_it_cannot_be(tmp_path, keys):
     """A bookie without a certificate, one that has served requests already, and a second time inside TLS."""
-
-    async def work():
-        async with small_cluster(
-            tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
-        ) as cluster:
-            server = await only(cluster)
-            raw = await Raw.to(server)
-            await raw.says(add_v3())
-            assert v3.decode_response(await raw.frame()).status == 0
-            await raw.says(start_tls())
-            assert v3.decode_response(await raw.frame()).status == 404
-            raw.writer.close()
-            reader, writer = await asyncio.open_connection(*server.address)
-            raw = Raw(reader, writer)
-            await raw.says(start_tls())
-            await raw.frame()
-            await writer.start_tls(
-                ssl.create_default_context(cafile=keys.authority.ca), server_hostname="127.0.0.1"
-            )
-            await raw.says(start_tls(5))
-            assert v3.decode_response(await raw.frame()).status == 404
-            await raw.says(add_v3(8))
-            assert v3.decode_response(await raw.frame()).status == 0
-            writer.close()
-
-    run(work())
+    async with small_cluster(
+        tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
+    ) as cluster:
+        server = await only(cluster)
+        raw = await Raw.to(server)
+        await raw.says(add_v3())
+        assert v3.decode_response(await raw.frame()).status == 0
+        await raw.says(start_tls())
+        assert v3.decode_response(await raw.frame()).status == 404
+        raw.writer.close()
+        reader, writer = await asyncio.open_connection(*server.address)
+        raw = Raw(reader, writer)
+        await raw.says(start_tls())
+        await raw.frame()
+        await writer.start_tls(
+            ssl.create_default_context(cafile=keys.authority.ca), server_hostname="127.0.0.1"
+        )
+        await raw.says(start_tls(5))
+        assert v3.decode_response(await raw.frame()).status == 404
+        await raw.says(add_v3(8))
+        assert v3.decode_response(await raw.frame()).status == 0
+        writer.close()
 
 
 # --- passwords --------------------------------------------------------------------------------------------------
@@ -281,85 +252,72 @@ def users(folder):
     return BookieSecurity(sasl=BookieSasl(jaas(folder, users={"hd": "testpwd"})))
 
 
-def test_a_recorded_answer_is_no_password(tmp_path, keys):
+async def test_a_recorded_answer_is_no_password(tmp_path, keys):
     """Another connection's proof, though right when it was made, and proofs that lack something."""
+    async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
+        server = await only(cluster)
+        from quire.net.security.sasl import SaslClient
 
-    async def work():
-        async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
-            server = await only(cluster)
-            from quire.net.security.sasl import SaslClient
-
-            proofs = []
-            for spoiled in (b"", b"nonsense", b'username="hd"', b"x" * 5000, bytes(range(256)), None):
-                raw = await Raw.to(server)
-                await raw.says(auth_v3())
-                challenge = v3.decode_response(await raw.frame()).authResponse.payload
-                proofs.append(SaslClient("hd", "testpwd").step(challenge))
-                await raw.says(auth_v3(proofs[0] if spoiled is None else spoiled) + add_v3())
-                if spoiled is None or len(proofs) > 1:
-                    answer = v3.decode_response(await raw.frame())
-                    assert (answer.status, answer.HasField("authResponse")) == (502, False)
-                    assert await raw.rest() == b""
-                raw.writer.close()
-            assert server.ledgers.entries_added == 0
-
-    run(work())
-
-
-def test_requests_before_the_password(tmp_path, keys):
-    async def work():
-        async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
-            server = await only(cluster)
+        proofs = []
+        for spoiled in (b"", b"nonsense", b'username="hd"', b"x" * 5000, bytes(range(256)), None):
             raw = await Raw.to(server)
-            await raw.says(hello(auth_scheme="sasl") + native_request(Kind.AUTH) + native_add())
-            answer = await raw.hello_answer()
-            assert (answer.answer, answer.features) == (
-                Answer.OK,
-                native_hello.AUTHENTICATE | native_hello.BESIDE | native_hello.OFFERED,
-            )
+            await raw.says(auth_v3())
+            challenge = v3.decode_response(await raw.frame()).authResponse.payload
+            proofs.append(SaslClient("hd", "testpwd").step(challenge))
+            await raw.says(auth_v3(proofs[0] if spoiled is None else spoiled) + add_v3())
+            if spoiled is None or len(proofs) > 1:
+                answer = v3.decode_response(await raw.frame())
+                assert (answer.status, answer.HasField("authResponse")) == (502, False)
+                assert await raw.rest() == b""
+            raw.writer.close()
+        assert server.ledgers.entries_added == 0
+
+
+async def test_requests_before_the_password(tmp_path, keys):
+    async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
+        server = await only(cluster)
+        raw = await Raw.to(server)
+        await raw.says(hello(auth_scheme="sasl") + native_request(Kind.AUTH) + native_add())
+        answer = await raw.hello_answer()
+        assert (answer.answer, answer.features) == (
+            Answer.OK,
+            native_hello.AUTHENTICATE | native_hello.BESIDE | native_hello.OFFERED,
+        )
+        await raw.rest()
+        raw = await Raw.to(server)
+        await raw.says(auth_v3() + add_v3())
+        assert v3.decode_response(await raw.frame()).HasField("authResponse")
+        answer = v3.decode_response(await raw.frame())
+        assert (answer.status, answer.HasField("addResponse")) == (502, False)
+        await raw.says(auth_v3(plugin="another") + add_v3())
+        assert v3.decode_response(await raw.frame()).status == 502
+        assert v3.decode_response(await raw.frame()).status == 502
+        raw.writer.close()
+        raw = await Raw.to(server)
+        await raw.says(v2.encode_auth("sasl", b"") + v2.encode_auth("sasl", b"wrong") + add_v2())
+        assert v2.decode_answer(await raw.frame()).plugin == "sasl"
+        assert await raw.rest() == b""
+        assert server.ledgers.entries_added == 0
+        await until_async(lambda: not server._connections)
+
+
+async def test_who_never_says_a_name_is_cut_off(tmp_path, keys):
+    settings = {"security": users(tmp_path), "opening_seconds": 0.3}
+    async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
+        server = await only(cluster)
+        silent = [await Raw.to(server) for _ in range(3)]
+        await silent[1].says(auth_v3())
+        await silent[2].says(hello(auth_scheme="sasl"))
+        for raw in silent:
             await raw.rest()
-            raw = await Raw.to(server)
-            await raw.says(auth_v3() + add_v3())
-            assert v3.decode_response(await raw.frame()).HasField("authResponse")
-            answer = v3.decode_response(await raw.frame())
-            assert (answer.status, answer.HasField("addResponse")) == (502, False)
-            await raw.says(auth_v3(plugin="another") + add_v3())
-            assert v3.decode_response(await raw.frame()).status == 502
-            assert v3.decode_response(await raw.frame()).status == 502
-            raw.writer.close()
-            raw = await Raw.to(server)
-            await raw.says(v2.encode_auth("sasl", b"") + v2.encode_auth("sasl", b"wrong") + add_v2())
-            assert v2.decode_answer(await raw.frame()).plugin == "sasl"
-            assert await raw.rest() == b""
-            assert server.ledgers.entries_added == 0
-            await until_async(lambda: not server._connections)
-
-    run(work())
+        assert not server._connections
 
 
-def test_who_never_says_a_name_is_cut_off(tmp_path, keys):
-    async def work():
-        settings = {"security": users(tmp_path), "opening_seconds": 0.3}
-        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
-            server = await only(cluster)
-            silent = [await Raw.to(server) for _ in range(3)]
-            await silent[1].says(auth_v3())
-            await silent[2].says(hello(auth_scheme="sasl"))
-            for raw in silent:
-                await raw.rest()
-            assert not server._connections
-
-    run(work())
-
-
-def test_without_security_the_opening_is_as_it_was(tmp_path):
-    async def work():
-        async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
-            raw = await Raw.to(await only(cluster))
-            await raw.says(start_tls() + auth_v3())
-            assert v3.decode_response(await raw.frame()).status == 404
-            answer = v3.decode_response(await raw.frame())
-            assert answer.authResponse.authPluginName == bookkeeper.AUTH_DISABLED
-            raw.writer.close()
-
-    run(work())
+async def test_without_security_the_opening_is_as_it_was(tmp_path):
+    async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
+        raw = await Raw.to(await only(cluster))
+        await raw.says(start_tls() + auth_v3())
+        assert v3.decode_response(await raw.frame()).status == 404
+        answer = v3.decode_response(await raw.frame())
+        assert answer.authResponse.authPluginName == bookkeeper.AUTH_DISABLED
+        raw.writer.close()

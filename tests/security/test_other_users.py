@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import stat
@@ -47,9 +46,9 @@ def running(shared: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def ledger_id(running: LocalCluster) -> LedgerId:
+async def ledger_id(running: LocalCluster) -> LedgerId:
     """The ledger in it."""
-    return asyncio.run(written(running.uri))
+    return await written(running.uri)
 
 
 async def written(uri: str) -> LedgerId:
@@ -115,13 +114,13 @@ def test_another_user_reads_nothing(shared: Path, running: LocalCluster) -> None
     assert b"metadata.db" not in theirs
 
 
-def test_what_an_older_version_left_open_is_closed_at_the_start(
+async def test_what_an_older_version_left_open_is_closed_at_the_start(
     running: LocalCluster, ledger_id: LedgerId
 ) -> None:
     running.stop()
     open_to_everybody(running.directory)
     with LocalCluster(running.directory) as again:
-        assert asyncio.run(read(again.uri, ledger_id)) == [PAYLOAD]
+        assert await read(again.uri, ledger_id) == [PAYLOAD]
         assert modes(again.directory) == CLOSED
         said = again.bookies[0].log.read_text()
         assert "closed to other users than the owner" in said

@@ -1,9 +1,6 @@
 """Whoever is not taken is told why, where and what to do; nothing is stored, and nothing is denied either."""
 
-import asyncio
-
 import pytest
-import uvloop
 
 from quire.client.config import ClientConfig
 from quire.core.answers import NEGATIVES, Answer
@@ -127,32 +124,27 @@ QUICK = {
         for protocol in PROTOCOLS
     ],
 )
-def test_who_is_not_taken(tmp_path, keys, case, protocol):
+async def test_who_is_not_taken(tmp_path, keys, case, protocol):
     asked, shown, wanted = case(keys, tmp_path / "of the case")
-
-    async def work():
-        async with small_cluster(tmp_path, security=asked) as cluster:
-            # Some bookies end the connection without a word, as those do that stop: such ones are waited for.
-            patience = {"recovery_patience_ms": 0, "read_timeout_ms": 500, "quorum_wait_ms": 300}
-            client = await cluster.client(ClientConfig(protocol=protocol, security=shown, **patience))
-            ledger = await client.create_ledger()
-            with pytest.raises(QuorumLostError) as lost:
-                await ledger.append(b"never")
-            assert says(lost.value, wanted), lost.value
-            ledger = await client.create_ledger()  # the writer of the first has closed it, empty as it is
-            with pytest.raises(RecoveryInconclusiveError) as inconclusive:
-                await client.open_ledger(ledger.ledger_id)
-            assert says(inconclusive.value, wanted), inconclusive.value
-            with pytest.raises(ReadUnavailableError) as unavailable:
-                await client.open_ledger(ledger.ledger_id, recover=False)
-            assert says(unavailable.value, wanted), unavailable.value
-            for server in cluster.servers.values():
-                assert server.ledgers.entries_added == 0
-                assert not any(connection.has_requests() for connection in server._connections)
-            for bookie in cluster.servers:
-                reply = await client.bookies.read(bookie, ledger.access, 0, 0, 100)
-                assert reply.answer not in NEGATIVES
-                assert reply.answer in {Answer.UNREACHABLE, Answer.UNAUTHORISED}
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work())
+    async with small_cluster(tmp_path, security=asked) as cluster:
+        # Some bookies end the connection without a word, as those do that stop: such ones are waited for.
+        patience = {"recovery_patience_ms": 0, "read_timeout_ms": 500, "quorum_wait_ms": 300}
+        client = await cluster.client(ClientConfig(protocol=protocol, security=shown, **patience))
+        ledger = await client.create_ledger()
+        with pytest.raises(QuorumLostError) as lost:
+            await ledger.append(b"never")
+        assert says(lost.value, wanted), lost.value
+        ledger = await client.create_ledger()  # the writer of the first has closed it, empty as it is
+        with pytest.raises(RecoveryInconclusiveError) as inconclusive:
+            await client.open_ledger(ledger.ledger_id)
+        assert says(inconclusive.value, wanted), inconclusive.value
+        with pytest.raises(ReadUnavailableError) as unavailable:
+            await client.open_ledger(ledger.ledger_id, recover=False)
+        assert says(unavailable.value, wanted), unavailable.value
+        for server in cluster.servers.values():
+            assert server.ledgers.entries_added == 0
+            assert not any(connection.has_requests() for connection in server._connections)
+        for bookie in cluster.servers:
+            reply = await client.bookies.read(bookie, ledger.access, 0, 0, 100)
+            assert reply.answer not in NEGATIVES
+            assert reply.answer in {Answer.UNREACHABLE, Answer.UNAUTHORISED}

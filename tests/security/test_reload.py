@@ -1,10 +1,8 @@
 """Certificates and passwords that are renewed while a bookie serves."""
 
-import asyncio
 import logging
 
 import pytest
-import uvloop
 
 from quire.client.config import ClientConfig
 from quire.core.errors import MisuseError, QuorumLostError
@@ -12,11 +10,6 @@ from quire.net.security.reloaded import Reloaded
 from quire.net.security.settings import BookieSasl, ClientSasl
 from support.certificates import Pair, jaas, replace
 from support.small_cluster import small_cluster
-
-
-def run(work):
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
 
 
 def shown(client):
@@ -42,31 +35,27 @@ def copied(pair, folder):
     return copy
 
 
-def test_new_connections_see_the_new_certificate(tmp_path, keys):
-    async def work():
-        used = copied(keys.bookie, tmp_path / "used")
-        renewed = keys.authority.issue("renewed")
-        async with small_cluster(tmp_path, security=keys.of_bookie(pair=used)) as cluster:
-            old = await cluster.client(ClientConfig(security=keys.of_client()))
-            ledger = await old.create_ledger()
-            await ledger.append(b"before")
-            assert shown(old) == {serial(keys.bookie)}
-            replace(used, renewed)
-            new = await cluster.client(ClientConfig(security=keys.of_client()))
-            async with await new.create_ledger() as other:
-                await other.append(b"after")
-            assert shown(new) == {serial(renewed)}
-            await ledger.append(b"the old connections live on")
-            assert shown(old) == {serial(keys.bookie)}
-            await ledger.close()
-
-    run(work())
+async def test_new_connections_see_the_new_certificate(tmp_path, keys):
+    used = copied(keys.bookie, tmp_path / "used")
+    renewed = keys.authority.issue("renewed")
+    async with small_cluster(tmp_path, security=keys.of_bookie(pair=used)) as cluster:
+        old = await cluster.client(ClientConfig(security=keys.of_client()))
+        ledger = await old.create_ledger()
+        await ledger.append(b"before")
+        assert shown(old) == {serial(keys.bookie)}
+        replace(used, renewed)
+        new = await cluster.client(ClientConfig(security=keys.of_client()))
+        async with await new.create_ledger() as other:
+            await other.append(b"after")
+        assert shown(new) == {serial(renewed)}
+        await ledger.append(b"the old connections live on")
+        assert shown(old) == {serial(keys.bookie)}
+        await ledger.close()
 
 
-def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
+async def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
     """A renewal that stopped halfway: the certificate is new, the key is still the old one."""
-
-    async def work():
+    with caplog.at_level(logging.WARNING):
         used = copied(keys.bookie, tmp_path / "used")
         renewed = keys.authority.issue("half")
         async with small_cluster(tmp_path, 1, security=keys.of_bookie(pair=used)) as cluster:
@@ -86,9 +75,6 @@ def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
             async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
                 await ledger.append(b"now")
             assert shown(client) == {serial(renewed)}
-
-    with caplog.at_level(logging.WARNING):
-        run(work())
     told = [record.getMessage() for record in caplog.records if "stay in use" in record.getMessage()]
     assert len(told) == 2, told  # once when the file changed, once when it was told to read again
     assert "the key does not belong to the certificate" in told[0]
@@ -115,25 +101,22 @@ def test_what_could_not_be_read_is_tried_again_though_no_file_has_changed(tmp_pa
     assert source.get() == "the new one"
 
 
-def test_new_passwords(tmp_path, keys):
-    async def work():
-        users = jaas(tmp_path, users={"writer": "old"})
-        asked = keys.of_bookie(BookieSasl(users))
-        async with small_cluster(tmp_path, security=asked) as cluster:
+async def test_new_passwords(tmp_path, keys):
+    users = jaas(tmp_path, users={"writer": "old"})
+    asked = keys.of_bookie(BookieSasl(users))
+    async with small_cluster(tmp_path, security=asked) as cluster:
 
-            async def writes(password):
-                name = ClientSasl(username="writer", password=password)
-                client = await cluster.client(ClientConfig(security=keys.of_client(name)))
-                async with await client.create_ledger() as ledger:
-                    await ledger.append(b"entry")
+        async def writes(password):
+            name = ClientSasl(username="writer", password=password)
+            client = await cluster.client(ClientConfig(security=keys.of_client(name)))
+            async with await client.create_ledger() as ledger:
+                await ledger.append(b"entry")
 
+        await writes("old")
+        jaas(tmp_path, users={"writer": "new", "another": "one"})
+        await writes("new")
+        with pytest.raises(QuorumLostError, match="password"):
             await writes("old")
-            jaas(tmp_path, users={"writer": "new", "another": "one"})
-            await writes("new")
-            with pytest.raises(QuorumLostError, match="password"):
-                await writes("old")
-
-    run(work())
 
 
 def test_what_cannot_be_read_at_first_is_an_error(tmp_path):

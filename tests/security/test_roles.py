@@ -3,14 +3,12 @@
 Source: BookKeeper source, `CertUtils` and `BookieAuthZFactory`.
 """
 
-import asyncio
 import shutil
 import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from quire.client.config import ClientConfig
 from quire.core.errors import MisuseError, QuorumLostError
@@ -54,7 +52,7 @@ def test_a_subject_is_shown_in_one_short_line():
     assert len(written(named("x" * 9_000))) == 201
 
 
-def served(tmp_path, security, shown, protocol):
+async def served(tmp_path, security, shown, protocol):
     async def work():
         async with small_cluster(tmp_path, security=security) as cluster:
             client = await cluster.client(ClientConfig(protocol=protocol, security=shown))
@@ -64,21 +62,20 @@ def served(tmp_path, security, shown, protocol):
             reader = await client.open_ledger(ledger.ledger_id)
             return [bytes(entry.payload) async for entry in reader.read(0, 0)]
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work())
+    return await work()
 
 
 @pytest.mark.parametrize("protocol", ["auto", "v3", "v2"])
-def test_a_certificate_with_a_role_is_served(tmp_path, keys, protocol):
+async def test_a_certificate_with_a_role_is_served(tmp_path, keys, protocol):
     asked = keys.of_bookie(
         ca=keys.authority.ca, require_client_certificate=True, roles=("readers", "writers")
     )
     pair = keys.authority.issue("writer", organizational_unit="1:here;0:writers")
     shown = keys.of_client(certificate=pair.certificate, key=pair.key)
-    assert served(tmp_path, asked, shown, protocol) == [b"value"]
+    assert await served(tmp_path, asked, shown, protocol) == [b"value"]
 
 
-def test_a_unit_that_is_not_utf8_is_read_as_java_reads_it(tmp_path, keys):
+async def test_a_unit_that_is_not_utf8_is_read_as_java_reads_it(tmp_path, keys):
     """Teletex: one character a byte. What is said to be UTF-8 and is none, OpenSSL refuses before anybody looks at it."""
     pair = keys.authority.issue("old", organizational_unit="0:é", string_mask="default")
     der = ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
@@ -86,11 +83,11 @@ def test_a_unit_that_is_not_utf8_is_read_as_java_reads_it(tmp_path, keys):
     assert teletex + units in der
     shown = keys.of_client(certificate=pair.certificate, key=pair.key)
     settings = {"ca": keys.authority.ca, "require_client_certificate": True}
-    assert served(tmp_path / "taken", keys.of_bookie(roles=("\u00c3\u00a9",), **settings), shown, "auto") == [
-        b"value"
-    ]
+    assert await served(
+        tmp_path / "taken", keys.of_bookie(roles=("\u00c3\u00a9",), **settings), shown, "auto"
+    ) == [b"value"]
     with pytest.raises(QuorumLostError, match="OU=0:\u00c3\u00a9, CN=old"):
-        served(tmp_path / "refused", keys.of_bookie(roles=("é",), **settings), shown, "auto")
+        await served(tmp_path / "refused", keys.of_bookie(roles=("é",), **settings), shown, "auto")
     spoilt = tmp_path / "spoilt.pem"
     spoilt.write_text(ssl.DER_cert_to_PEM_cert(der.replace(teletex + units, b"\x0c\x040:\xff\xff")))
     with pytest.raises(MisuseError, match="not a certificate"):

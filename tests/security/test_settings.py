@@ -1,7 +1,5 @@
 """What can be said wrong about TLS and passwords, and the file in which it stands."""
 
-import asyncio
-
 import pytest
 
 import quire
@@ -124,11 +122,8 @@ def test_passwords_are_not_shown(tmp_path):
     assert "hidden" not in repr(users)
 
 
-def test_the_environment_names_the_clients_file(tmp_path, monkeypatch):
-    async def connects():
-        async with quire.connect(f"sqlite:{tmp_path / 'metadata.db'}"):
-            pass
-
+async def test_the_environment_names_the_clients_file(tmp_path, monkeypatch):
     monkeypatch.setenv("QUIRE_SECURITY", str(tmp_path / "missing"))
     with pytest.raises(MisuseError, match="missing cannot be read"):
-        asyncio.run(connects())
+        async with quire.connect(f"sqlite:{tmp_path / 'metadata.db'}"):
+            pass

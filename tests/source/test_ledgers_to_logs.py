@@ -5,7 +5,6 @@ Source: BookKeeper ledgers to logs.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from quire.log.log import Log
 from quire.log.writer import LogWriter
 from quire.wire.log_records import page_name
 from support.electors import Answering
-from support.log_cluster import FAST, World, in_world
+from support.log_cluster import FAST, World
 
 ONE = LedgerId(1)
 TWO = LedgerId(2)
@@ -173,38 +172,34 @@ def test_a_failed_swap_starts_again_at_step_1() -> None:
 
 
 @pytest.mark.parametrize(("says", "duels"), [("me", 1), ("me", 3), ("nobody", 2), ("rival", 1)])
-def test_the_election_is_asked_before_trying_again(says: str, duels: int, tmp_path: Path) -> None:
+async def test_the_election_is_asked_before_trying_again(says: str, duels: int, at: World) -> None:
     """ "Even better, they should check that they are in fact still the leader with the system that is providing leader
     election." The shipped leader on real bookies; a rival takes the log over right before each of its first swaps."""
+    await at.made("orders", FAST)
+    rivals: list[LogWriter] = []
 
-    async def work(at: World) -> None:
-        await at.made("orders", FAST)
-        rivals: list[LogWriter] = []
+    class Overtaken(LogHeads):
+        async def write(self, head: LogHead, version: int, *pages: Any) -> int:
+            if len(rivals) < duels:
+                rivals.append(await at.log("orders").open_writer())
+            return await super().write(head, version, *pages)
 
-        class Overtaken(LogHeads):
-            async def write(self, head: LogHead, version: int, *pages: Any) -> int:
-                if len(rivals) < duels:
-                    rivals.append(await at.log("orders").open_writer())
-                return await super().write(head, version, *pages)
+    class OvertakenLog(Log):
+        _heads_kind = Overtaken
 
-        class OvertakenLog(Log):
-            _heads_kind = Overtaken
-
-        elector = Answering(says)
-        log = OvertakenLog(at.client, "orders", config=FAST, elector=elector)
-        if says == "rival":
-            with pytest.raises(NotLeaderError, match="the election names another writer"):
-                await log.open_writer()
-        else:
-            writer = await log.open_writer()
-            assert await writer.append(b"mine") == 0
-            await writer.close()
-        assert elector.asked == duels, "once before each retry"
-        assert elector.resigned
-        for rival in rivals:
-            await rival.abandon()
-
-    in_world(tmp_path, work)
+    elector = Answering(says)
+    log = OvertakenLog(at.client, "orders", config=FAST, elector=elector)
+    if says == "rival":
+        with pytest.raises(NotLeaderError, match="the election names another writer"):
+            await log.open_writer()
+    else:
+        writer = await log.open_writer()
+        assert await writer.append(b"mine") == 0
+        await writer.close()
+    assert elector.asked == duels, "once before each retry"
+    assert elector.resigned
+    for rival in rivals:
+        await rival.abandon()
 
 
 def test_nothing_is_served_before_step_5() -> None:

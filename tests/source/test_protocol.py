@@ -98,7 +98,7 @@ def test_no_other_integer_is_an_id(no_id):
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_unique_within_the_system(kind, tmp_path):
+async def test_unique_within_the_system(kind, tmp_path):
     """Two clients draw ids at one time, ledgers are deleted, and the store is opened again: no id comes twice."""
     uri = {"memory": f"memory:{tmp_path}", "sqlite": f"sqlite:{tmp_path}/metadata.db"}[kind]
 
@@ -110,7 +110,7 @@ def test_unique_within_the_system(kind, tmp_path):
             await stores[1].delete(max(ids), version)
             return [*ids, await stores[0].next_id(), await stores[1].next_id()]
 
-    found = asyncio.run(drawn()) + asyncio.run(drawn())
+    found = await drawn() + await drawn()
     assert len(set(found)) == len(found) == 84
 
 

@@ -5,8 +5,6 @@ Source: BookKeeper protocol, "Guarantees"; Vanlightly's guide.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from dataclasses import replace
 
 import pytest
@@ -19,14 +17,6 @@ from support.small_cluster import small_cluster
 from support.storage_disk import Answers, FaultyFiles, make_run
 
 PAYLOADS = [b"entry %d" % number for number in range(40)]
-
-
-def run(test):
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return wrapped
 
 
 async def everything(client, ledger_id: int) -> list[bytes]:
@@ -42,7 +32,6 @@ async def written(cluster) -> int:
     return writer.ledger_id
 
 
-@run
 async def test_qa_minus_1_failures_lose_nothing(tmp_path) -> None:
     """ "The system can tolerate Qa - 1 failures without data loss." """
 
@@ -54,7 +43,6 @@ async def test_qa_minus_1_failures_lose_nothing(tmp_path) -> None:
             await cluster.start_bookie(name)
 
 
-@run
 async def test_all_clients_read_the_same_sequence_in_the_order_of_writing(tmp_path) -> None:
     """ "all updates to a ledger will be read in the same order as they were written", "all clients will read the same
     sequence of updates from the ledger".
@@ -66,7 +54,6 @@ async def test_all_clients_read_the_same_sequence_in_the_order_of_writing(tmp_pa
             assert await everything(await cluster.client(), ledger_id) == PAYLOADS
 
 
-@run
 async def test_a_non_fencing_open_reads_to_the_lac_and_leaves_the_writer_alone(tmp_path) -> None:
     """ "Another client can also read entries in the ledger up as far as the last add confirmed … the ledger should be
     opened with a non-fencing open. Otherwise, it would kill the writer."
@@ -95,7 +82,6 @@ def bookie() -> OneBookie:
     return OneBookie(opened(FaultyFiles()))
 
 
-@run
 async def test_a_bookie_acknowledges_once_it_is_on_disk() -> None:
     """ "A bookie acknowledges a write once it has been persisted to disk and is therefore durable." """
     for works in (True, False):
@@ -110,7 +96,6 @@ async def test_a_bookie_acknowledges_once_it_is_on_disk() -> None:
         assert [error is None for _, error in told.told] == [works]
 
 
-@run
 async def test_a_fence_is_persisted_before_it_is_answered() -> None:
     """ "When a bookie receives a fence message for a ledger, the fenced state of the ledger is persisted to disk." """
     files = FaultyFiles()
@@ -124,7 +109,6 @@ async def test_a_fence_is_persisted_before_it_is_answered() -> None:
     assert one.add(1, 10, 19, recovery=True) is Answer.OK
 
 
-@run
 async def test_writes_are_idempotent() -> None:
     """The guide: "Writes are idempotent so if a bookie already has the entry, then the write does not add a duplicate." """
     one = bookie()
@@ -136,7 +120,6 @@ async def test_writes_are_idempotent() -> None:
     assert (through, list(unknown)) == (20, [])
 
 
-@run
 async def test_bookies_know_the_lac_with_some_lag() -> None:
     """The guide: "Each entry sent to a bookie also contains the current LAC and that way, each bookie also tracks what the
     LAC is, albeit with some lag."

@@ -12,7 +12,6 @@ import pytest
 from quire.core.errors import TermSupersededError
 from support.small_cluster import small_cluster
 from support.stream_modes import BOTH
-from unit.client.test_reading import run
 
 
 class Advice:
@@ -27,7 +26,6 @@ class Advice:
 
 
 @BOTH
-@run
 async def test_the_election_is_outside_and_several_clients_write_over_a_ledgers_life(
     tmp_path: Path, mode: str
 ) -> None:

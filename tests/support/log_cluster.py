@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,16 +72,6 @@ async def world(directory: Path, store: MetadataStore | None = None) -> AsyncIte
         await client.close()
         for bookie in bookies:
             await bookie.stop()
-
-
-def in_world(
-    directory: Path, work: Callable[[World], Coroutine[Any, Any, None]], store: MetadataStore | None = None
-) -> None:
-    async def run() -> None:
-        async with world(directory, store) as at:
-            await asyncio.wait_for(work(at), LIMIT_S)
-
-    asyncio.run(run())
 
 
 async def log_id_of(at: World, name: str = "orders") -> bytes:

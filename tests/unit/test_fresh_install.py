@@ -88,7 +88,7 @@ def test_it_is_small_and_loads_little(base, record_property):
     print(line)
 
 
-def test_the_first_block_of_readme_and_then_a_program(base, wheel):
+async def test_the_first_block_of_readme_and_then_a_program(base, wheel):
     """As it is pasted: the first command in a terminal of its own, the others in another one."""
     (up, _), *others = first_block((ROOT / "README.md").read_text())
     with base.terminal(up, READY) as said:
@@ -105,7 +105,7 @@ def test_the_first_block_of_readme_and_then_a_program(base, wheel):
         uri = said[0].removeprefix("Cluster ")
         used = base.python(USE, *ABSENT, QUIRE_CLUSTER=uri)
         assert (used.stdout, used.stderr) == ("[(0, b'a', b'pear'), (1, b'b', b'apple')]\n[]\n", "")
-        asyncio.run(write_columns(uri))
+        await write_columns(uri)
         assert_each_extra_is_named(base, wheel)
 
 

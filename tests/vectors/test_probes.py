@@ -99,8 +99,8 @@ def ledgers_of(probes: list[dict[str, Any]]) -> set[int]:
     return {int(found) for found in re.findall(r'"ledgerI[dD]": "?(\d+)', named)}
 
 
-def test_all_probes(tmp_path: Path) -> None:
-    asyncio.run(all_probes(tmp_path))
+async def test_all_probes(tmp_path: Path) -> None:
+    await all_probes(tmp_path)
 
 
 async def all_probes(tmp_path: Path) -> None:

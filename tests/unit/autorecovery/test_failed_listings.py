@@ -36,33 +36,29 @@ def failing(of: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("part", "at"), [("read", 0), ("read", 3), ("missing_page", 1)])
-def test_what_a_failed_listing_has_read_is_offered_by_the_next_one(
+async def test_what_a_failed_listing_has_read_is_offered_by_the_next_one(
     part: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its marks say what they said, and nobody but that listing had seen them: the ledgers waited for ever."""
     monkeypatch.setattr(marked_ledgers, "LIST_LIMIT", 2)
+    store = MemoryStore(MemorySpace())
+    marks, records = RepairStore(store, RealClock(), "a worker"), BothRecords(store)
+    page = marks.missing_page
+    monkeypatch.setattr(marks, "missing_page", lambda after: page(after, 2))
+    listed, offered = MarkedLedgers(marks, records), list[int]()
 
-    async def work() -> None:
-        store = MemoryStore(MemorySpace())
-        marks, records = RepairStore(store, RealClock(), "a worker"), BothRecords(store)
-        page = marks.missing_page
-        monkeypatch.setattr(marks, "missing_page", lambda after: page(after, 2))
-        listed, offered = MarkedLedgers(marks, records), list[int]()
+    async def refresh() -> None:
+        await listed.refresh(lambda ledger_id, _: offered.append(ledger_id), lambda: asyncio.sleep(0))
 
-        async def refresh() -> None:
-            await listed.refresh(lambda ledger_id, _: offered.append(ledger_id), lambda: asyncio.sleep(0))
-
-        await marks.mark_missing(0, [BookieId("b1")])
+    await marks.mark_missing(0, [BookieId("b1")])
+    await refresh()
+    for ledger_id in LEDGERS[1:]:
+        await marks.mark_missing(ledger_id, [BookieId("b1")])
+    failing(records if part == "read" else marks, part, at, monkeypatch)
+    with pytest.raises(StoreAwayError):
         await refresh()
-        for ledger_id in LEDGERS[1:]:
-            await marks.mark_missing(ledger_id, [BookieId("b1")])
-        failing(records if part == "read" else marks, part, at, monkeypatch)
-        with pytest.raises(StoreAwayError):
-            await refresh()
-        await refresh()
-        assert sorted(set(offered)) == LEDGERS
-        offered.clear()
-        await refresh()
-        assert offered == [], "they were offered, and their marks say what they said"
-
-    asyncio.run(work())
+    await refresh()
+    assert sorted(set(offered)) == LEDGERS
+    offered.clear()
+    await refresh()
+    assert offered == [], "they were offered, and their marks say what they said"

@@ -28,7 +28,7 @@ from quire.metadata.bookies import BookieRegistry
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.sqlite.store import SqliteStore
 from support.small_cluster import SmallCluster, small_cluster
-from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, run, without_one
+from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, without_one
 
 
 async def marks_of(client: Client, ledger_id: int) -> list[tuple[MarkReason, str, EntryRange]]:
@@ -80,7 +80,6 @@ async def is_marked_until_it_is_repaired(
     assert await is_whole(client, ledger_id)
 
 
-@run
 async def test_whoever_gives_a_guarantee_up_marks_the_ledger(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await writer.close(at="ack_quorum")
@@ -88,7 +87,6 @@ async def test_whoever_gives_a_guarantee_up_marks_the_ledger(tmp_path) -> None:
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
 
 
-@run
 async def test_a_recovery_that_gives_it_up_marks_the_ledger(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await writer.abandon()
@@ -96,7 +94,6 @@ async def test_a_recovery_that_gives_it_up_marks_the_ledger(tmp_path) -> None:
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
 
 
-@run
 async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_auditor(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (cluster, client, writer, away):
         await closed_as_java_does(client, writer)
@@ -106,7 +103,6 @@ async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_audit
         await is_marked_until_it_is_repaired(cluster, client, writer.ledger_id, away)
 
 
-@run
 async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (_, client, writer, _):
         read = client.ledger_store.read
@@ -123,7 +119,6 @@ async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> No
         assert len(await marks_of(client, writer.ledger_id)) == 1
 
 
-@run
 async def test_nothing_is_marked_that_owes_nothing(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -146,7 +141,6 @@ async def test_nothing_is_marked_that_owes_nothing(tmp_path) -> None:
         assert await PendingReplication(client).mark() == 0
 
 
-@run
 async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_marked(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (_, client, writer, _):
         await closed_as_java_does(client, writer)

@@ -30,10 +30,6 @@ from support.small_cluster import SmallCluster, small_cluster
 COUNT = 30
 
 
-def run(work: Any) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
-
-
 async def written(client: Client, count: int = COUNT, size: int = 100, **shape: Any) -> int:
     async with await client.create_ledger(**shape) as writer:
         for number in range(count):
@@ -91,8 +87,8 @@ async def _replaced(tmp_path: Path) -> None:
         assert (debt.debts, debt.blocked, debt.looked_at) == ({}, {}, len(made))
 
 
-def test_a_bookie_that_is_gone_is_replaced_in_every_closed_ledger(tmp_path: Path) -> None:
-    run(_replaced(tmp_path))
+async def test_a_bookie_that_is_gone_is_replaced_in_every_closed_ledger(tmp_path: Path) -> None:
+    await _replaced(tmp_path)
 
 
 async def _refilled(tmp_path: Path) -> None:
@@ -116,8 +112,8 @@ async def _refilled(tmp_path: Path) -> None:
         assert (await client.verify_ledger(ledger)).complete
 
 
-def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(tmp_path: Path) -> None:
-    run(_refilled(tmp_path))
+async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(tmp_path: Path) -> None:
+    await _refilled(tmp_path)
 
 
 async def _another_gone(tmp_path: Path) -> None:
@@ -141,8 +137,10 @@ async def _another_gone(tmp_path: Path) -> None:
         assert (await client.verify_ledger(ledger)).complete
 
 
-def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_same_repair(tmp_path: Path) -> None:
-    run(_another_gone(tmp_path))
+async def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_same_repair(
+    tmp_path: Path,
+) -> None:
+    await _another_gone(tmp_path)
 
 
 async def _no_other(tmp_path: Path) -> None:
@@ -158,8 +156,10 @@ async def _no_other(tmp_path: Path) -> None:
         assert gone in named(await client.ledger_metadata(ledger))
 
 
-def test_where_every_bookie_has_a_slot_already_the_repair_says_that_one_is_missing(tmp_path: Path) -> None:
-    run(_no_other(tmp_path))
+async def test_where_every_bookie_has_a_slot_already_the_repair_says_that_one_is_missing(
+    tmp_path: Path,
+) -> None:
+    await _no_other(tmp_path)
 
 
 async def _gone_only(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ async def _gone_only(tmp_path: Path) -> None:
         assert [(loss.accepted_by, loss.gone) for loss in notes.losses] == [("an operator", (gone,))]
 
 
-def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_loss(tmp_path: Path) -> None:
-    run(_gone_only(tmp_path))
+async def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_loss(tmp_path: Path) -> None:
+    await _gone_only(tmp_path)
 
 
 async def _deleted(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ async def _deleted(tmp_path: Path) -> None:
         assert ended.outcome is RepairOutcome.DELETED
 
 
-def test_a_ledger_that_is_deleted_in_the_middle_ends_its_repair(tmp_path: Path) -> None:
-    run(_deleted(tmp_path))
+async def test_a_ledger_that_is_deleted_in_the_middle_ends_its_repair(tmp_path: Path) -> None:
+    await _deleted(tmp_path)
 
 
 async def _full(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ async def _full(tmp_path: Path) -> None:
         assert ended.report.refused == {full: "it did not take copies: READ_ONLY"}
 
 
-def test_a_target_that_fills_up_is_left_for_another(tmp_path: Path) -> None:
-    run(_full(tmp_path))
+async def test_a_target_that_fills_up_is_left_for_another(tmp_path: Path) -> None:
+    await _full(tmp_path)
 
 
 async def _no_password(tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ async def _no_password(tmp_path: Path) -> None:
         assert gone not in named(await client.ledger_metadata(other))
 
 
-def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_path: Path) -> None:
-    run(_no_password(tmp_path))
+async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_path: Path) -> None:
+    await _no_password(tmp_path)
 
 
 async def _open(tmp_path: Path) -> None:
@@ -289,9 +289,9 @@ async def _open(tmp_path: Path) -> None:
             assert await client.ledger_metadata(writer.ledger_id) == record
 
 
-def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: Path) -> None:
+async def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: Path) -> None:
     """BookKeeper's issue 3692: an empty open ledger with a bookie that is gone."""
-    run(_open(tmp_path))
+    await _open(tmp_path)
 
 
 async def _spoilt(tmp_path: Path) -> None:
@@ -324,8 +324,8 @@ def spoilt_entries(directory: Path, text: bytes) -> int:
     return found
 
 
-def test_what_a_source_has_damaged_is_copied_from_another_and_mended(tmp_path: Path) -> None:
-    run(_spoilt(tmp_path))
+async def test_what_a_source_has_damaged_is_copied_from_another_and_mended(tmp_path: Path) -> None:
+    await _spoilt(tmp_path)
 
 
 async def _registered(tmp_path: Path) -> None:
@@ -337,8 +337,8 @@ async def _registered(tmp_path: Path) -> None:
             await checked_lost(client, ["nobody"])
 
 
-def test_a_bookie_that_is_there_cannot_be_called_gone(tmp_path: Path) -> None:
-    run(_registered(tmp_path))
+async def test_a_bookie_that_is_there_cannot_be_called_gone(tmp_path: Path) -> None:
+    await _registered(tmp_path)
 
 
 def test_a_disk_is_filled_down_to_a_twentieth_or_two_segments() -> None:
@@ -358,7 +358,7 @@ def test_a_disk_is_filled_down_to_a_twentieth_or_two_segments() -> None:
     assert room_above_floor({}) == float("inf")
 
 
-def test_copies_wait_for_the_rate_in_their_order() -> None:
+async def test_copies_wait_for_the_rate_in_their_order() -> None:
     class Stopped:
         def now_ns(self) -> int:
             return 5_000_000_000
@@ -375,30 +375,27 @@ def test_copies_wait_for_the_rate_in_their_order() -> None:
         await CopyRate(Stopped(), None, sleep).wait(1 << 40)  # type: ignore[arg-type]
         return slept
 
-    assert asyncio.run(waits()) == [0.5, 1.5]
+    assert await waits() == [0.5, 1.5]
 
 
-def test_a_copy_that_is_not_wanted_any_more_takes_nothing_of_the_rate() -> None:
-    async def scenario() -> None:
-        now_ns, woken = [0], asyncio.Event()
+async def test_a_copy_that_is_not_wanted_any_more_takes_nothing_of_the_rate() -> None:
+    now_ns, woken = [0], asyncio.Event()
 
-        class Clock:
-            def now_ns(self) -> int:
-                return now_ns[0]
+    class Clock:
+        def now_ns(self) -> int:
+            return now_ns[0]
 
-        async def sleep(seconds: float) -> None:
-            await woken.wait()
-            now_ns[0] += int(seconds * 1e9)
+    async def sleep(seconds: float) -> None:
+        await woken.wait()
+        now_ns[0] += int(seconds * 1e9)
 
-        rate = CopyRate(Clock(), 1000, sleep)  # type: ignore[arg-type]
-        await rate.wait(5_000)
-        first, dropped, last = (asyncio.ensure_future(rate.wait(size)) for size in (1_000, 900_000, 2_000))
-        await asyncio.sleep(0)
-        dropped.cancel()
-        rate.bytes_per_s = None
-        woken.set()
-        await asyncio.gather(first, last)
-        assert rate.sent_bytes == 8_000
-        assert now_ns[0] == 5_000_000_000, "who waits has no share of a rate that was lifted"
-
-    asyncio.run(scenario())
+    rate = CopyRate(Clock(), 1000, sleep)  # type: ignore[arg-type]
+    await rate.wait(5_000)
+    first, dropped, last = (asyncio.ensure_future(rate.wait(size)) for size in (1_000, 900_000, 2_000))
+    await asyncio.sleep(0)
+    dropped.cancel()
+    rate.bytes_per_s = None
+    woken.set()
+    await asyncio.gather(first, last)
+    assert rate.sent_bytes == 8_000
+    assert now_ns[0] == 5_000_000_000, "who waits has no share of a rate that was lifted"

@@ -36,10 +36,6 @@ from support.waiting import until_async
 COUNT = 20
 
 
-def run(work: Any) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
-
-
 class _Answered(AddSink):
     """One run's answer."""
 
@@ -169,13 +165,15 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
 
 
 @BOTH
-def test_a_bookie_that_is_gone_is_replaced_in_what_is_decided_of_a_stream(tmp_path: Path, mode: str) -> None:
-    run(_replaced(tmp_path, mode, {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
+async def test_a_bookie_that_is_gone_is_replaced_in_what_is_decided_of_a_stream(
+    tmp_path: Path, mode: str
+) -> None:
+    await _replaced(tmp_path, mode, {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2})
 
 
 @BOTH
-def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path, mode: str) -> None:
-    run(_replaced(tmp_path, mode, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}))
+async def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path, mode: str) -> None:
+    await _replaced(tmp_path, mode, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2})
 
 
 async def _where_terms_fence(tmp_path: Path) -> None:
@@ -218,8 +216,8 @@ async def _where_terms_fence(tmp_path: Path) -> None:
         assert read == [b"%d" % number for number in range(3 * COUNT)]
 
 
-def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path: Path) -> None:
-    run(_where_terms_fence(tmp_path))
+async def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path: Path) -> None:
+    await _where_terms_fence(tmp_path)
 
 
 async def _without_terms(tmp_path: Path, mode: str) -> None:
@@ -238,8 +236,8 @@ async def _without_terms(tmp_path: Path, mode: str) -> None:
 
 
 @BOTH
-def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path, mode: str) -> None:
-    run(_without_terms(tmp_path, mode))
+async def test_a_bookie_that_does_not_know_terms_takes_no_slot(tmp_path: Path, mode: str) -> None:
+    await _without_terms(tmp_path, mode)
 
 
 @BOTH
@@ -340,8 +338,8 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
 
 
 @BOTH
-def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: Path, mode: str) -> None:
-    run(_looked_at(tmp_path, mode))
+async def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: Path, mode: str) -> None:
+    await _looked_at(tmp_path, mode)
 
 
 async def _older_program(tmp_path: Path, mode: str) -> None:
@@ -359,7 +357,7 @@ async def _older_program(tmp_path: Path, mode: str) -> None:
 
 
 @BOTH
-def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(
+async def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(
     tmp_path: Path, mode: str
 ) -> None:
-    run(_older_program(tmp_path, mode))
+    await _older_program(tmp_path, mode)

@@ -114,7 +114,7 @@ class SlowClock(StepClock):
         return self.ms
 
 
-def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it(
+async def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it(
     tmp_path: Path, disk: Disk
 ) -> None:
     """It would have held up whatever else passes do, for as long as a large disk takes."""
@@ -124,19 +124,21 @@ def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it(
     clock = SlowClock()
     cleaner = a_cleaner(tmp_path, storage, clock)
 
-    asyncio.run(a_pass(cleaner, storage))
+    await a_pass(cleaner, storage)
     before = cleaner.retired
     assert storage.statistics()["carried_bytes"]
     assert cleaner.is_due
     passes = 1
     while cleaner.retired < before + 4:
-        asyncio.run(a_pass(cleaner, storage))
+        await a_pass(cleaner, storage)
         passes += 1
         assert passes < 100
     assert passes > 2
 
 
-def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(tmp_path: Path, disk: Disk) -> None:
+async def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(
+    tmp_path: Path, disk: Disk
+) -> None:
     """The first segment that comes back makes it writable; the others would wait a minute, and meanwhile it would be full again."""
     files, clock = FaultyFiles(), StepClock()
     storage, sink = open_storage(files), Answers()
@@ -148,11 +150,11 @@ def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(tmp_path: P
         put(storage, make_run(100, 0, 0, payload=bytes(12_000)), sink)
         settle(storage)
     sparse = len(storage.segments)
-    asyncio.run(a_pass(cleaner, storage))
+    await a_pass(cleaner, storage)
     assert cleaner.compacted == 1, "into the reserve"
     passes = 1
     while cleaner.is_due:
-        asyncio.run(a_pass(cleaner, storage))
+        await a_pass(cleaner, storage)
         passes += 1
         assert passes < 9
     assert not storage.full

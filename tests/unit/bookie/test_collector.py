@@ -253,24 +253,23 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
     with_bookie(tmp_path, scenario)
 
 
-def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        store, key = MemoryStore(), passes_key("b1")
-        holds = Passes(BookieId("b1"), 3, own=9, held="the store went back")
-        await store.create(key, encode_passes(holds))
-        put = store.put
+async def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, key = MemoryStore(), passes_key("b1")
+    holds = Passes(BookieId("b1"), 3, own=9, held="the store went back")
+    await store.create(key, encode_passes(holds))
+    put = store.put
 
-        async def begins_a_pass(key: str, value: bytes, version: int) -> int:
-            await put(key, encode_passes(replace(holds, passes=4)), version)
-            return await put(key, value, version)
+    async def begins_a_pass(key: str, value: bytes, version: int) -> int:
+        await put(key, encode_passes(replace(holds, passes=4)), version)
+        return await put(key, value, version)
 
-        monkeypatch.setattr(store, "put", begins_a_pass)
-        with pytest.raises(StoreBusyError, match="try again"):
-            await accept_store(store)
-        monkeypatch.setattr(store, "put", put)
-        assert [one.bookie for one in await accept_store(store)] == ["b1"]
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(store, "put", begins_a_pass)
+    with pytest.raises(StoreBusyError, match="try again"):
+        await accept_store(store)
+    monkeypatch.setattr(store, "put", put)
+    assert [one.bookie for one in await accept_store(store)] == ["b1"]
 
 
 def test_a_formatted_store_deletes_nothing(tmp_path: Path) -> None:
@@ -382,32 +381,29 @@ def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pyte
     with_bookie(tmp_path, scenario, garbage_seconds=0.01)
 
 
-def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with small_cluster(tmp_path, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
-            client = await cluster.client()
-            servers = list(cluster.servers.values())
-            for server in servers:
+async def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
+        client = await cluster.client()
+        servers = list(cluster.servers.values())
+        for server in servers:
+            await server.collector.collect()
+        async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append(b"entry")
+        ledger_id = int(ledger.ledger_id)
+        away = servers[2]
+        name = await cluster.stop_bookie(away.bookie_id)
+        await client.delete_ledger(ledger_id)
+        store = MemoryStore(cluster.space)
+        for _ in range(3):
+            for server in servers[:2]:
                 await server.collector.collect()
-            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
-                await ledger.append(b"entry")
-            ledger_id = int(ledger.ledger_id)
-            away = servers[2]
-            name = await cluster.stop_bookie(away.bookie_id)
-            await client.delete_ledger(ledger_id)
-            store = MemoryStore(cluster.space)
-            for _ in range(3):
-                for server in servers[:2]:
-                    await server.collector.collect()
-            assert len(await store.list("tombstones/")) == 1, "a bookie that is down will need it"
-            back = await cluster.start_bookie(name)
-            for server in (back, *servers[:2], back):
-                await server.collector.collect()
-            assert await store.list("tombstones/") == []
-            assert not back.storage.held(ledger_id)
-            await store.close()
-
-    asyncio.run(run())
+        assert len(await store.list("tombstones/")) == 1, "a bookie that is down will need it"
+        back = await cluster.start_bookie(name)
+        for server in (back, *servers[:2], back):
+            await server.collector.collect()
+        assert await store.list("tombstones/") == []
+        assert not back.storage.held(ledger_id)
+        await store.close()
 
 
 def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> None:

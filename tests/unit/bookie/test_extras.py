@@ -76,26 +76,23 @@ class At:
         self.server.collector.extras.lists = self.lister
 
 
-def with_extras(directory: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        async with small_cluster(directory, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
-            client = await cluster.client()
-            async with await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
-                await asyncio.gather(*[ledger.append(b"entry %d" % number) for number in range(ENTRIES)])
-            record = await client.ledger_metadata(ledger.ledger_id)
-            left = record.fragments[0].ensemble[0]
-            (spare,) = cluster.servers.keys() - set(record.fragments[0].ensemble)
-            await LedgerRepair(ledger.ledger_id, client.context, gone=[left], candidates=[spare]).run()
-            at = At(cluster, await client.ledger_metadata(ledger.ledger_id), left)
-            assert left not in at.record.fragments[0].ensemble
-            assert at.ids() == [*range(ENTRIES)]
-            await scenario(at)
-            await at.lister.close()
-
-    asyncio.run(run())
+async def with_extras(directory: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
+    async with small_cluster(directory, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
+        client = await cluster.client()
+        async with await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
+            await asyncio.gather(*[ledger.append(b"entry %d" % number) for number in range(ENTRIES)])
+        record = await client.ledger_metadata(ledger.ledger_id)
+        left = record.fragments[0].ensemble[0]
+        (spare,) = cluster.servers.keys() - set(record.fragments[0].ensemble)
+        await LedgerRepair(ledger.ledger_id, client.context, gone=[left], candidates=[spare]).run()
+        at = At(cluster, await client.ledger_metadata(ledger.ledger_id), left)
+        assert left not in at.record.fragments[0].ensemble
+        assert at.ids() == [*range(ENTRIES)]
+        await scenario(at)
+        await at.lister.close()
 
 
-def test_a_replaced_bookie_drops_its_copies_at_the_second_look(tmp_path: Path) -> None:
+async def test_a_replaced_bookie_drops_its_copies_at_the_second_look(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         await at.passes(1)
         assert at.ids() == [*range(ENTRIES)], "nothing goes at the first look"
@@ -114,10 +111,10 @@ def test_a_replaced_bookie_drops_its_copies_at_the_second_look(tmp_path: Path) -
         ]
         await reader.close()
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(tmp_path: Path) -> None:
+async def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         facts = at.server.storage.facts(at.ledger_id)
         assert isinstance(facts, LedgerFacts)
@@ -131,10 +128,10 @@ def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(tmp_path: Path) 
         assert facts.fenced
         assert at.ledger_id not in at.server.storage.limbo
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_what_stands_above_the_end_goes_without_lists(tmp_path: Path) -> None:
+async def test_what_stands_above_the_end_goes_without_lists(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         at.server.collector.extras.lists = nobody
         at.put(ENTRIES, ENTRIES + 3)
@@ -145,7 +142,7 @@ def test_what_stands_above_the_end_goes_without_lists(tmp_path: Path) -> None:
     async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
         return {}
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
 async def _put_between(at: At) -> None:
@@ -161,7 +158,7 @@ async def _lost_between(at: At) -> None:
 
 
 @pytest.mark.parametrize("between", [_put_between, _changed_between, _lost_between])
-def test_whatever_happens_between_the_looks_keeps_the_copies(
+async def test_whatever_happens_between_the_looks_keeps_the_copies(
     tmp_path: Path, between: Callable[[At], Coroutine[Any, Any, None]]
 ) -> None:
     async def scenario(at: At) -> None:
@@ -170,11 +167,11 @@ def test_whatever_happens_between_the_looks_keeps_the_copies(
         await at.passes(1)
         assert at.ids() == [*range(ENTRIES)]
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("between", [_put_between, _changed_between, _lost_between])
-def test_so_does_what_happens_while_the_members_are_asked(
+async def test_so_does_what_happens_while_the_members_are_asked(
     tmp_path: Path, between: Callable[[At], Coroutine[Any, Any, None]]
 ) -> None:
     async def scenario(at: At) -> None:
@@ -188,19 +185,19 @@ def test_so_does_what_happens_while_the_members_are_asked(
         await at.passes()
         assert at.ids() == [*range(ENTRIES)]
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_an_accepted_loss_is_never_an_extra(tmp_path: Path) -> None:
+async def test_an_accepted_loss_is_never_an_extra(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         await at.accept_loss(2, 2)
         await at.passes(4)
         assert at.ids() == [*range(ENTRIES)]
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_a_member_that_lacks_one_keeps_them_all(tmp_path: Path) -> None:
+async def test_a_member_that_lacks_one_keeps_them_all(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         other = at.cluster.servers[at.record.fragments[0].ensemble[0]]
         other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NOBODY, None)
@@ -208,10 +205,12 @@ def test_a_member_that_lacks_one_keeps_them_all(tmp_path: Path) -> None:
         await at.passes(3)
         assert at.ids() == [*range(ENTRIES)]
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_a_full_cluster_of_them_needs_several_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_cluster_of_them_needs_several_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("quire.bookie.collecting.extra_copies.LOOKED_AT_MAX", 1)
 
     async def scenario(at: At) -> None:
@@ -223,10 +222,10 @@ def test_a_full_cluster_of_them_needs_several_passes(tmp_path: Path, monkeypatch
         assert at.ids() == []
         assert len([one for one in at.server.storage.ledger_ids() if at.server.storage.held(one)]) == 3
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)
 
 
-def test_what_holds_space_names_them_until_they_are_dropped(tmp_path: Path) -> None:
+async def test_what_holds_space_names_them_until_they_are_dropped(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         async def held() -> dict[str, int]:
             await at.server.space.measure()
@@ -253,4 +252,4 @@ def test_what_holds_space_names_them_until_they_are_dropped(tmp_path: Path) -> N
     async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
         return {}
 
-    with_extras(tmp_path, scenario)
+    await with_extras(tmp_path, scenario)

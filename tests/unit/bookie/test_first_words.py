@@ -32,7 +32,7 @@ from support.small_cluster import small_cluster
 from support.waiting import until_async
 from support.wire_adds import PROTOCOLS, WireAdds
 from unit.bookie.test_after_a_loss import SlowStore, reachable
-from unit.bookie.test_bookie_server import World, access, in_world
+from unit.bookie.test_bookie_server import World, access
 
 NEW = 100
 """No test has a ledger of this id or of a higher one."""
@@ -77,30 +77,24 @@ def remembers(at: World, ledger_id: int = NEW) -> bool:
 
 
 @pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac", "lacs"])
-def test_an_id_that_was_never_given_is_refused_and_not_remembered(how: str, tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        stranger = access(NEW, password=b"a stranger's", token=1)
-        assert await speak(at, stranger, how) is Answer.DELETED
-        assert not remembers(at)
-        # The id is given later: the ledger is its creator's.
-        who = await create(at)
-        assert await at.add(who, [0]) is Answer.OK
-        assert await at.add(who, [1], lac=0) is Answer.OK
-
-    in_world(tmp_path, work)
+async def test_an_id_that_was_never_given_is_refused_and_not_remembered(how: str, at: World) -> None:
+    stranger = access(NEW, password=b"a stranger's", token=1)
+    assert await speak(at, stranger, how) is Answer.DELETED
+    assert not remembers(at)
+    # The id is given later: the ledger is its creator's.
+    who = await create(at)
+    assert await at.add(who, [0]) is Answer.OK
+    assert await at.add(who, [1], lac=0) is Answer.OK
 
 
 @pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac", "lacs"])
-def test_another_key_than_the_records_is_refused(how: str, tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        who = await create(at)
-        assert await speak(at, access(NEW, password=b"wrong", token=0), how) is Answer.UNAUTHORISED
-        assert not remembers(at)
-        assert await speak(at, who, how) is Answer.OK
-        # One for each first word that was refused or taken; a hint is one of its own.
-        assert at.server.record_reads.reads <= (4 if how == "lacs" else 2)
-
-    in_world(tmp_path, work)
+async def test_another_key_than_the_records_is_refused(how: str, at: World) -> None:
+    who = await create(at)
+    assert await speak(at, access(NEW, password=b"wrong", token=0), how) is Answer.UNAUTHORISED
+    assert not remembers(at)
+    assert await speak(at, who, how) is Answer.OK
+    # One for each first word that was refused or taken; a hint is one of its own.
+    assert at.server.record_reads.reads <= (4 if how == "lacs" else 2)
 
 
 async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
@@ -118,96 +112,79 @@ async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
 
 
 @pytest.mark.parametrize("rule", ["first_word", "without_record"])
-def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, tmp_path: Path) -> None:
+async def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, at: World) -> None:
     """The two mutants: the explorer's bookies know their ledger's key from the beginning."""
     swapped: dict[str, Any] = {"first_word": lambda *_: Answer.OK, "without_record": lambda **_: Answer.OK}
-
-    async def work(at: World) -> None:
-        await at.server.stop()
-        at.server = BookieServer(at.config, at.store, rules=RULES.but(**{rule: swapped[rule]}))
-        await at.server.start()
-        await reachable(at)
-        if rule == "first_word":
-            await create(at)
-        assert await fence(at, access(NEW, password=b"a stranger's", token=0)) is Answer.OK
-        who = access(NEW, password=b"secret", token=0) if rule == "first_word" else await create(at)
-        assert await at.add(who, [0]) is Answer.UNAUTHORISED
-
-    in_world(tmp_path, work)
+    await at.server.stop()
+    at.server = BookieServer(at.config, at.store, rules=RULES.but(**{rule: swapped[rule]}))
+    await at.server.start()
+    await reachable(at)
+    if rule == "first_word":
+        await create(at)
+    assert await fence(at, access(NEW, password=b"a stranger's", token=0)) is Answer.OK
+    who = access(NEW, password=b"secret", token=0) if rule == "first_word" else await create(at)
+    assert await at.add(who, [0]) is Answer.UNAUTHORISED
 
 
-def test_another_token_than_the_records_is_refused(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1) as cluster:
-            client = await cluster.client()
-            [bookie] = cluster.servers
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            true = LedgerAccess.of(writer.metadata)
-            old = LedgerAccess(true.ledger_id, true.key, true.token ^ 1, true.digest)
-            assert (await client.bookies.read_lac(bookie, old, fence=True)).answer is Answer.WRONG_TOKEN
-            await writer.append(b"the id's new ledger")
-            await writer.close()
-
-    asyncio.run(work())
+async def test_another_token_than_the_records_is_refused(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, bookies=1) as cluster:
+        client = await cluster.client()
+        [bookie] = cluster.servers
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        true = LedgerAccess.of(writer.metadata)
+        old = LedgerAccess(true.ledger_id, true.key, true.token ^ 1, true.digest)
+        assert (await client.bookies.read_lac(bookie, old, fence=True)).answer is Answer.WRONG_TOKEN
+        await writer.append(b"the id's new ledger")
+        await writer.close()
 
 
 @pytest.mark.parametrize("how", ["format 1", "not readable"])
-def test_without_a_key_in_the_record_the_first_one_counts(how: str, tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        await put_record(at.store, record_of(NEW, [at.bookie]))
-        if how == "not readable":
-            _, version = await LedgerStore(at.store).read(NEW)
-            await at.store.multi([Put(ledger_key(NEW), b"no record", version)])
-        assert await at.add(access(NEW), [0]) is Answer.OK
-        assert await at.add(access(NEW, password=b"another"), [1]) is Answer.UNAUTHORISED
-
-    in_world(tmp_path, work)
+async def test_without_a_key_in_the_record_the_first_one_counts(how: str, at: World) -> None:
+    await put_record(at.store, record_of(NEW, [at.bookie]))
+    if how == "not readable":
+        _, version = await LedgerStore(at.store).read(NEW)
+        await at.store.multi([Put(ledger_key(NEW), b"no record", version)])
+    assert await at.add(access(NEW), [0]) is Answer.OK
+    assert await at.add(access(NEW, password=b"another"), [1]) is Answer.UNAUTHORISED
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_asks(protocol: str, tmp_path: Path) -> None:
+async def test_every_protocol_asks(protocol: str, tmp_path: Path) -> None:
     """WireAdds has the key of `pw`."""
-
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1) as cluster:
-            [server] = cluster.servers.values()
-            store = MemoryStore(cluster.space)
-            async with WireAdds(server.address[1], protocol) as client:
-                answers = []
-                for password in (None, b"another", b"pw"):
-                    if password is not None:
-                        await put_record(store, record_of(7, [server.bookie_id], password=password))
-                    client.writer.write(client.frame(0, 1000))
-                    answers.append((await client.answer())[0])
-            # V2 and V3 have no word for a deleted ledger: whoever adds to one hears that it is fenced.
-            gone = Answer.DELETED if protocol == "native" else Answer.FENCED
-            assert answers == [gone, Answer.UNAUTHORISED, Answer.OK]
-
-    asyncio.run(work())
+    async with small_cluster(tmp_path, bookies=1) as cluster:
+        [server] = cluster.servers.values()
+        store = MemoryStore(cluster.space)
+        async with WireAdds(server.address[1], protocol) as client:
+            answers = []
+            for password in (None, b"another", b"pw"):
+                if password is not None:
+                    await put_record(store, record_of(7, [server.bookie_id], password=password))
+                client.writer.write(client.frame(0, 1000))
+                answers.append((await client.answer())[0])
+        # V2 and V3 have no word for a deleted ledger: whoever adds to one hears that it is fenced.
+        gone = Answer.DELETED if protocol == "native" else Answer.FENCED
+        assert answers == [gone, Answer.UNAUTHORISED, Answer.OK]
 
 
 # --- what waits ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_meanwhile_waits_in_order_for_one_read(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        store: SlowStore = await over(at, SlowStore(at.store._space))
-        store.gate = asyncio.Event()
-        who = await create(at)
-        work = [asyncio.ensure_future(at.add(who, [0])), asyncio.ensure_future(at.add(who, [1]))]
-        await until_async(lambda: at.server.first_words._bytes > 0)
-        work.append(asyncio.ensure_future(fence(at, who)))
-        await waiting(at, 3)
-        work.append(asyncio.ensure_future(at.add(who, [2])))
-        await waiting(at, 4)
-        assert not any(task.done() for task in work)
-        store.gate.set()
-        assert await asyncio.gather(*work) == [Answer.OK, Answer.OK, Answer.OK, Answer.FENCED]
-        assert at.server.record_reads.reads == 1
-        assert at.server.first_words._bytes == 0
-        assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
-
-    in_world(tmp_path, work)
+async def test_what_comes_meanwhile_waits_in_order_for_one_read(at: World) -> None:
+    store: SlowStore = await over(at, SlowStore(at.store._space))
+    store.gate = asyncio.Event()
+    who = await create(at)
+    asked = [asyncio.ensure_future(at.add(who, [0])), asyncio.ensure_future(at.add(who, [1]))]
+    await until_async(lambda: at.server.first_words._bytes > 0)
+    asked.append(asyncio.ensure_future(fence(at, who)))
+    await waiting(at, 3)
+    asked.append(asyncio.ensure_future(at.add(who, [2])))
+    await waiting(at, 4)
+    assert not any(task.done() for task in asked)
+    store.gate.set()
+    assert await asyncio.gather(*asked) == [Answer.OK, Answer.OK, Answer.OK, Answer.FENCED]
+    assert at.server.record_reads.reads == 1
+    assert at.server.first_words._bytes == 0
+    assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
 
 
 async def waiting(at: World, count: int) -> None:
@@ -227,83 +204,66 @@ class SeeingStore(SlowStore):
         return Versioned(row.value, row.version, row.version) if row else None
 
 
-def test_nothing_waits_for_a_record_that_can_be_seen_at_once(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        store: SeeingStore = await over(at, SeeingStore(at.store._space))
-        store.gate = asyncio.Event()
-        who = await create(at)
-        store.see(ledger_key(NEW))
-        assert await at.add(who, [0]) is Answer.OK
-        assert at.server.record_reads.reads == 0
-
-    in_world(tmp_path, work)
+async def test_nothing_waits_for_a_record_that_can_be_seen_at_once(at: World) -> None:
+    store: SeeingStore = await over(at, SeeingStore(at.store._space))
+    store.gate = asyncio.Event()
+    who = await create(at)
+    store.see(ledger_key(NEW))
+    assert await at.add(who, [0]) is Answer.OK
+    assert at.server.record_reads.reads == 0
 
 
-def test_an_older_record_refuses_nobody(tmp_path: Path) -> None:
+async def test_an_older_record_refuses_nobody(at: World) -> None:
     """The id was given again meanwhile, with another password."""
-
-    async def work(at: World) -> None:
-        store: SeeingStore = await over(at, SeeingStore(at.store._space))
-        store.gate = asyncio.Event()
-        store.gate.set()
-        await create(at, password=b"the first life's")
-        store.see(ledger_key(NEW))
-        who = await create(at)
-        assert await at.add(who, [0]) is Answer.OK
-        assert await fence(at, access(NEW, password=b"wrong", token=0)) is Answer.UNAUTHORISED
-        assert at.server.record_reads.reads == 1
-
-    in_world(tmp_path, work)
+    store: SeeingStore = await over(at, SeeingStore(at.store._space))
+    store.gate = asyncio.Event()
+    store.gate.set()
+    await create(at, password=b"the first life's")
+    store.see(ledger_key(NEW))
+    who = await create(at)
+    assert await at.add(who, [0]) is Answer.OK
+    assert await fence(at, access(NEW, password=b"wrong", token=0)) is Answer.UNAUTHORISED
+    assert at.server.record_reads.reads == 1
 
 
-def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_is_known(
+    at: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_reads, "PATIENCE_SECONDS", 0.1)
-
-    async def work(at: World) -> None:
-        store: AwayStore = await over(at, AwayStore(at.store._space))
-        known = access(1)
-        assert await at.add(known, [0]) is Answer.OK
-        who = await create(at)
-        store.away = True
-        assert await fence(at, who) is Answer.UNKNOWN, "NO_LEDGER would count as fenced"
-        assert (await at.read(who, 0, 0, fence=True, recovery=True)).answer is Answer.UNKNOWN
-        assert await at.add(who, [0]) is Answer.READ_ONLY
-        assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.UNKNOWN
-        assert not remembers(at)
-        assert await at.add(known, [1], lac=0) is Answer.OK
-        assert await fence(at, known) is Answer.OK
-        store.away = False
-        assert await at.add(who, [0]) is Answer.OK
-
-    in_world(tmp_path, work)
+    store: AwayStore = await over(at, AwayStore(at.store._space))
+    known = access(1)
+    assert await at.add(known, [0]) is Answer.OK
+    who = await create(at)
+    store.away = True
+    assert await fence(at, who) is Answer.UNKNOWN, "NO_LEDGER would count as fenced"
+    assert (await at.read(who, 0, 0, fence=True, recovery=True)).answer is Answer.UNKNOWN
+    assert await at.add(who, [0]) is Answer.READ_ONLY
+    assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.UNKNOWN
+    assert not remembers(at)
+    assert await at.add(known, [1], lac=0) is Answer.OK
+    assert await fence(at, known) is Answer.OK
+    store.away = False
+    assert await at.add(who, [0]) is Answer.OK
 
 
-def test_a_store_that_went_back_proves_no_absence(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        at.server.collector._machine.holding = "the counter of its passes went back"
-        assert await fence(at, access(NEW)) is Answer.UNKNOWN
-        assert await at.add(access(NEW), [0]) is Answer.READ_ONLY
-        assert await at.add(await create(at, NEW + 1), [0]) is Answer.OK
-
-    in_world(tmp_path, work)
+async def test_a_store_that_went_back_proves_no_absence(at: World) -> None:
+    at.server.collector._machine.holding = "the counter of its passes went back"
+    assert await fence(at, access(NEW)) is Answer.UNKNOWN
+    assert await at.add(access(NEW), [0]) is Answer.READ_ONLY
+    assert await at.add(await create(at, NEW + 1), [0]) is Answer.OK
 
 
-def test_no_more_fences_wait_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(at: World) -> None:
-        store: SlowStore = await over(at, SlowStore(at.store._space))
-        store.gate = asyncio.Event()
-        whos = [await create(at, NEW + number) for number in range(3)]
-        monkeypatch.setattr(first_words, "LEDGERS_MAX", 2)
-        fences = [asyncio.ensure_future(fence(at, who)) for who in whos[:2]]
-        await waiting(at, 2)
-        assert await fence(at, whos[2]) is Answer.UNKNOWN
-        store.gate.set()
-        assert await asyncio.gather(*fences) == [Answer.OK] * 2
-        assert await fence(at, whos[2]) is Answer.OK
-
-    in_world(tmp_path, work)
+async def test_no_more_fences_wait_than_there_is_room_for(at: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: SlowStore = await over(at, SlowStore(at.store._space))
+    store.gate = asyncio.Event()
+    whos = [await create(at, NEW + number) for number in range(3)]
+    monkeypatch.setattr(first_words, "LEDGERS_MAX", 2)
+    fences = [asyncio.ensure_future(fence(at, who)) for who in whos[:2]]
+    await waiting(at, 2)
+    assert await fence(at, whos[2]) is Answer.UNKNOWN
+    store.gate.set()
+    assert await asyncio.gather(*fences) == [Answer.OK] * 2
+    assert await fence(at, whos[2]) is Answer.OK
 
 
 class LateStore(MemoryStore):
@@ -319,74 +279,62 @@ class LateStore(MemoryStore):
 
 
 @pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac"])
-def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: str, tmp_path: Path) -> None:
+async def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: str, at: World) -> None:
     """A stranger's fence of an id that was about to be given stopped the ledger that got it."""
-
-    async def work(at: World) -> None:
-        store: LateStore = await over(at, LateStore(at.store._space))
-        store.gate = asyncio.Event()
-        stranger = asyncio.ensure_future(fence(at, access(NEW, password=b"a stranger's")))
-        await until_async(lambda: at.server.record_reads.reads == 1)
-        who = await create(at)
-        creator = asyncio.ensure_future(speak(at, who, how))
-        await waiting(at, 2)
-        store.gate.set()
-        assert await stranger is Answer.DELETED, "what it asked about was not there when it asked"
-        assert await creator is Answer.OK
-
-    in_world(tmp_path, work)
+    store: LateStore = await over(at, LateStore(at.store._space))
+    store.gate = asyncio.Event()
+    stranger = asyncio.ensure_future(fence(at, access(NEW, password=b"a stranger's")))
+    await until_async(lambda: at.server.record_reads.reads == 1)
+    who = await create(at)
+    creator = asyncio.ensure_future(speak(at, who, how))
+    await waiting(at, 2)
+    store.gate.set()
+    assert await stranger is Answer.DELETED, "what it asked about was not there when it asked"
+    assert await creator is Answer.OK
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-def test_an_id_that_comes_again_is_not_checked_by_the_digest_of_its_first_life(
-    protocol: str, tmp_path: Path
+async def test_an_id_that_comes_again_is_not_checked_by_the_digest_of_its_first_life(
+    protocol: str, at: World
 ) -> None:
     """Without a digest type in their requests, such clients could not add to the ledger as long as the bookie ran."""
-
-    async def work(at: World) -> None:
-        async with WireAdds(at.server.address[1], protocol, NEW) as client:
-            await create(at, password=b"not this client's")
-            client.writer.write(client.frame(0, 400))
-            assert await client.answer() == (Answer.UNAUTHORISED, 0)
-            record = record_of(NEW, [at.bookie], password=b"pw")
-            await put_record(at.store, replace(record, digest_type=DigestType.CRC32))
-            client.digest = EntryDigest(DigestType.CRC32, b"pw")
-            client.writer.write(client.frame(0, 400))
-            assert await client.answer() == (Answer.OK, 0)
-            client.writer.write(client.frame(1, 400))
-            assert await client.answer() == (Answer.OK, 1)
-            client.digest = EntryDigest(DigestType.CRC32C, b"pw")
-            client.writer.write(client.frame(2, 400))
-            assert await client.answer() == (Answer.ERROR, 2), "the digest is wrong"
-
-    in_world(tmp_path, work)
+    async with WireAdds(at.server.address[1], protocol, NEW) as client:
+        await create(at, password=b"not this client's")
+        client.writer.write(client.frame(0, 400))
+        assert await client.answer() == (Answer.UNAUTHORISED, 0)
+        record = record_of(NEW, [at.bookie], password=b"pw")
+        await put_record(at.store, replace(record, digest_type=DigestType.CRC32))
+        client.digest = EntryDigest(DigestType.CRC32, b"pw")
+        client.writer.write(client.frame(0, 400))
+        assert await client.answer() == (Answer.OK, 0)
+        client.writer.write(client.frame(1, 400))
+        assert await client.answer() == (Answer.OK, 1)
+        client.digest = EntryDigest(DigestType.CRC32C, b"pw")
+        client.writer.write(client.frame(2, 400))
+        assert await client.answer() == (Answer.ERROR, 2), "the digest is wrong"
 
 
-def test_a_bookie_that_stops_reads_for_no_request_that_still_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_bookie_that_stops_reads_for_no_request_that_still_comes(
+    at: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections end last: a read would be under way when it has stopped, and would write to a disk that is closed."""
+    store: LateStore = await over(at, LateStore(at.store._space))
+    store.gate = asyncio.Event()
+    server, who = at.server, await create(at)
+    _, writer = await connected(at)
+    drain = server.storage.drain
 
-    async def work(at: World) -> None:
-        store: LateStore = await over(at, LateStore(at.store._space))
-        store.gate = asyncio.Event()
-        server, who = at.server, await create(at)
-        _, writer = await connected(at)
-        drain = server.storage.drain
+    async def drained() -> None:
+        writer.write(
+            native.encode_request(Kind.READ_LAC, 1, 0, 0, flags=Flag.FENCE, ledger_id=NEW, key=who.key)
+        )
+        await waiting(at, 1)
+        await drain()
 
-        async def drained() -> None:
-            writer.write(
-                native.encode_request(Kind.READ_LAC, 1, 0, 0, flags=Flag.FENCE, ledger_id=NEW, key=who.key)
-            )
-            await waiting(at, 1)
-            await drain()
-
-        monkeypatch.setattr(server.storage, "drain", drained)
-        await server.stop()
-        assert not server.record_reads._readers
-        writer.close()
-
-    in_world(tmp_path, work)
+    monkeypatch.setattr(server.storage, "drain", drained)
+    await server.stop()
+    assert not server.record_reads._readers
+    writer.close()
 
 
 def hostile(first: int, count: int) -> bytes:
@@ -408,79 +356,68 @@ async def connected(at: World) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     return reader, writer
 
 
-def test_who_asks_for_too_many_waits_and_nobody_else(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        store: SlowStore = await over(at, SlowStore(at.store._space))
-        store.gate = asyncio.Event()
-        _, writer = await connected(at)
-        writer.write(hostile(NEW, 10 * FIRST_WORDS_MAX))
-        await waiting(at, FIRST_WORDS_MAX)
-        who = await create(at, NEW - 1)
-        add = asyncio.ensure_future(at.add(who, [0]))
-        await waiting(at, FIRST_WORDS_MAX + 1)
-        store.gate.set()
-        assert await add is Answer.OK
-        await until_async(lambda: at.server.record_reads.reads == 10 * FIRST_WORDS_MAX + 1)
-        writer.close()
-
-    in_world(tmp_path, work)
+async def test_who_asks_for_too_many_waits_and_nobody_else(at: World) -> None:
+    store: SlowStore = await over(at, SlowStore(at.store._space))
+    store.gate = asyncio.Event()
+    _, writer = await connected(at)
+    writer.write(hostile(NEW, 10 * FIRST_WORDS_MAX))
+    await waiting(at, FIRST_WORDS_MAX)
+    who = await create(at, NEW - 1)
+    add = asyncio.ensure_future(at.add(who, [0]))
+    await waiting(at, FIRST_WORDS_MAX + 1)
+    store.gate.set()
+    assert await add is Answer.OK
+    await until_async(lambda: at.server.record_reads.reads == 10 * FIRST_WORDS_MAX + 1)
+    writer.close()
 
 
-def test_hostile_fences_stop_no_later_ledger(tmp_path: Path) -> None:
+async def test_hostile_fences_stop_no_later_ledger(at: World) -> None:
     """They once were kept, durably: whoever was given one of these ids could not write to it."""
     count = rounds(2_000, 200_000)
-
-    async def work(at: World) -> None:
-        size = native.ANSWER_BYTES
-        before_disk = at.server.storage.statistics()
-        reader, writer = await connected(at)
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        for first in range(0, count, 1000):
-            writer.write(hostile(NEW + first, 1000))
-            answers = await reader.readexactly(1000 * size)
-            told = {
-                native.decode_answer(memoryview(answers)[at : at + size]).answer
-                for at in range(0, 1000 * size, size)
-            }
-            assert told == {Answer.DELETED}
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        writer.close()
-        assert after - before < 16 << 20
-        assert len(at.server.ledgers._machines) == 0
-        assert at.server.storage.statistics()["ledgers"] == before_disk["ledgers"]
-        for ledger_id in range(NEW, NEW + count, max(1, count // 500)):
-            assert await at.add(await create(at, ledger_id), [0]) is Answer.OK
-
-    in_world(tmp_path, work)
+    size = native.ANSWER_BYTES
+    before_disk = at.server.storage.statistics()
+    reader, writer = await connected(at)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for first in range(0, count, 1000):
+        writer.write(hostile(NEW + first, 1000))
+        answers = await reader.readexactly(1000 * size)
+        told = {
+            native.decode_answer(memoryview(answers)[at : at + size]).answer
+            for at in range(0, 1000 * size, size)
+        }
+        assert told == {Answer.DELETED}
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    writer.close()
+    assert after - before < 16 << 20
+    assert len(at.server.ledgers._machines) == 0
+    assert at.server.storage.statistics()["ledgers"] == before_disk["ledgers"]
+    for ledger_id in range(NEW, NEW + count, max(1, count // 500)):
+        assert await at.add(await create(at, ledger_id), [0]) is Answer.OK
 
 
 # --- a read that names a term --------------------------------------------------------------------------------------------
 
 
-def test_a_read_with_a_term_of_a_ledger_that_has_none_is_refused(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        who = access(1)
-        assert await at.add(who, [0]) is Answer.OK
-        reader, writer = await connected(at)
+async def test_a_read_with_a_term_of_a_ledger_that_has_none_is_refused(at: World) -> None:
+    who = access(1)
+    assert await at.add(who, [0]) is Answer.OK
+    reader, writer = await connected(at)
 
-        async def ask(term: int, flags: Flag = Flag.NONE) -> Answer:
-            body = native_bodies.encode_read(0, 0, 1000, term, version=2)
-            crc = checksum(body)
-            writer.write(
-                native.encode_request(Kind.READ, 1, len(body), crc, ledger_id=1, key=who.key, flags=flags)
-                + body
-            )
-            head = await reader.readexactly(4)
-            rest = await reader.readexactly(int.from_bytes(head, "big"))
-            return native.decode_answer(memoryview(head + rest)).answer
+    async def ask(term: int, flags: Flag = Flag.NONE) -> Answer:
+        body = native_bodies.encode_read(0, 0, 1000, term, version=2)
+        crc = checksum(body)
+        writer.write(
+            native.encode_request(Kind.READ, 1, len(body), crc, ledger_id=1, key=who.key, flags=flags) + body
+        )
+        head = await reader.readexactly(4)
+        rest = await reader.readexactly(int.from_bytes(head, "big"))
+        return native.decode_answer(memoryview(head + rest)).answer
 
-        assert await ask(5) is Answer.BAD_REQUEST
-        assert await ask(5, Flag.FENCE) is Answer.BAD_REQUEST
-        assert await ask(ANY_TERM) is Answer.OK
-        assert await ask(0) is Answer.OK
-        assert await at.add(who, [1], lac=0) is Answer.OK, "a refused read fences nothing"
-        writer.close()
-
-    in_world(tmp_path, work)
+    assert await ask(5) is Answer.BAD_REQUEST
+    assert await ask(5, Flag.FENCE) is Answer.BAD_REQUEST
+    assert await ask(ANY_TERM) is Answer.OK
+    assert await ask(0) is Answer.OK
+    assert await at.add(who, [1], lac=0) is Answer.OK, "a refused read fences nothing"
+    writer.close()

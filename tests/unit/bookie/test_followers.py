@@ -7,14 +7,11 @@ from quire.bookie.ledgers.followers import SWEEPS, Followers
 LONG_S = 3600.0
 
 
-def in_loop(work):
-    async def wrapped():
-        work()
-
-    asyncio.run(wrapped())
+async def in_loop(work):
+    work()
 
 
-def test_only_those_below_the_lac_are_woken_and_once():
+async def test_only_those_below_the_lac_are_woken_and_once():
     def work():
         followers, woken = Followers(), []
         for previous in (3, 5, 4):
@@ -30,20 +27,17 @@ def test_only_those_below_the_lac_are_woken_and_once():
         assert woken == [3, 4, 5]
         assert not followers.waits(1)
 
-    in_loop(work)
+    await in_loop(work)
 
 
-def test_a_wait_that_ends_by_time_leaves_nothing_behind():
-    async def work():
-        followers, over = Followers(), asyncio.Event()
-        followers.wait(1, 3, 0, over.set)
-        await over.wait()
-        assert not followers.waits(1)
-
-    asyncio.run(work())
+async def test_a_wait_that_ends_by_time_leaves_nothing_behind():
+    followers, over = Followers(), asyncio.Event()
+    followers.wait(1, 3, 0, over.set)
+    await over.wait()
+    assert not followers.waits(1)
 
 
-def test_a_ledger_stays_followed_while_somebody_waits_and_a_moment_longer():
+async def test_a_ledger_stays_followed_while_somebody_waits_and_a_moment_longer():
     def work():
         followers = Followers()
         followers.saw(1)
@@ -58,4 +52,4 @@ def test_a_ledger_stays_followed_while_somebody_waits_and_a_moment_longer():
         followers.sweep()
         assert followers.followed == {}
 
-    in_loop(work)
+    await in_loop(work)

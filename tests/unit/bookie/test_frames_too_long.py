@@ -54,10 +54,10 @@ def test_what_a_segment_cannot_hold_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recovery", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_one_byte_above_the_limit_is_refused_alone(
+async def test_one_byte_above_the_limit_is_refused_alone(
     tmp_path: Path, protocol: str, recovery: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
+    with caplog.at_level(logging.WARNING):
         async with small_cluster(tmp_path, bookies=1, records=[7], frame_bytes_max=LIMIT) as cluster:
             server = next(iter(cluster.servers.values()))
             limit = limit_of(protocol, server.config.frame_limits)
@@ -84,28 +84,20 @@ def test_one_byte_above_the_limit_is_refused_alone(
         assert [f"{limit + 1} bytes, the limit is {limit}" in line for line in lines] == [True, False]
         assert all("--frame-bytes-max" in line for line in lines)
 
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(work())
-
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_default_takes_what_pulsar_sends(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, records=[7], storage=StorageConfig()) as cluster:
-            limit = limit_of(protocol, FrameLimits())
-            async with WireAdds(port_of(cluster), protocol) as client:
-                for entry_id, size in enumerate((PULSAR, limit)):
-                    client.writer.write(client.frame(entry_id, size))
-                    assert (await client.answer())[0] is Answer.OK
-                    assert await client.read(entry_id) == client.entry(
-                        entry_id, len(await client.read(entry_id))
-                    )
-                client.writer.write(client.frame(2, limit + 1))
-                assert (await client.answer())[0] is Answer.BAD_REQUEST
-                client.writer.write(client.frame(2, limit))
+async def test_the_default_takes_what_pulsar_sends(tmp_path: Path, protocol: str) -> None:
+    async with small_cluster(tmp_path, bookies=1, records=[7], storage=StorageConfig()) as cluster:
+        limit = limit_of(protocol, FrameLimits())
+        async with WireAdds(port_of(cluster), protocol) as client:
+            for entry_id, size in enumerate((PULSAR, limit)):
+                client.writer.write(client.frame(entry_id, size))
                 assert (await client.answer())[0] is Answer.OK
-
-    asyncio.run(work())
+                assert await client.read(entry_id) == client.entry(entry_id, len(await client.read(entry_id)))
+            client.writer.write(client.frame(2, limit + 1))
+            assert (await client.answer())[0] is Answer.BAD_REQUEST
+            client.writer.write(client.frame(2, limit))
+            assert (await client.answer())[0] is Answer.OK
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -117,10 +109,10 @@ def test_the_default_takes_what_pulsar_sends(tmp_path: Path, protocol: str) -> N
         (LIMIT + NATIVE_ROOM + 1, b"\x0a" * 300, "cannot be answered: "),
     ],
 )
-def test_what_begins_as_no_add_ends_the_connection(
+async def test_what_begins_as_no_add_ends_the_connection(
     tmp_path: Path, protocol: str, size: int, rest: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
+    with caplog.at_level(logging.WARNING):
         async with (
             small_cluster(tmp_path, bookies=1, records=[7], frame_bytes_max=LIMIT) as cluster,
             WireAdds(port_of(cluster), protocol) as client,
@@ -129,25 +121,19 @@ def test_what_begins_as_no_add_ends_the_connection(
             assert (await client.answer())[0] is Answer.OK
             client.writer.write((size - 4).to_bytes(4, "big") + rest)
             assert await client.reader.read() == b""
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(work())
     assert [why in record.getMessage() for record in caplog.records if "closing" in record.getMessage()] == [
         True
     ]
 
 
-def test_an_announced_frame_that_does_not_come_takes_nothing_and_ends(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with small_cluster(
-            tmp_path, bookies=1, frame_bytes_max=LIMIT, partial_frame_seconds=0.2
-        ) as cluster:
-            server = next(iter(cluster.servers.values()))
-            async with WireAdds(port_of(cluster), "v3") as client:
-                client.writer.write(client.frame(0, 2 * LIMIT)[:LIMIT])
-                assert (await client.answer())[0] is Answer.BAD_REQUEST
-                assert server.receive_budget.taken == 0
-                async with asyncio.timeout(30):
-                    assert await client.reader.read() == b""
-
-    asyncio.run(work())
+async def test_an_announced_frame_that_does_not_come_takes_nothing_and_ends(tmp_path: Path) -> None:
+    async with small_cluster(
+        tmp_path, bookies=1, frame_bytes_max=LIMIT, partial_frame_seconds=0.2
+    ) as cluster:
+        server = next(iter(cluster.servers.values()))
+        async with WireAdds(port_of(cluster), "v3") as client:
+            client.writer.write(client.frame(0, 2 * LIMIT)[:LIMIT])
+            assert (await client.answer())[0] is Answer.BAD_REQUEST
+            assert server.receive_budget.taken == 0
+            async with asyncio.timeout(30):
+                assert await client.reader.read() == b""

@@ -44,7 +44,7 @@ from quire.storage.formats.segment_format import (
 )
 from quire.storage.segments.segment_files import Space
 from quire_testing.kit.memory import NoLock
-from unit.bookie.test_bookie_server import World, access, in_world
+from unit.bookie.test_bookie_server import World, access, world
 
 Undo = Callable[[], object]
 
@@ -295,13 +295,12 @@ async def check_all_is_there(at: World) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_who_is_refused_has_written_nothing(
+async def test_who_is_refused_has_written_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing, kind, sentence = REFUSALS[name]
     monkeypatch.setattr(MemoryStore, "session_timeout_ms", 50)
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, name="bookie") as at:
         await fill_and_kill(at)
         async with refusing(at) as config:
             before = contents(config.directory)
@@ -314,52 +313,41 @@ def test_who_is_refused_has_written_nothing(
         assert contents(at.config.directory).keys() != before.keys(), "a start that is not refused writes"
         await check_all_is_there(at)
 
-    in_world(tmp_path, work, name="bookie")
+
+async def test_a_record_of_a_newer_version_refuses_before_anything_is_written(at: World) -> None:
+    storage = at.server.storage
+    storage._journal.put(0x9F, ALL_LEDGERS, b"", 0, Space.STATE)
+    storage.flush()
+    await storage.drain()
+    await fill_and_kill(at)
+    before = contents(at.config.directory)
+    with pytest.raises(DamagedSegmentError, match="from a newer version; start that version"):
+        await BookieServer(at.config, at.store).start()
+    assert contents(at.config.directory) == before
+    shutil.rmtree(at.config.directory)  # the rest of the world needs a bookie that can be stopped
+    await at.restart(clean=False)
 
 
-def test_a_record_of_a_newer_version_refuses_before_anything_is_written(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        storage = at.server.storage
-        storage._journal.put(0x9F, ALL_LEDGERS, b"", 0, Space.STATE)
-        storage.flush()
-        await storage.drain()
-        await fill_and_kill(at)
-        before = contents(at.config.directory)
-        with pytest.raises(DamagedSegmentError, match="from a newer version; start that version"):
-            await BookieServer(at.config, at.store).start()
-        assert contents(at.config.directory) == before
-        shutil.rmtree(at.config.directory)  # the rest of the world needs a bookie that can be stopped
-        await at.restart(clean=False)
-
-    in_world(tmp_path, work)
+async def test_a_new_directory_is_not_even_made_for_who_is_refused(tmp_path: Path, at: World) -> None:
+    config = replace(at.config, directory=tmp_path / "deep" / "new", port=at.server.address[1])
+    with pytest.raises(MisuseError, match="is in use"):
+        await BookieServer(config, at.store).start()
+    assert not (tmp_path / "deep").exists()
 
 
-def test_a_new_directory_is_not_even_made_for_who_is_refused(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        config = replace(at.config, directory=tmp_path / "deep" / "new", port=at.server.address[1])
-        with pytest.raises(MisuseError, match="is in use"):
-            await BookieServer(config, at.store).start()
-        assert not (tmp_path / "deep").exists()
-
-    in_world(tmp_path, work)
-
-
-def test_two_starts_at_one_moment_make_one_bookie(tmp_path: Path) -> None:
-    async def run() -> None:
-        space = MemorySpace()
-        stores = [MemoryStore(space) for _ in range(4)]
-        config = BookieConfig(directory=tmp_path / "bookie", garbage_seconds=0)
-        servers = [BookieServer(config, store) for store in stores]
-        ended = await asyncio.gather(*(server.start() for server in servers), return_exceptions=True)
-        refused = [error for error in ended if error is not None]
-        assert len(refused) == 3
-        assert all(isinstance(error, DirectoryInUseError) for error in refused), refused
-        assert len(await BookieRegistry(stores[0]).list_cookies()) == 1
-        for server, store in zip(servers, stores, strict=True):
-            await server.stop()
-            await store.close()
-
-    asyncio.run(run())
+async def test_two_starts_at_one_moment_make_one_bookie(tmp_path: Path) -> None:
+    space = MemorySpace()
+    stores = [MemoryStore(space) for _ in range(4)]
+    config = BookieConfig(directory=tmp_path / "bookie", garbage_seconds=0)
+    servers = [BookieServer(config, store) for store in stores]
+    ended = await asyncio.gather(*(server.start() for server in servers), return_exceptions=True)
+    refused = [error for error in ended if error is not None]
+    assert len(refused) == 3
+    assert all(isinstance(error, DirectoryInUseError) for error in refused), refused
+    assert len(await BookieRegistry(stores[0]).list_cookies()) == 1
+    for server, store in zip(servers, stores, strict=True):
+        await server.stop()
+        await store.close()
 
 
 # --- a directory that another process has opened all the same ------------------------------------------------------
@@ -384,36 +372,30 @@ def replaced_by_a_copy(at: World) -> None:
 
 
 @pytest.mark.parametrize("lose", [opened_by_another, replaced_by_a_copy])
-def test_a_bookie_whose_directory_is_anothers_stops_writing_and_denies_nothing(
-    lose: Callable[[World], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_bookie_whose_directory_is_anothers_stops_writing_and_denies_nothing(
+    lose: Callable[[World], None], at: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(at: World) -> None:
-        assert await at.add(access(), [0]) is Answer.OK
-        lose(at)
-        before = contents(at.config.directory)
-        at.server.storage.check_disk()
-        at.server.attention.look()
-        assert "is not this bookie's any more" in caplog.text
-        assert await at.add(access(), [1]) is Answer.ERROR
-        reply = await at.read(access(), 0, 5)
-        assert [entry_id for run in reply.runs for entry_id, _ in run.entries()] == [0]
-        assert reply.vouched_through == -1, "what it does not have is unknown"
-        assert (await at.read(access(2), 0, 5)).answer is not Answer.NO_LEDGER
-        assert not at.server._writable()
-        await at.server.stop()
-        assert contents(at.config.directory) == before, "not even a clean stop is written"
-
-    in_world(tmp_path, work)
+    assert await at.add(access(), [0]) is Answer.OK
+    lose(at)
+    before = contents(at.config.directory)
+    at.server.storage.check_disk()
+    at.server.attention.look()
+    assert "is not this bookie's any more" in caplog.text
+    assert await at.add(access(), [1]) is Answer.ERROR
+    reply = await at.read(access(), 0, 5)
+    assert [entry_id for run in reply.runs for entry_id, _ in run.entries()] == [0]
+    assert reply.vouched_through == -1, "what it does not have is unknown"
+    assert (await at.read(access(2), 0, 5)).answer is not Answer.NO_LEDGER
+    assert not at.server._writable()
+    await at.server.stop()
+    assert contents(at.config.directory) == before, "not even a clean stop is written"
 
 
-def test_a_new_segment_is_not_begun_in_a_directory_that_is_anothers(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        assert await at.add(access(), [0]) is Answer.OK
-        at.server._tasks[0].cancel()  # which looks now and then
-        opened_by_another(at)
-        before = {path.name for path in segments(at)}
-        answers = {await at.add(access(), [number], text=bytes(100_000)) for number in range(1, 20)}
-        assert answers == {Answer.OK, Answer.ERROR}
-        assert {path.name for path in segments(at)} == before
-
-    in_world(tmp_path, work)
+async def test_a_new_segment_is_not_begun_in_a_directory_that_is_anothers(at: World) -> None:
+    assert await at.add(access(), [0]) is Answer.OK
+    at.server._tasks[0].cancel()  # which looks now and then
+    opened_by_another(at)
+    before = {path.name for path in segments(at)}
+    answers = {await at.add(access(), [number], text=bytes(100_000)) for number in range(1, 20)}
+    assert answers == {Answer.OK, Answer.ERROR}
+    assert {path.name for path in segments(at)} == before

@@ -41,30 +41,30 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
     return rests
 
 
-def taken(milliseconds: float, rest: Callable[[], float] | None) -> None:
-    assert asyncio.run(take_slices(some_work(milliseconds, 3), rest=rest)) == 3
+async def taken(milliseconds: float, rest: Callable[[], float] | None) -> None:
+    assert await take_slices(some_work(milliseconds, 3), rest=rest) == 3
 
 
-def test_work_rests_so_many_times_as_long_as_it_took(rests: Rests) -> None:
-    taken(1, lambda: 9.0)
+async def test_work_rests_so_many_times_as_long_as_it_took(rests: Rests) -> None:
+    await taken(1, lambda: 9.0)
     assert len(rests.seconds) == 3
     assert min(rests.seconds) >= 0.009
 
 
-def test_work_that_was_interrupted_does_not_rest_for_long(rests: Rests) -> None:
-    taken(20, lambda: 9.0)
+async def test_work_that_was_interrupted_does_not_rest_for_long(rests: Rests) -> None:
+    await taken(20, lambda: 9.0)
     assert rests.seconds == [REST_SECONDS_MAX] * 3
 
 
 @pytest.mark.parametrize("rest", [None, lambda: 0.0])
-def test_work_that_nobody_is_to_notice_less_only_lets_others_have_their_turn(
+async def test_work_that_nobody_is_to_notice_less_only_lets_others_have_their_turn(
     rests: Rests, rest: Callable[[], float] | None
 ) -> None:
-    taken(1, rest)
+    await taken(1, rest)
     assert rests.seconds == [0, 0, 0]
 
 
-def test_work_that_waits_is_not_asked_again_at_once(rests: Rests) -> None:
+async def test_work_that_waits_is_not_asked_again_at_once(rests: Rests) -> None:
     """It would take all of a core from those whom it waits for."""
-    taken(0, lambda: 0.0)
+    await taken(0, lambda: 0.0)
     assert rests.seconds == [WAIT_SECONDS] * 3

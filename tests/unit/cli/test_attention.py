@@ -158,12 +158,9 @@ def a_busy_machine_is_no_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "LATE_MS", 3_500)
 
 
-def with_cluster(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        async with cluster(folder) as at:
-            await scenario(at)
-
-    asyncio.run(run())
+async def with_cluster(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async with cluster(folder) as at:
+        await scenario(at)
 
 
 def lines(caplog: pytest.LogCaptureFixture, *words: str) -> int:
@@ -182,7 +179,7 @@ def rot(server: BookieServer, ledger_id: int, first: int, at: int = 400) -> None
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         await at.well()
         runs = [one for one in at.sick.storage.scan() if one.ledger_id == at.ledger and one.first >= 0]
@@ -203,10 +200,10 @@ def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         await at.well()
         await at.quire("ledger", "verify", str(at.ledger))
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         at.files.error = errno.ENOSPC
         while not at.sick.storage.full:
@@ -225,10 +222,10 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_disk_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         at.files.error = errno.EIO
         while at.sick.storage.failure is None:
@@ -242,10 +239,10 @@ def test_a_disk_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
             await at.quire("ledger", "recover", str(ledger_id))
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         other = await at.write(5)
         server = at.sick
@@ -269,10 +266,10 @@ def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         await at.quire("ledger", "verify", str(other))
         await at.needs("damage", "a record's header does not verify", "until the bookie is restarted")
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_search_for_what_was_lost(
+async def test_a_search_for_what_was_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(at: Cluster) -> None:
@@ -300,10 +297,10 @@ def test_a_search_for_what_was_lost(
         assert lines(caplog, "no longer the case: read-only: the bookie does not know yet") == 1
         await at.needs("limbo", f"lost entries of ledger {at.ledger}", "recover ID", others=True)
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         await at.sick.collector.collect()
         await at.sick.store.delete(f"passes/{at.sick.bookie_id}")
@@ -324,10 +321,10 @@ def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         assert lines(caplog, "no longer the case: held collection") == 1
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_failed_task(
+async def test_a_failed_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(at: Cluster) -> None:
@@ -344,10 +341,10 @@ def test_a_failed_task(
         await at.restart()
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_collector_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_collector_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(at: Cluster) -> None:
         collector = at.sick.collector
 
@@ -365,10 +362,10 @@ def test_a_collector_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await collector.collect()
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_lost_registration(
+async def test_a_lost_registration(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(at: Cluster) -> None:
@@ -405,14 +402,14 @@ def test_a_lost_registration(
         assert lines(caplog, "no longer the case: lost registration") == 1
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
 BLOCKED, SUSPENDED = "the event loop was blocked for ", "the process did not run for 39 s"
 
 
 @pytest.mark.parametrize(("late_ms", "ran_ms", "what"), [(4000, 4000, BLOCKED), (39_000, 0, SUSPENDED)])
-def test_a_slow_loop(tmp_path, caplog, monkeypatch, late_ms: int, ran_ms: int, what: str) -> None:
+async def test_a_slow_loop(tmp_path, caplog, monkeypatch, late_ms: int, ran_ms: int, what: str) -> None:
     async def scenario(at: Cluster) -> None:
         at.clock.more_ms += late_ms
         at.clock.more_cpu_ms += ran_ms
@@ -425,10 +422,10 @@ def test_a_slow_loop(tmp_path, caplog, monkeypatch, late_ms: int, ran_ms: int, w
         assert lines(caplog, "no longer the case: slow loop") == 1
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
+async def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
     async def scenario(at: Cluster) -> None:
         server = at.sick._server
         assert server is not None
@@ -439,10 +436,10 @@ def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
         await at.start("b0")
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
+async def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
     """Java's bookies have no conditions in their INFO, and the registration says what they are."""
 
     async def scenario(at: Cluster) -> None:
@@ -453,10 +450,10 @@ def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
         await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
-def test_a_damage_without_a_ledger_is_told_until_the_next_start(
+async def test_a_damage_without_a_ledger_is_told_until_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(at: Cluster) -> None:
@@ -477,7 +474,7 @@ def test_a_damage_without_a_ledger_is_told_until_the_next_start(
             await at.quire("ledger", "recover", str(ledger_id))
         await at.well()
 
-    with_cluster(tmp_path, scenario)
+    await with_cluster(tmp_path, scenario)
 
 
 def test_a_registration_that_is_late_is_told_as_such() -> None:

@@ -49,8 +49,8 @@ def test_bookies_tell_version_uptime_bytes_and_free_space(cluster: LocalCluster)
     assert "GiB" in shown
 
 
-def test_rates_are_those_between_two_looks(cluster: LocalCluster) -> None:
-    asyncio.run(look_twice(cluster))
+async def test_rates_are_those_between_two_looks(cluster: LocalCluster) -> None:
+    await look_twice(cluster)
 
 
 async def look_twice(cluster: LocalCluster) -> None:
@@ -100,7 +100,7 @@ def test_a_store_that_does_not_respond_is_no_health() -> None:
     assert "did not respond in 0.3 s" in call("", *asked, code=1)
 
 
-def test_bookies_that_are_silent_are_blamed_and_not_the_store(
+async def test_bookies_that_are_silent_are_blamed_and_not_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also more of them than are asked at once."""
@@ -111,17 +111,14 @@ def test_bookies_that_are_silent_are_blamed_and_not_the_store(
                 pass
         writer.close()
 
-    async def look() -> tuple[dict[str, Any], str]:
-        uri = f"sqlite:{tmp_path / 'metadata.db'}"
-        server = await asyncio.start_server(silent, "127.0.0.1")
-        port = server.sockets[0].getsockname()[1]
-        async with server, await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
-            for name in ("a", "b", "c"):
-                await BookieRegistry(store).register(BookieInfo(BookieId(name), "127.0.0.1", port))
-            return await examine(uri, 0.5)
-
     monkeypatch.setattr(bookie_rows, "ASKED_AT_ONCE", 1)
-    facts, text = asyncio.run(look())
+    uri = f"sqlite:{tmp_path / 'metadata.db'}"
+    server = await asyncio.start_server(silent, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with server, await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+        for name in ("a", "b", "c"):
+            await BookieRegistry(store).register(BookieInfo(BookieId(name), "127.0.0.1", port))
+        facts, text = await examine(uri, 0.5)
     assert text == "unhealthy: 0 of 3 bookies can be written to, and a log needs 3 by default"
     assert facts["attention"] == ["a", "b", "c"]
 

@@ -208,7 +208,7 @@ def test_a_lost_quorum(tmp_path: Path, command: str) -> None:
         assert "unknown: 1." in said
 
 
-def test_an_append_to_a_stream_ends_when_nobody_reads_what_it_prints() -> None:
+async def test_an_append_to_a_stream_ends_when_nobody_reads_what_it_prints() -> None:
     class Unread(Output):
         def result(self, facts: Mapping[str, object], text: str) -> None:
             raise BrokenPipeError
@@ -219,18 +219,14 @@ def test_an_append_to_a_stream_ends_when_nobody_reads_what_it_prints() -> None:
         def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
             return confirmed
 
-    async def work() -> None:
-        nonlocal confirmed
-        told: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
-        confirmed = asyncio.get_running_loop().create_future()
-        entries = AcknowledgedEntries("clicks", cast("LedgerWriter", Writer()), Unread(as_json=True))
-        entries.append_nowait(b"first")
-        confirmed.set_result(0)
-        await asyncio.sleep(0)
-        assert told == []
-        with pytest.raises(BrokenPipeError):
-            entries.append_nowait(b"second")
-
     confirmed: asyncio.Future[int]
-    asyncio.run(work())
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+    confirmed = asyncio.get_running_loop().create_future()
+    entries = AcknowledgedEntries("clicks", cast("LedgerWriter", Writer()), Unread(as_json=True))
+    entries.append_nowait(b"first")
+    confirmed.set_result(0)
+    await asyncio.sleep(0)
+    assert told == []
+    with pytest.raises(BrokenPipeError):
+        entries.append_nowait(b"second")

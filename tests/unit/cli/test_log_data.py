@@ -278,10 +278,10 @@ def test_one_rule_for_what_lies_outside(quire: Quire, cluster: LocalCluster) -> 
             assert error_of(refused)["code"] == code
 
 
-def test_following_until_a_time_ends_when_it_is_over(
+async def test_following_until_a_time_ends_when_it_is_over(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(write(cluster.uri, "clock", [1] * 4, 1))
+    await write(cluster.uri, "clock", [1] * 4, 1)
     monkeypatch.setattr(log_ranges, "_GRACE_MS", 0)
 
     async def read() -> list[bytes | None]:
@@ -290,7 +290,7 @@ def test_following_until_a_time_ends_when_it_is_over(
             span = span_of(last=3, until=f"@{soon}", follow=True)
             return [one.value async for one in records_of(client.log("clock"), span)]
 
-    assert asyncio.run(read()) == [b"1", b"2", b"3"]
+    assert await read() == [b"1", b"2", b"3"]
 
 
 def test_a_copy_and_files_have_all_that_records_have(quire: Quire, tmp_path: Path) -> None:

@@ -82,90 +82,81 @@ async def bookies(folder: Path) -> AsyncIterator[At]:
             await server.store.close()
 
 
-def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with bookies(tmp_path) as at:
-            await at.passes()
-            assert "No bookie keeps a ledger without a record" in await at.quire("orphans")
-            assert await at.json("orphans") == []
-            one, two, three, alive = at.ids
-            await at.forget(one, two, three)
-            await at.passes()
-            names = sorted(server.bookie_id for server in at.servers)
-            assert await at.json("orphans") == [
-                {"ledger_id": ledger_id, "kept_as": "unknown", "bookies": names}
-                for ledger_id in (one, two, three)
-            ]
-            assert f"{three}" in await at.quire("orphans")
-            (status,) = await at.json("status")
-            assert (status["orphans"], status["holding"]) == (3, {})
-            assert "3 ledgers on bookies have no record" in await at.quire("status")
+async def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
+    async with bookies(tmp_path) as at:
+        await at.passes()
+        assert "No bookie keeps a ledger without a record" in await at.quire("orphans")
+        assert await at.json("orphans") == []
+        one, two, three, alive = at.ids
+        await at.forget(one, two, three)
+        await at.passes()
+        names = sorted(server.bookie_id for server in at.servers)
+        assert await at.json("orphans") == [
+            {"ledger_id": ledger_id, "kept_as": "unknown", "bookies": names}
+            for ledger_id in (one, two, three)
+        ]
+        assert f"{three}" in await at.quire("orphans")
+        (status,) = await at.json("status")
+        assert (status["orphans"], status["holding"]) == (3, {})
+        assert "3 ledgers on bookies have no record" in await at.quire("status")
 
-            assert "give --delete to delete them" in await at.quire("orphans", str(one), code=2)
-            assert "name the ledgers" in await at.quire("orphans", "--delete", code=2)
-            said = await at.quire("orphans", "--delete", "9-3", "--yes", code=2)
-            assert "'9-3' is neither a ledger id nor a range" in said
-            said = await at.quire("orphans", "--delete", str(alive), "--yes", code=2)
-            assert f"{alive}: no bookie that responds keeps such a ledger" in said
-            assert "cannot be undone: give --yes" in await at.quire("orphans", "--delete", str(one), code=2)
-            assert await at.passes() == 0, "nothing was deleted by what was refused"
+        assert "give --delete to delete them" in await at.quire("orphans", str(one), code=2)
+        assert "name the ledgers" in await at.quire("orphans", "--delete", code=2)
+        said = await at.quire("orphans", "--delete", "9-3", "--yes", code=2)
+        assert "'9-3' is neither a ledger id nor a range" in said
+        said = await at.quire("orphans", "--delete", str(alive), "--yes", code=2)
+        assert f"{alive}: no bookie that responds keeps such a ledger" in said
+        assert "cannot be undone: give --yes" in await at.quire("orphans", "--delete", str(one), code=2)
+        assert await at.passes() == 0, "nothing was deleted by what was refused"
 
-            assert await at.json("orphans", "--delete", f"{one}-{two}", "--yes") == [{"deleted": [one, two]}]
-            assert await at.passes() == 4
-            assert [row["ledger_id"] for row in await at.json("orphans")] == [three]
-
-    asyncio.run(scenario())
+        assert await at.json("orphans", "--delete", f"{one}-{two}", "--yes") == [{"deleted": [one, two]}]
+        assert await at.passes() == 4
+        assert [row["ledger_id"] for row in await at.json("orphans")] == [three]
 
 
-def test_an_orphan_that_cannot_be_deleted_does_not_hide_which_were(
+async def test_an_orphan_that_cannot_be_deleted_does_not_hide_which_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with bookies(tmp_path) as at:
-            one, two, _, _ = at.ids
-            await at.passes()
-            await at.forget(one, two)
-            await at.passes()
-            whole = LedgerStore.delete_orphan
+    async with bookies(tmp_path) as at:
+        one, two, _, _ = at.ids
+        await at.passes()
+        await at.forget(one, two)
+        await at.passes()
+        whole = LedgerStore.delete_orphan
 
-            async def refused(self: LedgerStore, ledger_id: int) -> None:
-                if ledger_id == two:
-                    raise NoClusterError("the store is away")
-                await whole(self, ledger_id)
+        async def refused(self: LedgerStore, ledger_id: int) -> None:
+            if ledger_id == two:
+                raise NoClusterError("the store is away")
+            await whole(self, ledger_id)
 
-            monkeypatch.setattr(LedgerStore, "delete_orphan", refused)
-            said = await at.quire("orphans", "--delete", f"{one}-{two}", "--yes", code=1)
-            assert f"Before that 1 of 2 ledgers were deleted, up to {one}." in said
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(LedgerStore, "delete_orphan", refused)
+        said = await at.quire("orphans", "--delete", f"{one}-{two}", "--yes", code=1)
+        assert f"Before that 1 of 2 ledgers were deleted, up to {one}." in said
 
 
-def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with bookies(tmp_path) as at:
-            await at.passes(2)
-            one, two, _, _ = at.ids
-            store = at.servers[0].store
-            assert "needs no acceptance: no bookie holds" in await at.quire("accept-store", code=1)
-            async with quire.connect(at.uri) as client:
-                await client.delete_ledger(one)
-            await at.forget(two)
-            for server in at.servers:  # as a backup has it that is older than the counters
-                await store.delete(f"passes/{server.bookie_id}")
-            assert await at.passes() == 0
-            assert "deletes no ledgers: the store has no counter" in await at.quire("status", code=5)
-            assert {row["kept_as"] for row in await at.json("orphans")} == {"due", "unknown"}
+async def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path) -> None:
+    async with bookies(tmp_path) as at:
+        await at.passes(2)
+        one, two, _, _ = at.ids
+        store = at.servers[0].store
+        assert "needs no acceptance: no bookie holds" in await at.quire("accept-store", code=1)
+        async with quire.connect(at.uri) as client:
+            await client.delete_ledger(one)
+        await at.forget(two)
+        for server in at.servers:  # as a backup has it that is older than the counters
+            await store.delete(f"passes/{server.bookie_id}")
+        assert await at.passes() == 0
+        assert "deletes no ledgers: the store has no counter" in await at.quire("status", code=5)
+        assert {row["kept_as"] for row in await at.json("orphans")} == {"due", "unknown"}
 
-            assert "give --yes" in await at.quire("accept-store", code=2)
-            said = await at.quire("accept-store", "--yes", "--no-wait")
-            assert f"would be deleted, because this store has a tombstone of each: 1 ledger: {one}" in said
-            assert "stays on the bookies without a record: 1 ledger " in said
-            assert "is already accepted" in await at.quire("accept-store", "--yes", code=1)
-            assert await at.passes() == 2, "what has a tombstone goes"
-            assert [row["ledger_id"] for row in await at.json("orphans")] == [two]
-            assert "needs no acceptance" in await at.quire("accept-store", "--yes", code=1)
-
-    asyncio.run(scenario())
+        assert "give --yes" in await at.quire("accept-store", code=2)
+        said = await at.quire("accept-store", "--yes", "--no-wait")
+        assert f"would be deleted, because this store has a tombstone of each: 1 ledger: {one}" in said
+        assert "stays on the bookies without a record: 1 ledger " in said
+        assert "is already accepted" in await at.quire("accept-store", "--yes", code=1)
+        assert await at.passes() == 2, "what has a tombstone goes"
+        assert [row["ledger_id"] for row in await at.json("orphans")] == [two]
+        assert "needs no acceptance" in await at.quire("accept-store", "--yes", code=1)
 
 
 class Stuck(Inquiries):
@@ -176,16 +167,13 @@ class Stuck(Inquiries):
         return Answer.OK, {"orphans": {"unknown": [7], "due": [], "through": 7}}
 
 
-def test_a_bookie_whose_pages_do_not_go_on_is_one_that_did_not_respond() -> None:
-    async def scenario() -> None:
-        async def known() -> list[str]:
-            return ["b0"]
+async def test_a_bookie_whose_pages_do_not_go_on_is_one_that_did_not_respond() -> None:
+    async def known() -> list[str]:
+        return ["b0"]
 
-        tools: Any = SimpleNamespace(
-            registry=SimpleNamespace(list_cookies=known, available=known), bookies=Stuck()
-        )
-        async with asyncio.timeout(1):
-            found, silent = await kept_without_record(tools, Output(as_json=True))
-        assert (found, silent) == ({7: {"unknown": ["b0"]}}, ["b0"])
-
-    asyncio.run(scenario())
+    tools: Any = SimpleNamespace(
+        registry=SimpleNamespace(list_cookies=known, available=known), bookies=Stuck()
+    )
+    async with asyncio.timeout(1):
+        found, silent = await kept_without_record(tools, Output(as_json=True))
+    assert (found, silent) == ({7: {"unknown": ["b0"]}}, ["b0"])

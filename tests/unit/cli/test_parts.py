@@ -238,7 +238,7 @@ class Writer:
         self.open.clear()
 
 
-def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> None:
+async def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> None:
     records = [b"%d" % number for number in range(1000)]
     writer = Writer()
     opened: list[None] = []
@@ -248,17 +248,19 @@ def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> No
         return writer
 
     progress, tally = ProgressLine("x", None, "records"), AppendTally()
-    asyncio.run(append_all(open_writer, iter(records), progress, tally))
+    await append_all(open_writer, iter(records), progress, tally)
     assert (tally.confirmed, tally.bytes, tally.first, tally.last) == (1000, sum(map(len, records)), 0, 999)
     assert writer.taken == records
     assert progress.count == 1000
     assert len(opened) == 1
-    asyncio.run(append_all(open_writer, iter(()), progress, AppendTally()))
+    await append_all(open_writer, iter(()), progress, AppendTally())
     assert len(opened) == 1, "without a record there is no writer"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_ended_early_says_how_far_it_came(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_ended_early_says_how_far_it_came(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def work(tally: AppendTally) -> None:
         loop = asyncio.get_running_loop()
         writer = Writer()
@@ -281,7 +283,7 @@ def test_what_ended_early_says_how_far_it_came(as_json: bool, capsys: pytest.Cap
         pytest.raises(asyncio.CancelledError),
         telling_how_far(tally, out, "records", "offset", log="x"),
     ):
-        asyncio.run(work(tally))
+        await work(tally)
     assert tally.confirmed + tally.unknown <= 6
     said = capsys.readouterr().err
     if as_json:
@@ -340,7 +342,7 @@ class Stored:
         pass
 
 
-def loaded(writer: Stored, window: int, seconds: float = 0.001) -> int:
+async def loaded(writer: Stored, window: int, seconds: float = 0.001) -> int:
     """How many entries were acknowledged in a load, by default of a moment."""
 
     async def work() -> int:
@@ -351,21 +353,21 @@ def loaded(writer: Stored, window: int, seconds: float = 0.001) -> int:
         assert durations.count == progress.count
         return durations.count
 
-    return asyncio.run(work())
+    return await work()
 
 
-def test_a_load_waits_where_the_writer_has_room_for_less_than_its_window() -> None:
-    assert loaded(Stored(), 8) >= 8
+async def test_a_load_waits_where_the_writer_has_room_for_less_than_its_window() -> None:
+    assert await loaded(Stored(), 8) >= 8
     for entries_max in range(12):
         with pytest.raises(LedgerFencedError):
-            loaded(Stored(entries_max), 8, seconds=60.0)
+            await loaded(Stored(entries_max), 8, seconds=60.0)
 
 
-def test_a_job_goes_on_where_nobody_reads_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_goes_on_where_nobody_reads_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Unread())
     monkeypatch.setattr(output, "PLAIN_INTERVAL_S", 0.0)
 
-    assert loaded(Stored(), 1) > 0
+    assert await loaded(Stored(), 1) > 0
 
 
 def test_an_append_ends_with_its_own_error_where_nobody_reads_what_is_noted(
@@ -382,27 +384,24 @@ def test_an_append_ends_with_its_own_error_where_nobody_reads_what_is_noted(
     Output(as_json=True).note("x")
 
 
-def test_no_record_is_held_back_while_the_source_waits() -> None:
-    async def work() -> None:
-        seen = asyncio.Event()
-        loop = asyncio.get_running_loop()
+async def test_no_record_is_held_back_while_the_source_waits() -> None:
+    seen = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-        def source():
-            yield b"first"
-            # Goes on only when the consumer has the first: nothing may wait for a fuller group.
-            assert asyncio.run_coroutine_threadsafe(asyncio.wait_for(seen.wait(), 10), loop).result(20)
-            yield b"second"
+    def source():
+        yield b"first"
+        # Goes on only when the consumer has the first: nothing may wait for a fuller group.
+        assert asyncio.run_coroutine_threadsafe(asyncio.wait_for(seen.wait(), 10), loop).result(20)
+        yield b"second"
 
-        got = []
-        async for group in in_groups(source()):
-            got += group
-            seen.set()
-        assert got == [b"first", b"second"]
-
-    asyncio.run(work())
+    got = []
+    async for group in in_groups(source()):
+        got += group
+        seen.set()
+    assert got == [b"first", b"second"]
 
 
-def test_what_the_source_raises_comes_out() -> None:
+async def test_what_the_source_raises_comes_out() -> None:
     def source():
         yield b"x"
         raise MisuseError("Record 2 of input is cut short")
@@ -411,4 +410,4 @@ def test_what_the_source_raises_comes_out() -> None:
         return [record async for group in in_groups(source()) for record in group]
 
     with pytest.raises(MisuseError, match="cut short"):
-        asyncio.run(work())
+        await work()

@@ -73,19 +73,16 @@ class At:
         return done.output
 
 
-def with_bookie(folder: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        at = At(folder)
-        await at.start()
-        try:
-            await scenario(at)
-        finally:
-            await at.stop()
-
-    asyncio.run(run())
+async def with_bookie(folder: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
+    at = At(folder)
+    await at.start()
+    try:
+        await scenario(at)
+    finally:
+        await at.stop()
 
 
-def test_a_chart_and_the_same_as_json(tmp_path: Path) -> None:
+async def test_a_chart_and_the_same_as_json(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         ledger_id = await at.write(60)
         said = await at.quire("space")
@@ -105,10 +102,10 @@ def test_a_chart_and_the_same_as_json(tmp_path: Path) -> None:
         said = await at.quire("compact", "--now", "--bookie", at.server.bookie_id)
         assert "0 ledgers dropped" in said
 
-    with_bookie(tmp_path, scenario)
+    await with_bookie(tmp_path, scenario)
 
 
-def test_refusals(tmp_path: Path) -> None:
+async def test_refusals(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         for command in ("collect", "compact"):
             assert "--now` does it at once" in await at.quire(command, code=EXIT_USAGE)
@@ -121,20 +118,20 @@ def test_refusals(tmp_path: Path) -> None:
         assert "no bookie is registered" in await at.quire("collect", "--now", code=EXIT_FAILED)
         await at.start()
 
-    with_bookie(tmp_path, scenario)
+    await with_bookie(tmp_path, scenario)
 
 
-def test_a_bookie_on_a_failed_disk_says_that_it_has_failed(tmp_path: Path) -> None:
+async def test_a_bookie_on_a_failed_disk_says_that_it_has_failed(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         at.server.storage._journal.fail(OSError(errno.EIO, "injected"))
         said = await at.quire("compact", "--now", code=EXIT_FAILED)
         assert "Nothing more is acknowledged" in said
         assert "0 segments compacted" in said
 
-    with_bookie(tmp_path, scenario)
+    await with_bookie(tmp_path, scenario)
 
 
-def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp_path: Path) -> None:
+async def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp_path: Path) -> None:
     async def scenario(at: At) -> None:
         responds, passes = asyncio.Event(), at.server.collector._store.passes
 
@@ -164,7 +161,7 @@ def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp_path:
             (what,) = await stuck()
             assert what.startswith("the compactor has not moved")
 
-    with_bookie(tmp_path, scenario)
+    await with_bookie(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +175,7 @@ def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp_path:
         (Answer.OK, {"came_back": {"retired": -1}, "space": {"reasons": [7, {"bytes": "x"}]}}, None),
     ],
 )
-def test_a_bookie_is_a_stranger(answer: Answer, says: dict[str, Any], failure: str | None) -> None:
+async def test_a_bookie_is_a_stranger(answer: Answer, says: dict[str, Any], failure: str | None) -> None:
     class Bookies:
         async def space(self, *_: Any, **__: Any) -> tuple[Answer, dict[str, Any]]:
             return answer, says
@@ -187,7 +184,7 @@ def test_a_bookie_is_a_stranger(answer: Answer, says: dict[str, Any], failure: s
         bookies = Bookies()
 
     tools: Any = Tools()
-    row = asyncio.run(_row(tools, BookieId("b1"), SpaceTask.COLLECT, 1000))
+    row = await _row(tools, BookieId("b1"), SpaceTask.COLLECT, 1000)
     assert (failure is None) == (row["failure"] is None)
     assert failure is None or failure in row["failure"]
     text = "".join(_lines(row))

@@ -82,15 +82,12 @@ async def scenario(at: At) -> None:
         assert "waits for" not in await at.show()
 
 
-def test_it_names_the_bookie_for_which_a_take_over_waits(tmp_path: Path) -> None:
-    async def run() -> None:
-        at = At(tmp_path)
-        try:
-            for number in range(1, 4):
-                await at.start(f"b{number}")
-            await scenario(at)
-        finally:
-            for bookie in [*at.servers]:
-                await at.stop(bookie)
-
-    asyncio.run(run())
+async def test_it_names_the_bookie_for_which_a_take_over_waits(tmp_path: Path) -> None:
+    at = At(tmp_path)
+    try:
+        for number in range(1, 4):
+            await at.start(f"b{number}")
+        await scenario(at)
+    finally:
+        for bookie in [*at.servers]:
+            await at.stop(bookie)

@@ -1,7 +1,6 @@
 """Hints in the words of the surface that is used: asyncio's in the library, quire.blocking's there, the shell's at a shell."""
 
 import ast
-import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,13 +81,10 @@ def test_settings_become_options() -> None:
     )
 
 
-def test_one_refusal_in_three_wordings() -> None:
-    async def describe_nothing() -> None:
+async def test_one_refusal_in_three_wordings() -> None:
+    with pytest.raises(NoSuchLogError, match=re.escape("; `await log.create()` creates it")) as caught:
         async with quire.connect("memory:wording") as client:
             await client.log("nothing").describe()
-
-    with pytest.raises(NoSuchLogError, match=re.escape("; `await log.create()` creates it")) as caught:
-        asyncio.run(describe_nothing())
     assert "; `quire log create nothing` creates it" in str(describe(caught.value)["message"])
 
 

@@ -88,81 +88,69 @@ async def behind_old_bookies(
 
 
 @pytest.mark.parametrize("takes_batches", [False, None, True])
-def test_all_is_read_and_recovered_whatever_a_batch_read_meets(
+async def test_all_is_read_and_recovered_whatever_a_batch_read_meets(
     tmp_path: Path, takes_batches: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.net.bookkeeper.batch_reads.PROBE_SECONDS", 0.1)
     values = [b"%d" % number for number in range(600)]
-
-    async def work() -> None:
-        async with behind_old_bookies(tmp_path, 3) as (cluster, old):
-            for one in old:
-                one.takes_batches = takes_batches
-            client = await cluster.client(V2_ONLY)
-            writer = await client.create_ledger()
-            await writer.append_many(values)
-            await writer.abandon()
-            for _ in range(2):
-                reader = await client.open_ledger(writer.ledger_id)
-                assert [bytes(entry.payload) async for entry in reader.read()] == values
-            batches = [one.asked[v2.Op.BATCH_READ] for one in old]
-            if takes_batches is False:
-                assert max(batches) == 1, "each is asked once"
-            elif takes_batches:
-                assert max(batches) > 1, "after a yes ranges come in batches"
-
-    asyncio.run(work())
+    async with behind_old_bookies(tmp_path, 3) as (cluster, old):
+        for one in old:
+            one.takes_batches = takes_batches
+        client = await cluster.client(V2_ONLY)
+        writer = await client.create_ledger()
+        await writer.append_many(values)
+        await writer.abandon()
+        for _ in range(2):
+            reader = await client.open_ledger(writer.ledger_id)
+            assert [bytes(entry.payload) async for entry in reader.read()] == values
+        batches = [one.asked[v2.Op.BATCH_READ] for one in old]
+        if takes_batches is False:
+            assert max(batches) == 1, "each is asked once"
+        elif takes_batches:
+            assert max(batches) > 1, "after a yes ranges come in batches"
 
 
 @pytest.mark.parametrize("fences", [False, True])
-def test_a_bookie_that_ends_batches_later_is_asked_anew(tmp_path: Path, fences: bool) -> None:
+async def test_a_bookie_that_ends_batches_later_is_asked_anew(tmp_path: Path, fences: bool) -> None:
     """What was asked by the batch that ended the connection is asked entry by entry, a recovery's reads too."""
     values = [b"%d" % number for number in range(300)]
-
-    async def work() -> None:
-        async with behind_old_bookies(tmp_path, 1) as (cluster, [old]):
-            old.takes_batches = True
-            client = await cluster.client(V2_ONLY)
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await writer.append_many(values)
-            await writer.close()
-            reader = await client.open_ledger(writer.ledger_id)
-            while old.asked[v2.Op.BATCH_READ] < 2:
-                assert [bytes(entry.payload) async for entry in reader.read()] == values
-            left = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await left.append_many(values)
-            await left.abandon()
-            old.takes_batches = False
-            old.asked.clear()
-            async with asyncio.timeout(60):
-                if fences:
-                    reader = await client.open_ledger(left.ledger_id)
-                assert [bytes(entry.payload) async for entry in reader.read()] == values
-            assert old.asked[v2.Op.BATCH_READ] >= 1
-            assert old.asked[v2.Op.READ] >= len(values)
-
-    asyncio.run(work())
+    async with behind_old_bookies(tmp_path, 1) as (cluster, [old]):
+        old.takes_batches = True
+        client = await cluster.client(V2_ONLY)
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.append_many(values)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        while old.asked[v2.Op.BATCH_READ] < 2:
+            assert [bytes(entry.payload) async for entry in reader.read()] == values
+        left = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await left.append_many(values)
+        await left.abandon()
+        old.takes_batches = False
+        old.asked.clear()
+        async with asyncio.timeout(60):
+            if fences:
+                reader = await client.open_ledger(left.ledger_id)
+            assert [bytes(entry.payload) async for entry in reader.read()] == values
+        assert old.asked[v2.Op.BATCH_READ] >= 1
+        assert old.asked[v2.Op.READ] >= len(values)
 
 
-def test_a_striped_ledger_costs_few_reads_an_entry(tmp_path: Path) -> None:
+async def test_a_striped_ledger_costs_few_reads_an_entry(tmp_path: Path) -> None:
     """A batch ends at the first gap: each brought one or two entries, and the one behind was asked for from there."""
     count = 600
-
-    async def work() -> None:
-        async with behind_old_bookies(tmp_path, 5) as (cluster, old):
-            for one in old:
-                one.takes_batches = True
-            # Reads are counted: none is sent again because the machine stood still.
-            client = await cluster.client(replace(V2_ONLY, read_timeout_ms=60_000))
-            writer = await client.create_ledger(ensemble_size=5, write_quorum=3, ack_quorum=2)
-            await writer.append_many([b"%d" % number for number in range(count)])
-            await writer.close()
-            report = await client.verify_ledger(writer.ledger_id)
-            assert report.good
-            for one in old:
-                one.asked.clear()
-            assert (await client.verify_ledger(writer.ledger_id)).good
-            reads = sum(one.asked[v2.Op.READ] + one.asked[v2.Op.BATCH_READ] for one in old)
-            assert reads <= 4 * 3 * count
-
-    asyncio.run(work())
+    async with behind_old_bookies(tmp_path, 5) as (cluster, old):
+        for one in old:
+            one.takes_batches = True
+        # Reads are counted: none is sent again because the machine stood still.
+        client = await cluster.client(replace(V2_ONLY, read_timeout_ms=60_000))
+        writer = await client.create_ledger(ensemble_size=5, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"%d" % number for number in range(count)])
+        await writer.close()
+        report = await client.verify_ledger(writer.ledger_id)
+        assert report.good
+        for one in old:
+            one.asked.clear()
+        assert (await client.verify_ledger(writer.ledger_id)).good
+        reads = sum(one.asked[v2.Op.READ] + one.asked[v2.Op.BATCH_READ] for one in old)
+        assert reads <= 4 * 3 * count

@@ -3,7 +3,6 @@
 Source: docs/protocol/ensemble-change.md, "Bookies that left".
 """
 
-import asyncio
 import random
 from contextlib import asynccontextmanager
 
@@ -93,87 +92,71 @@ def ensembles(ledger):
     return [fragment.ensemble for fragment in ledger.metadata.fragments]
 
 
-def test_an_idle_ledger_gets_another_bookie_for_one_that_is_gone_without_an_append(tmp_path):
-    async def scenario():
-        async with cluster(tmp_path, 4) as c:
-            a, b, gone, spare = c.names
-            async with await c.writer() as ledger:
-                await ledger.append(b"0")
-                await c.servers[2].stop()
-                await c.ends(gone)
-                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
-                assert [len(names) for names in ensembles(ledger)] == [3, 3]
-                assert await ledger.append(b"1") == 1
-                assert ledger._machine.absent == ()
-
-    asyncio.run(scenario())
+async def test_an_idle_ledger_gets_another_bookie_for_one_that_is_gone_without_an_append(tmp_path):
+    async with cluster(tmp_path, 4) as c:
+        a, b, gone, spare = c.names
+        async with await c.writer() as ledger:
+            await ledger.append(b"0")
+            await c.servers[2].stop()
+            await c.ends(gone)
+            await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+            assert [len(names) for names in ensembles(ledger)] == [3, 3]
+            assert await ledger.append(b"1") == 1
+            assert ledger._machine.absent == ()
 
 
-def test_a_bookie_that_answers_is_replaced_when_it_stays_without_a_registration(tmp_path):
+async def test_a_bookie_that_answers_is_replaced_when_it_stays_without_a_registration(tmp_path):
     """Who repairs the cluster takes it for gone, and would recover the ledger of a writer that lives."""
-
-    async def scenario():
-        async with cluster(tmp_path, 4) as c:
-            a, b, cut_off, spare = c.names
-            async with await c.writer() as ledger:
-                await ledger.append(b"0")
-                await c.ends(cut_off)
-                await until_async(lambda: cut_off in ledger._machine.waits.answering, "the first answer")
-                assert ensembles(ledger) == [(a, b, cut_off)]
-                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
-                assert await ledger.append(b"1") == 1
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, 4) as c:
+        a, b, cut_off, spare = c.names
+        async with await c.writer() as ledger:
+            await ledger.append(b"0")
+            await c.ends(cut_off)
+            await until_async(lambda: cut_off in ledger._machine.waits.answering, "the first answer")
+            assert ensembles(ledger) == [(a, b, cut_off)]
+            await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+            assert await ledger.append(b"1") == 1
 
 
-def test_without_a_spare_bookies_that_answer_keep_their_slots_as_after_an_outage_of_the_store(tmp_path):
-    async def scenario():
-        async with cluster(tmp_path, 4) as c:
-            names, spare = c.names[:3], c.names[3]
-            async with await c.writer() as ledger:
-                await ledger.append(b"0")
-                await c.ends(spare, names[2])
-                await has_asked(ledger)
-                assert ensembles(ledger) == [(*names,)]
-                await c.ends(*names[:2])  # the store is away: nobody is registered
-                await has_asked(ledger)
-                assert await ledger.append(b"1") == 1
-                assert (ensembles(ledger), ledger._machine.absent) == ([(*names,)], ())
-
-    asyncio.run(scenario())
+async def test_without_a_spare_bookies_that_answer_keep_their_slots_as_after_an_outage_of_the_store(tmp_path):
+    async with cluster(tmp_path, 4) as c:
+        names, spare = c.names[:3], c.names[3]
+        async with await c.writer() as ledger:
+            await ledger.append(b"0")
+            await c.ends(spare, names[2])
+            await has_asked(ledger)
+            assert ensembles(ledger) == [(*names,)]
+            await c.ends(*names[:2])  # the store is away: nobody is registered
+            await has_asked(ledger)
+            assert await ledger.append(b"1") == 1
+            assert (ensembles(ledger), ledger._machine.absent) == ([(*names,)], ())
 
 
 @pytest.mark.parametrize("spare_comes", [False, True])
-def test_a_read_only_bookie_is_replaced_when_a_spare_is_there(tmp_path, spare_comes):
-    async def scenario():
-        async with cluster(tmp_path, 4) as c:
-            a, b, full, spare = c.names
-            async with await c.writer() as ledger:
-                await ledger.append(b"0")
-                if spare_comes:
-                    await c.ends(spare)
-                await c.registered[full].set_writable(False)
-                await until_async(lambda: full not in c.bookies.writable(), "the client to see it")
-                if spare_comes:
-                    await has_asked(ledger)
-                    assert ensembles(ledger) == [(a, b, full)]
-                    c.registered[spare] = await c.register(spare)
-                await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
-                assert await ledger.append(b"1") == 1
-
-    asyncio.run(scenario())
+async def test_a_read_only_bookie_is_replaced_when_a_spare_is_there(tmp_path, spare_comes):
+    async with cluster(tmp_path, 4) as c:
+        a, b, full, spare = c.names
+        async with await c.writer() as ledger:
+            await ledger.append(b"0")
+            if spare_comes:
+                await c.ends(spare)
+            await c.registered[full].set_writable(False)
+            await until_async(lambda: full not in c.bookies.writable(), "the client to see it")
+            if spare_comes:
+                await has_asked(ledger)
+                assert ensembles(ledger) == [(a, b, full)]
+                c.registered[spare] = await c.register(spare)
+            await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
+            assert await ledger.append(b"1") == 1
 
 
-def test_an_ended_writer_hears_nothing_more(tmp_path):
-    async def scenario():
-        async with cluster(tmp_path, 3) as c:
-            ledger = await c.writer()
-            assert len(c.bookies.followers) == 1
-            await ledger.close()
-            assert c.bookies.followers == {}
-            await c.ends(c.names[0])
-
-    asyncio.run(scenario())
+async def test_an_ended_writer_hears_nothing_more(tmp_path):
+    async with cluster(tmp_path, 3) as c:
+        ledger = await c.writer()
+        assert len(c.bookies.followers) == 1
+        await ledger.close()
+        assert c.bookies.followers == {}
+        await c.ends(c.names[0])
 
 
 def test_a_wait_that_begins_after_its_end_is_refused():

@@ -38,37 +38,34 @@ def payload(number: int) -> bytes:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("digest", "shape"), WORLDS, ids=str)
-def test_written_read_recovered_and_tailed(
+async def test_written_read_recovered_and_tailed(
     tmp_path: Path, protocol: str, digest: str, shape: tuple[int, int, int]
 ) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=shape[0]) as cluster:
-            writer_client = await cluster.client(config_of(protocol))
-            reader_client = await cluster.client(config_of(protocol))
-            ensemble, write, ack = shape
-            ledger = await writer_client.create_ledger(
-                ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, password=b"pw", digest=digest
-            )
-            await ledger.append_many([payload(number) for number in range(300)])
-            for number in range(300, 330):
-                await ledger.append(payload(number))
+    async with small_cluster(tmp_path, bookies=shape[0]) as cluster:
+        writer_client = await cluster.client(config_of(protocol))
+        reader_client = await cluster.client(config_of(protocol))
+        ensemble, write, ack = shape
+        ledger = await writer_client.create_ledger(
+            ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, password=b"pw", digest=digest
+        )
+        await ledger.append_many([payload(number) for number in range(300)])
+        for number in range(300, 330):
+            await ledger.append(payload(number))
 
-            beside = await reader_client.open_ledger(ledger.ledger_id, password=b"pw", recover=False)
-            tail = asyncio.create_task(collect(beside, 331))
-            await ledger.append(payload(330))
-            async with asyncio.timeout(60):
-                assert await tail == [payload(number) for number in range(331)]
+        beside = await reader_client.open_ledger(ledger.ledger_id, password=b"pw", recover=False)
+        tail = asyncio.create_task(collect(beside, 331))
+        await ledger.append(payload(330))
+        async with asyncio.timeout(60):
+            assert await tail == [payload(number) for number in range(331)]
 
-            reader = await reader_client.open_ledger(ledger.ledger_id, password=b"pw")
-            assert reader.closed
-            assert reader.last_add_confirmed == 330
-            found = [bytes(entry.payload) async for entry in reader.read(0, 330)]
-            assert found == [payload(number) for number in range(331)]
-            with pytest.raises(LedgerFencedError):
-                await ledger.append(b"too late")
-            await ledger.abandon()
-
-    asyncio.run(work())
+        reader = await reader_client.open_ledger(ledger.ledger_id, password=b"pw")
+        assert reader.closed
+        assert reader.last_add_confirmed == 330
+        found = [bytes(entry.payload) async for entry in reader.read(0, 330)]
+        assert found == [payload(number) for number in range(331)]
+        with pytest.raises(LedgerFencedError):
+            await ledger.append(b"too late")
+        await ledger.abandon()
 
 
 async def collect(reader: Any, count: int) -> list[bytes]:
@@ -81,52 +78,43 @@ async def collect(reader: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_bookie_that_goes_is_replaced(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=4) as cluster:
-            client = await cluster.client(config_of(protocol))
-            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
-            await ledger.append_many([payload(number) for number in range(50)])
-            gone = ledger.metadata.fragments[0].ensemble[1]
-            await cluster.stop_bookie(gone, clean=False)
-            async with asyncio.timeout(60):
-                for number in range(50, 100):
-                    await ledger.append(payload(number))
-            await ledger.close()
-            assert gone not in ledger.metadata.fragments[-1].ensemble or len(ledger.metadata.fragments) > 1
-            reader = await client.open_ledger(ledger.ledger_id, password=b"")
-            found = [bytes(entry.payload) async for entry in reader.read()]
-            assert found == [payload(number) for number in range(100)]
-
-    asyncio.run(work())
+async def test_a_bookie_that_goes_is_replaced(tmp_path: Path, protocol: str) -> None:
+    async with small_cluster(tmp_path, bookies=4) as cluster:
+        client = await cluster.client(config_of(protocol))
+        ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
+        await ledger.append_many([payload(number) for number in range(50)])
+        gone = ledger.metadata.fragments[0].ensemble[1]
+        await cluster.stop_bookie(gone, clean=False)
+        async with asyncio.timeout(60):
+            for number in range(50, 100):
+                await ledger.append(payload(number))
+        await ledger.close()
+        assert gone not in ledger.metadata.fragments[-1].ensemble or len(ledger.metadata.fragments) > 1
+        reader = await client.open_ledger(ledger.ledger_id, password=b"")
+        found = [bytes(entry.payload) async for entry in reader.read()]
+        assert found == [payload(number) for number in range(100)]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_one_bookie_is_spoken_to_otherwise(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=3) as cluster:
-            host, port = next(iter(cluster.servers.values())).address
-            config = ClientConfig(protocol_of=((f"{host}:{port}", protocol),))
-            client = await cluster.client(config)
-            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"")
-            await ledger.append_many([payload(number) for number in range(200)])
-            await ledger.close()
-            report = await client.verify_ledger(ledger.ledger_id, password=b"")
-            assert report.complete
-
-    asyncio.run(work())
+async def test_one_bookie_is_spoken_to_otherwise(tmp_path: Path, protocol: str) -> None:
+    async with small_cluster(tmp_path, bookies=3) as cluster:
+        host, port = next(iter(cluster.servers.values())).address
+        config = ClientConfig(protocol_of=((f"{host}:{port}", protocol),))
+        client = await cluster.client(config)
+        ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"")
+        await ledger.append_many([payload(number) for number in range(200)])
+        await ledger.close()
+        report = await client.verify_ledger(ledger.ledger_id, password=b"")
+        assert report.complete
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_bookie_tells_how_much_room_it_has(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1) as cluster:
-            client = await cluster.client(config_of(protocol))
-            answer, says = await client.bookies.info(next(iter(cluster.servers)))
-            assert answer is Answer.OK
-            assert says["disk"]["bytes"] >= says["disk"]["free_bytes"] > 0
-
-    asyncio.run(work())
+async def test_a_bookie_tells_how_much_room_it_has(tmp_path: Path, protocol: str) -> None:
+    async with small_cluster(tmp_path, bookies=1) as cluster:
+        client = await cluster.client(config_of(protocol))
+        answer, says = await client.bookies.info(next(iter(cluster.servers)))
+        assert answer is Answer.OK
+        assert says["disk"]["bytes"] >= says["disk"]["free_bytes"] > 0
 
 
 def test_a_protocol_that_is_none() -> None:
@@ -135,7 +123,7 @@ def test_a_protocol_that_is_none() -> None:
     assert issubclass(LedgerFencedError, QuireError)
 
 
-def test_a_bookie_wakes_long_polls_only_at_the_end_of_their_time(
+async def test_a_bookie_wakes_long_polls_only_at_the_end_of_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Java's do at times: so a tail that waits for a second asks in shorter slices."""
@@ -147,20 +135,16 @@ def test_a_bookie_wakes_long_polls_only_at_the_end_of_their_time(
         asyncio.get_running_loop().call_later(asked[-1] / 1000, end)
 
     monkeypatch.setattr(V3Requests, "_long_poll", lazy)
-
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=3) as cluster:
-            client = await cluster.client(config_of("v3"))
-            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
-            await ledger.append(payload(0))
-            reader = await client.open_ledger(ledger.ledger_id, password=b"", recover=False)
-            tail = asyncio.create_task(collect(reader, 2))
-            await until_async(lambda: len(asked) > 6)
-            assert not tail.done()
-            await ledger.append(payload(1))
-            async with asyncio.timeout(60):
-                assert await tail == [payload(0), payload(1)]
-            assert 0 < max(asked) <= 300
-            await ledger.abandon()
-
-    asyncio.run(work())
+    async with small_cluster(tmp_path, bookies=3) as cluster:
+        client = await cluster.client(config_of("v3"))
+        ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
+        await ledger.append(payload(0))
+        reader = await client.open_ledger(ledger.ledger_id, password=b"", recover=False)
+        tail = asyncio.create_task(collect(reader, 2))
+        await until_async(lambda: len(asked) > 6)
+        assert not tail.done()
+        await ledger.append(payload(1))
+        async with asyncio.timeout(60):
+            assert await tail == [payload(0), payload(1)]
+        assert 0 < max(asked) <= 300
+        await ledger.abandon()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from contextlib import asynccontextmanager
 
 import pytest
@@ -24,16 +23,6 @@ from support.waiting import until_async
 NO_REST = ClientConfig(explicit_lac_after_ms=3_600_000)
 ONE_ENTRY = ClientConfig(run_bytes_max=1, explicit_lac_after_ms=3_600_000)
 """A second entry of a turn is a second run."""
-
-
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
 
 
 class Sent:
@@ -123,7 +112,6 @@ def answers_of(monkeypatch, server, lie):
     monkeypatch.setattr(BundleRequests, "encode", lying)
 
 
-@run
 async def test_one_turn_is_one_request_to_each_bookie(tmp_path, sent):
     async with writers(tmp_path, sent, 5) as (_, bookies, ledgers):
         await acknowledged(ledgers)
@@ -135,14 +123,12 @@ async def test_one_turn_is_one_request_to_each_bookie(tmp_path, sent):
         assert sent.to(bookies[0]) == [({one.ledger_id: 2 for one in ledgers}, True)]
 
 
-@run
 async def test_a_bundle_of_one_run_is_a_plain_add(tmp_path, sent):
     async with writers(tmp_path, sent) as (_, bookies, (one, _)):
         await acknowledged([one])
         assert [len(sent.requests), *sent.to(bookies[0])] == [3, ({one.ledger_id: 1}, False)]
 
 
-@run
 async def test_a_ledger_that_is_refused_alone_ends_alone(tmp_path, sent):
     async with writers(tmp_path, sent) as (cluster, bookies, (fenced, other)):
         reader = await cluster.client()
@@ -158,7 +144,6 @@ async def test_a_ledger_that_is_refused_alone_ends_alone(tmp_path, sent):
         assert not other.holes
 
 
-@run
 async def test_parts_arrive_in_any_order(tmp_path, sent, monkeypatch):
     async with writers(tmp_path, sent, 4, ack_quorum=3) as (cluster, bookies, ledgers):
 
@@ -171,7 +156,6 @@ async def test_parts_arrive_in_any_order(tmp_path, sent, monkeypatch):
         assert [is_bundle for _, is_bundle in sent.to(bookies[1])] == [True, True]
 
 
-@run
 async def test_a_row_that_is_answered_twice_ends_the_connection(tmp_path, sent, monkeypatch):
     async with writers(tmp_path, sent) as (cluster, bookies, ledgers):
         before = connection(ledgers[0], bookies[2])
@@ -187,7 +171,6 @@ async def test_a_row_that_is_answered_twice_ends_the_connection(tmp_path, sent, 
         await acknowledged(ledgers, 2)
 
 
-@run
 async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path, sent, monkeypatch):
     async with writers(tmp_path, sent, 4) as (cluster, bookies, ledgers):
         server = cluster.servers[bookies[0]]
@@ -206,7 +189,6 @@ async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path,
         assert [place.retired for place in places] == [False, False, True, True]
 
 
-@run
 async def test_a_damaged_body_is_sent_again_alone(tmp_path, sent):
     async with writers(tmp_path, sent, ack_quorum=3) as (_, bookies, ledgers):
         sent.damaged = bookies[1]
@@ -216,7 +198,6 @@ async def test_a_damaged_body_is_sent_again_alone(tmp_path, sent):
         assert all(len(ledger.metadata.fragments) == 1 for ledger in ledgers)
 
 
-@run
 async def test_beside_a_bookie_without_bundles_all_get_plain_adds(tmp_path, sent):
     async with small_cluster(tmp_path) as cluster:
         other, *bookies = sorted(cluster.servers)
@@ -232,7 +213,6 @@ async def test_beside_a_bookie_without_bundles_all_get_plain_adds(tmp_path, sent
         )
 
 
-@run
 async def test_a_run_overtakes_no_other_of_its_ledger(tmp_path, sent):
     async with writers(tmp_path, sent, config=ONE_ENTRY) as (_, bookies, ledgers):
         one, other = (ledger.ledger_id for ledger in ledgers)
@@ -247,7 +227,6 @@ async def test_a_run_overtakes_no_other_of_its_ledger(tmp_path, sent):
 
 
 @pytest.mark.parametrize("leaves", ["abandon", "close"])
-@run
 async def test_a_writer_leaves_in_the_turn_in_which_it_collected(tmp_path, sent, leaves):
     async with writers(tmp_path, sent, 3, ONE_ENTRY) as (_, bookies, (leaver, *others)):
         handed_over, collected = together([leaver] * 2)
@@ -264,7 +243,6 @@ async def test_a_writer_leaves_in_the_turn_in_which_it_collected(tmp_path, sent,
         )
 
 
-@run
 async def test_a_bookie_that_does_not_read_counts_against_the_windows(tmp_path, sent):
     async with writers(tmp_path, sent) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
@@ -278,7 +256,6 @@ async def test_a_bookie_that_does_not_read_counts_against_the_windows(tmp_path, 
         await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
 
 
-@run
 async def test_a_bookie_that_does_not_keep_up_is_given_up_by_all_writers_of_its_frames(tmp_path, sent):
     config = ClientConfig(slow_after_ms=40, slot_unsent_bytes_max=16 * 1024, quarantine_ms=60_000)
     async with writers(tmp_path, sent, config=config) as (_, bookies, (fast, slow)):
@@ -295,7 +272,6 @@ async def test_a_bookie_that_does_not_keep_up_is_given_up_by_all_writers_of_its_
         await acknowledged([fast, slow], entries + 1)
 
 
-@run
 async def test_bookies_that_all_answer_late_leave_a_bundle_whole(tmp_path, sent):
     async with writers(tmp_path, sent) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
@@ -320,7 +296,6 @@ async def test_bookies_that_all_answer_late_leave_a_bundle_whole(tmp_path, sent)
         await acknowledged(ledgers, 3)
 
 
-@run
 async def test_a_bundle_is_given_up_in_the_turn_in_which_it_is_open(tmp_path, sent):
     async with writers(tmp_path, sent, config=ONE_ENTRY) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
@@ -334,7 +309,6 @@ async def test_a_bundle_is_given_up_in_the_turn_in_which_it_is_open(tmp_path, se
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
 
 
-@run
 async def test_a_body_that_is_copied_into_a_frame_counts_twice(tmp_path, sent):
     async with writers(tmp_path, sent) as (_, bookies, ledgers):
         stopped = connection(ledgers[0], bookies[0])
@@ -345,7 +319,6 @@ async def test_a_body_that_is_copied_into_a_frame_counts_twice(tmp_path, sent):
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
 
 
-@run
 async def test_a_writer_that_fails_at_the_end_of_a_turn_keeps_no_other_from_sending(tmp_path, sent):
     class WriterError(Exception):
         pass

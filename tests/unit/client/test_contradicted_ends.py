@@ -15,11 +15,10 @@ from quire.core.ledger.metadata import LedgerState
 from quire.wire.native_bodies import LacItem
 from support.many_lacs import write_lacs
 from support.small_cluster import small_cluster
-from unit.client.test_reading import put, run, texts
+from unit.client.test_reading import put, texts
 from unit.client.test_recovering import unfinished
 
 
-@run
 async def test_the_one_bookie_that_still_has_the_entries_may_be_slow(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(silent_wait_ms=60_000))
@@ -45,7 +44,6 @@ async def test_the_one_bookie_that_still_has_the_entries_may_be_slow(tmp_path, m
         assert report.recovered == 5
 
 
-@run
 async def test_nobody_waits_for_a_bookie_without_a_registration(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(silent_wait_ms=3_600_000))
@@ -65,7 +63,6 @@ async def test_nobody_waits_for_a_bookie_without_a_registration(tmp_path, monkey
         assert report.record.last_entry == -1
 
 
-@run
 async def test_a_lac_that_contradicts_the_entries_decides_nothing_until_a_person_does(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()

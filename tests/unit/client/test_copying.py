@@ -112,20 +112,17 @@ class Sources:
         return True
 
 
-def test_a_source_that_hangs_is_waited_for_once() -> None:
-    async def work() -> None:
-        sources = Sources()
-        copier = RangeCopier(
-            cast("BookieClient", sources),
-            ACCESS,
-            run_bytes_max=1 << 20,
-            timeout_ms=1,
-            may_send=unlimited,
-            lists={},
-        )
-        piece = CopyRange(BookieId("b3"), EntryRange(0, 999), (BookieId("b2"), BookieId("b1")))
-        outcome = await copier.copy(piece)
-        assert (outcome.answer, outcome.count) == (Answer.OK, 990)
-        assert sources.asked == ["b1", "b2"]
-
-    asyncio.run(work())
+async def test_a_source_that_hangs_is_waited_for_once() -> None:
+    sources = Sources()
+    copier = RangeCopier(
+        cast("BookieClient", sources),
+        ACCESS,
+        run_bytes_max=1 << 20,
+        timeout_ms=1,
+        may_send=unlimited,
+        lists={},
+    )
+    piece = CopyRange(BookieId("b3"), EntryRange(0, 999), (BookieId("b2"), BookieId("b1")))
+    outcome = await copier.copy(piece)
+    assert (outcome.answer, outcome.count) == (Answer.OK, 990)
+    assert sources.asked == ["b1", "b2"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from dataclasses import replace
 
 import pytest
@@ -15,16 +14,6 @@ from support.waiting import until_async
 
 CONFIG = replace(SOON, change_retry_ms_min=20, change_retry_ms_max=100, quarantine_ms=200)
 PAYLOADS = [b"entry %d" % number for number in range(8)]
-
-
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
 
 
 async def without(cluster, client, *bookies):
@@ -39,7 +28,6 @@ async def contents(client, ledger_id):
     return [bytes(entry.payload) async for entry in reader.read()]
 
 
-@run
 async def test_it_is_written_read_and_recovered_while_a_bookie_is_away_and_after(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -60,7 +48,6 @@ async def test_it_is_written_read_and_recovered_while_a_bookie_is_away_and_after
         assert (report.lost, report.below_ack_quorum, report.different) == ([], [], [])
 
 
-@run
 async def test_its_bookie_returns_to_its_slot_and_what_it_missed_is_a_hole(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -84,7 +71,6 @@ async def test_its_bookie_returns_to_its_slot_and_what_it_missed_is_a_hole(tmp_p
         await until_async(healed, "the returned bookie's copies")
 
 
-@run
 async def test_a_client_that_is_closed_records_what_the_slot_of_an_idle_writer_lacks(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(replace(CONFIG, slow_after_ms=10, explicit_lac_after_ms=10))
@@ -105,7 +91,6 @@ async def test_a_client_that_is_closed_records_what_the_slot_of_an_idle_writer_l
         assert recorded == [(bookies[1], 0, 7)]
 
 
-@run
 async def test_another_bookie_takes_the_slot(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -123,7 +108,6 @@ async def test_another_bookie_takes_the_slot(tmp_path):
         assert await contents(client, writer.ledger_id) == PAYLOADS
 
 
-@run
 async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_takes_the_slot(
     tmp_path, monkeypatch
 ):
@@ -155,7 +139,6 @@ async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_tak
         await writer.close()
 
 
-@run
 async def test_with_too_few_bookies_nothing_is_created_and_the_error_names_them(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -175,7 +158,6 @@ async def test_with_too_few_bookies_nothing_is_created_and_the_error_names_them(
         assert [ledger_id async for ledger_id in client.ledgers()] == []
 
 
-@run
 async def test_a_bookie_without_a_cookie_gets_no_slot(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -188,7 +170,6 @@ async def test_a_bookie_without_a_cookie_gets_no_slot(tmp_path):
             await client.create_ledger()
 
 
-@run
 async def test_a_client_has_a_minimum_of_its_own(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(replace(CONFIG, min_present=3))

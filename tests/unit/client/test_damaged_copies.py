@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -60,5 +59,5 @@ async def _damaged(tmp_path: Path) -> None:
             ]
 
 
-def test_a_damaged_entry_is_told_from_an_outage(tmp_path: Path) -> None:
-    asyncio.run(asyncio.wait_for(_damaged(tmp_path), 60))
+async def test_a_damaged_entry_is_told_from_an_outage(tmp_path: Path) -> None:
+    await _damaged(tmp_path)

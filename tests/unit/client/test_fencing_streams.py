@@ -22,7 +22,7 @@ from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
 from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
-from unit.client.test_reading import run, texts
+from unit.client.test_reading import texts
 from unit.client.test_unbounded_ledgers import payloads, ranges, streams
 
 
@@ -66,7 +66,6 @@ class OnceElected:
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
-@run
 async def test_each_take_over_takes_an_id_that_readers_skip(tmp_path, digest) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing", digest=digest)
@@ -85,7 +84,6 @@ async def test_each_take_over_takes_an_id_that_readers_skip(tmp_path, digest) ->
         assert (report.complete, report.entries) == (True, 352)
 
 
-@run
 async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path) -> None:
     """It has an entry of the writer before, of an id that its successor has written without it."""
     async with small_cluster(tmp_path, 4) as cluster:
@@ -113,7 +111,6 @@ async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path
 
 
 @pytest.mark.parametrize("comes", ["the bookie", "a spare"])
-@run
 async def test_a_take_over_waits_for_a_bookie_or_a_spare(tmp_path, comes) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
@@ -142,7 +139,6 @@ async def test_a_take_over_waits_for_a_bookie_or_a_spare(tmp_path, comes) -> Non
         assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
 
 
-@run
 async def test_a_bookie_is_taken_back_when_the_spare_in_its_place_has_died(tmp_path) -> None:
     """However long the take-over has waited: what failed at its beginning is excluded no longer."""
     async with small_cluster(tmp_path, 4) as cluster:
@@ -177,7 +173,6 @@ async def with_an_entry_to_write_back(
     return others[1], names
 
 
-@run
 async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
     """An entry that was not acknowledged has to reach its whole write set as well."""
     async with small_cluster(tmp_path) as cluster:
@@ -197,7 +192,6 @@ async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
         assert (report.complete, report.different) == (True, [])
 
 
-@run
 async def test_a_read_only_bookie_is_not_waited_for(tmp_path) -> None:
     """It takes what is written back, and truncates."""
     async with small_cluster(tmp_path) as cluster:
@@ -215,7 +209,6 @@ async def test_a_read_only_bookie_is_not_waited_for(tmp_path) -> None:
         assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
 
 
-@run
 async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_path, monkeypatch) -> None:
     """Each would fail as the one before, and supersede whoever else takes the stream over."""
     monkeypatch.setattr("quire.client.streams.take_over.RECORD_PAUSE_MS", 1)
@@ -276,7 +269,6 @@ class HeldAdds:
 
 
 @pytest.mark.parametrize("comes", ["its answer", "a spare"])
-@run
 async def test_a_bookie_that_is_late_with_an_entry_is_given_up_only_for_another(
     tmp_path, monkeypatch, comes
 ) -> None:
@@ -307,7 +299,6 @@ async def test_a_bookie_that_is_late_with_an_entry_is_given_up_only_for_another(
         held.let_go()
 
 
-@run
 async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, monkeypatch) -> None:
     """A bookie whose answers always take longer than it is given would be asked for ever."""
     monkeypatch.setattr("quire.client.streams.take_over.SILENT_MS", 100)
@@ -341,7 +332,6 @@ async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, m
 
 
 @pytest.mark.parametrize("ends", ["the stream", "the client"])
-@run
 async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
     tmp_path, monkeypatch, ends
 ) -> None:
@@ -368,7 +358,6 @@ async def test_a_take_over_waits_no_longer_than_there_is_something_to_take_over(
             await taking
 
 
-@run
 async def test_a_take_over_that_waits_notices_that_another_client_has_taken_over(
     tmp_path, monkeypatch
 ) -> None:
@@ -397,7 +386,6 @@ async def test_a_take_over_that_waits_notices_that_another_client_has_taken_over
         assert await payloads(theirs, last) == [b"0", b"1"]
 
 
-@run
 async def test_a_take_over_that_is_cancelled_waits_for_nobody(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -97,17 +96,6 @@ async def world():
         await made.store.close()
 
 
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
-
-
-@run
 async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_returns():
     async with world() as w:
         ledger = await w.writer(LONG)
@@ -123,7 +111,6 @@ async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_retur
         assert (ledger.holes, w.store.writes, w.ticks.unfinished) == ((), 1, ())
 
 
-@run
 async def test_who_waits_for_room_goes_on_when_the_slow_bookie_answers():
     """All is confirmed by the others, and no periodic look comes: the slow bookie's answer makes the room."""
     async with world() as w:
@@ -137,7 +124,6 @@ async def test_who_waits_for_room_goes_on_when_the_slow_bookie_answers():
         await ledger.close()
 
 
-@run
 async def test_a_closed_writer_holds_nothing_any_more():
     async with world() as w:
         ledger = await w.writer(replace(LONG, window_bytes_max=3 * SOCKET_BYTES))
@@ -154,29 +140,24 @@ async def test_a_closed_writer_holds_nothing_any_more():
 
 
 @pytest.mark.parametrize("stored_format", [1, 2, 3])
-def test_what_a_bookie_was_not_sent_within_the_bound_is_a_hole(stored_format):
-    @run
-    async def scene():
-        async with world() as w:
-            ledger = await w.writer(stored_format=stored_format)
-            await ledger.append(b"everywhere")
-            await until_async(lambda: 0 in w.bookies.entries["b3"])
-            w.bookies.set("b3", "stopped")
-            count = 2 * SOCKET_BYTES // 1000
-            await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(count)))
-            assert [hole[1:] for hole in await ledger.close()] == [("b3", 1, count)]
-            assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, count)])
-            assert ledger.holes == await ledger.flushed()
-            assert w.quarantine.bookies(RealClock().now_ms()) == ("b3",)
-            assert "b3" in w.bookies.dropped, "it is sent no more of it"
-            await ledger.close()
-            await ledger.abandon()
-            assert (await w.recorded(ledger))[1]
-
-    scene()
+async def test_what_a_bookie_was_not_sent_within_the_bound_is_a_hole(stored_format):
+    async with world() as w:
+        ledger = await w.writer(stored_format=stored_format)
+        await ledger.append(b"everywhere")
+        await until_async(lambda: 0 in w.bookies.entries["b3"])
+        w.bookies.set("b3", "stopped")
+        count = 2 * SOCKET_BYTES // 1000
+        await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(count)))
+        assert [hole[1:] for hole in await ledger.close()] == [("b3", 1, count)]
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, count)])
+        assert ledger.holes == await ledger.flushed()
+        assert w.quarantine.bookies(RealClock().now_ms()) == ("b3",)
+        assert "b3" in w.bookies.dropped, "it is sent no more of it"
+        await ledger.close()
+        await ledger.abandon()
+        assert (await w.recorded(ledger))[1]
 
 
-@run
 async def test_who_closes_does_not_wait_for_what_was_sent_but_the_client_does():
     async with world() as w:
         ledger = await w.writer()
@@ -190,7 +171,6 @@ async def test_who_closes_does_not_wait_for_what_was_sent_but_the_client_does():
         assert w.ticks.unfinished == ()
 
 
-@run
 async def test_what_is_acknowledged_late_is_no_hole():
     async with world() as w:
         ledger = await w.writer(LONG)
@@ -203,7 +183,6 @@ async def test_what_is_acknowledged_late_is_no_hole():
         assert w.store.writes == 1
 
 
-@run
 async def test_a_bookie_that_was_silent_long_before_is_in_the_closing_record():
     async with world() as w:
         ledger = await w.writer()
@@ -217,7 +196,6 @@ async def test_a_bookie_that_was_silent_long_before_is_in_the_closing_record():
         assert w.store.writes == 1, "the close and its holes are one write"
 
 
-@run
 async def test_the_holes_of_an_absent_slot_are_in_the_closing_record():
     async with world() as w:
         ledger = await w.writer()
@@ -230,7 +208,6 @@ async def test_the_holes_of_an_absent_slot_are_in_the_closing_record():
         assert w.store.writes == 1
 
 
-@run
 async def test_a_writer_that_lost_its_quorum_records_holes_too():
     async with world() as w:
         ledger = await w.writer(ack=2)
@@ -247,7 +224,6 @@ async def test_a_writer_that_lost_its_quorum_records_holes_too():
         assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, 1)])
 
 
-@run
 async def test_a_writer_that_ends_among_many_entries_does_not_say_that_none_was_sent():
     async with world() as w:
         ledger = await w.writer(replace(SHORT, run_bytes_max=1))
@@ -267,7 +243,6 @@ async def test_a_writer_that_ends_among_many_entries_does_not_say_that_none_was_
         await until_async(lambda: 2 in w.bookies.entries["b1"], "the first of them to be stored")
 
 
-@run
 async def test_what_one_bookie_refuses_another_may_have_stored():
     async with world() as w:
         ledger = await w.writer()
@@ -281,7 +256,6 @@ async def test_what_one_bookie_refuses_another_may_have_stored():
             await ledger.append(b"y")
 
 
-@run
 async def test_a_refusal_during_the_flush_is_a_hole():
     async with world() as w:
         ledger = await w.writer(LONG)
@@ -293,7 +267,6 @@ async def test_a_refusal_during_the_flush_is_a_hole():
         assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 0, 0)])
 
 
-@run
 async def test_a_client_that_leaves_confirms_flushes_and_records():
     async with world() as w:
         ledger = await w.writer()
@@ -308,7 +281,6 @@ async def test_a_client_that_leaves_confirms_flushes_and_records():
         await ledger.leave()
 
 
-@run
 async def test_a_store_that_does_not_answer_does_not_keep_a_closed_ledger_from_its_caller(caplog):
     async with world() as w:
         ledger = await w.writer()
@@ -322,7 +294,6 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_closed_ledger_from_i
         assert ledger.holes
 
 
-@run
 async def test_several_entries_whose_first_were_sent_are_unknown_when_the_writer_ends():
     """A run of them has left; the rest waits for the end of the loop turn, in which a bookie refuses an earlier entry."""
     async with world() as w:

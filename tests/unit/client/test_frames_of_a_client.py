@@ -59,144 +59,126 @@ def test_a_shorter_frame_makes_runs_and_reads_shorter() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_largest_entry_and_one_byte_more(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
-            client = await cluster.client(ClientConfig(protocol=protocol))
-            largest = client.config.payload_bytes_max
+async def test_the_largest_entry_and_one_byte_more(tmp_path: Path, protocol: str) -> None:
+    async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
+        client = await cluster.client(ClientConfig(protocol=protocol))
+        largest = client.config.payload_bytes_max
+        async with await create(client) as ledger:
+            # Pulsar's largest message with its own metadata, and the largest that any protocol carries.
+            sizes = [MESSAGE, MESSAGE + 9 * 1024, largest]
+            for size in sizes:
+                await ledger.append(b"p" * size)
+            for put in (ledger.append_nowait, ledger.append):
+                with pytest.raises(MisuseError) as caught:
+                    await put(bytes(largest + 1))
+                for word in (str(largest + 1), str(largest), "`frame_bytes_max`", str(ledger.ledger_id)):
+                    assert word in caught.value.message
+            await ledger.append(b"the writer lives on")
+        assert [len(one) for one in await read_all(client, ledger.ledger_id)] == [*sizes, 19]
+        # Bookies that restarted read it from the disk, over every protocol, striped or not.
+        for other in PROTOCOLS:
+            reading = await cluster.client(ClientConfig(protocol=other))
+            assert [len(one) for one in await read_all(reading, ledger.ledger_id)] == [*sizes, 19]
+
+
+async def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
+        size = 7 * MIB
+        for protocol in PROTOCOLS:
+            client = await cluster.client(ClientConfig(protocol=protocol, entry_bytes_max=size))
             async with await create(client) as ledger:
-                # Pulsar's largest message with its own metadata, and the largest that any protocol carries.
-                sizes = [MESSAGE, MESSAGE + 9 * 1024, largest]
-                for size in sizes:
-                    await ledger.append(b"p" * size)
-                for put in (ledger.append_nowait, ledger.append):
-                    with pytest.raises(MisuseError) as caught:
-                        await put(bytes(largest + 1))
-                    for word in (str(largest + 1), str(largest), "`frame_bytes_max`", str(ledger.ledger_id)):
-                        assert word in caught.value.message
-                await ledger.append(b"the writer lives on")
-            assert [len(one) for one in await read_all(client, ledger.ledger_id)] == [*sizes, 19]
-            # Bookies that restarted read it from the disk, over every protocol, striped or not.
-            for other in PROTOCOLS:
-                reading = await cluster.client(ClientConfig(protocol=other))
-                assert [len(one) for one in await read_all(reading, ledger.ledger_id)] == [*sizes, 19]
-
-    asyncio.run(work())
-
-
-def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
-            size = 7 * MIB
-            for protocol in PROTOCOLS:
-                client = await cluster.client(ClientConfig(protocol=protocol, entry_bytes_max=size))
-                async with await create(client) as ledger:
-                    if protocol == "auto":
+                if protocol == "auto":
+                    await ledger.append(bytes(size))
+                    with pytest.raises(MisuseError, match=r"ClientConfig\.entry_bytes_max"):
+                        await ledger.append(bytes(size + 1))
+                    written = ledger.ledger_id
+                else:
+                    with pytest.raises(
+                        MisuseError, match=r"V2 or V3, the protocol of b1.*: the limit is 5252896"
+                    ):
                         await ledger.append(bytes(size))
-                        with pytest.raises(MisuseError, match=r"ClientConfig\.entry_bytes_max"):
-                            await ledger.append(bytes(size + 1))
-                        written = ledger.ledger_id
-                    else:
-                        with pytest.raises(
-                            MisuseError, match=r"V2 or V3, the protocol of b1.*: the limit is 5252896"
-                        ):
-                            await ledger.append(bytes(size))
-                        await ledger.append(b"the writer lives on")
-            reader = await cluster.client(ClientConfig(protocol="v3", read_timeout_ms=500))
-            with pytest.raises(ReadUnavailableError) as caught:
-                await read_all(reader, written)
-            for word in ("b1", f"the limit of this client is {PULSAR}", "has 7340", "`frame_bytes_max`"):
-                assert word in caught.value.message
-            # With the limit that the message asks for, the same client reads it.
-            reader = await cluster.client(ClientConfig(protocol="v3", frame_bytes_max=8 * MIB))
-            assert [len(one) for one in await read_all(reader, written)] == [size]
-
-    asyncio.run(work())
+                    await ledger.append(b"the writer lives on")
+        reader = await cluster.client(ClientConfig(protocol="v3", read_timeout_ms=500))
+        with pytest.raises(ReadUnavailableError) as caught:
+            await read_all(reader, written)
+        for word in ("b1", f"the limit of this client is {PULSAR}", "has 7340", "`frame_bytes_max`"):
+            assert word in caught.value.message
+        # With the limit that the message asks for, the same client reads it.
+        reader = await cluster.client(ClientConfig(protocol="v3", frame_bytes_max=8 * MIB))
+        assert [len(one) for one in await read_all(reader, written)] == [size]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_filled_a_frame_of_v2_is_read_over_every_protocol(tmp_path: Path, protocol: str) -> None:
+async def test_what_filled_a_frame_of_v2_is_read_over_every_protocol(tmp_path: Path, protocol: str) -> None:
     """In a batch, in V3 and in our own protocol its frame is longer than the one in which it came.
 
     Only V3 cannot write it back: the frame of a request has no more than the limit, for Java's bookies too.
     """
-
-    async def work() -> None:
-        limit = FRAME_BYTES_LOWEST
-        async with small_cluster(tmp_path, bookies=1, frame_bytes_max=limit) as cluster:
-            client = await cluster.client(ClientConfig(protocol=protocol, frame_bytes_max=limit))
-            ledger = await create(client, digest="crc32c")
-            port = next(iter(cluster.servers.values())).address[1]
-            async with WireAdds(port, "v2", int(ledger.ledger_id)) as other:
-                for entry_id in range(3):
-                    other.writer.write(other.frame(entry_id, limit))
-                    assert await other.answer() == (Answer.OK, entry_id)
-            ours = await cluster.client(ClientConfig(frame_bytes_max=limit))
-            await ours.recover_ledger(ledger.ledger_id, b"pw")
-            found = await read_all(client, ledger.ledger_id)
-            assert list(map(len, found)) == 3 * [limit - 28 - 36]
-            await ledger.abandon()
-
-    asyncio.run(work())
+    limit = FRAME_BYTES_LOWEST
+    async with small_cluster(tmp_path, bookies=1, frame_bytes_max=limit) as cluster:
+        client = await cluster.client(ClientConfig(protocol=protocol, frame_bytes_max=limit))
+        ledger = await create(client, digest="crc32c")
+        port = next(iter(cluster.servers.values())).address[1]
+        async with WireAdds(port, "v2", int(ledger.ledger_id)) as other:
+            for entry_id in range(3):
+                other.writer.write(other.frame(entry_id, limit))
+                assert await other.answer() == (Answer.OK, entry_id)
+        ours = await cluster.client(ClientConfig(frame_bytes_max=limit))
+        await ours.recover_ledger(ledger.ledger_id, b"pw")
+        found = await read_all(client, ledger.ledger_id)
+        assert list(map(len, found)) == 3 * [limit - 28 - 36]
+        await ledger.abandon()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 2)], ids=str)
-def test_tiny_entries_fit_however_many_one_turn_brings(
+async def test_tiny_entries_fit_however_many_one_turn_brings(
     tmp_path: Path, protocol: str, shape: tuple[int, int, int]
 ) -> None:
     """Their headers and their table are many times what they hold."""
-
-    async def work() -> None:
-        limit = FRAME_BYTES_LOWEST
-        async with small_cluster(tmp_path, bookies=shape[0], frame_bytes_max=limit) as cluster:
-            client = await cluster.client(ClientConfig(protocol=protocol, frame_bytes_max=limit))
-            async with await create(client, shape) as ledger:
-                futures = [ledger.append_nowait(b"x" * (number % 2)) for number in range(3_000)]
-                assert await asyncio.gather(*futures) == list(range(3_000))
-                largest = client.config.payload_bytes_max
-                await asyncio.gather(*(ledger.append(b"y" * size) for size in (largest, 1, largest, largest)))
-            found = await read_all(client, ledger.ledger_id)
-            assert found[:3_000] == [b"x" * (number % 2) for number in range(3_000)]
-            assert sorted(map(len, found[3_000:])) == [1, largest, largest, largest]
-
-    asyncio.run(work())
+    limit = FRAME_BYTES_LOWEST
+    async with small_cluster(tmp_path, bookies=shape[0], frame_bytes_max=limit) as cluster:
+        client = await cluster.client(ClientConfig(protocol=protocol, frame_bytes_max=limit))
+        async with await create(client, shape) as ledger:
+            futures = [ledger.append_nowait(b"x" * (number % 2)) for number in range(3_000)]
+            assert await asyncio.gather(*futures) == list(range(3_000))
+            largest = client.config.payload_bytes_max
+            await asyncio.gather(*(ledger.append(b"y" * size) for size in (largest, 1, largest, largest)))
+        found = await read_all(client, ledger.ledger_id)
+        assert found[:3_000] == [b"x" * (number % 2) for number in range(3_000)]
+        assert sorted(map(len, found[3_000:])) == [1, largest, largest, largest]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_answer_above_the_clients_limit_names_bookie_and_sizes(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
-            writer = await cluster.client(ClientConfig(protocol=protocol))
-            async with await create(writer) as ledger:
-                await ledger.append(bytes(MIB))
-            limit = MIB // 2
-            client = await cluster.client(
-                ClientConfig(protocol=protocol, frame_bytes_max=limit, read_timeout_ms=500)
-            )
-            with pytest.raises(ReadUnavailableError) as caught:
-                await read_all(client, ledger.ledger_id)
-            takes = FrameLimits.of(limit).native if protocol == "auto" else limit
-            for word in ("b1", "has 10", f"the limit of this client is {takes}", "`frame_bytes_max`"):
-                assert word in caught.value.message
-            assert NATIVE_ROOM + limit == FrameLimits.of(limit).native
+async def test_an_answer_above_the_clients_limit_names_bookie_and_sizes(
+    tmp_path: Path, protocol: str
+) -> None:
+    async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
+        writer = await cluster.client(ClientConfig(protocol=protocol))
+        async with await create(writer) as ledger:
+            await ledger.append(bytes(MIB))
+        limit = MIB // 2
+        client = await cluster.client(
+            ClientConfig(protocol=protocol, frame_bytes_max=limit, read_timeout_ms=500)
+        )
+        with pytest.raises(ReadUnavailableError) as caught:
+            await read_all(client, ledger.ledger_id)
+        takes = FrameLimits.of(limit).native if protocol == "auto" else limit
+        for word in ("b1", "has 10", f"the limit of this client is {takes}", "`frame_bytes_max`"):
+            assert word in caught.value.message
+        assert NATIVE_ROOM + limit == FrameLimits.of(limit).native
 
-    asyncio.run(work())
 
-
-def test_recovery_and_copies_keep_to_the_limit_too(tmp_path: Path) -> None:
-    async def work() -> None:
-        limit = FRAME_BYTES_LOWEST
-        async with small_cluster(tmp_path, bookies=3, frame_bytes_max=limit) as cluster:
-            config = ClientConfig(frame_bytes_max=limit)
-            client = await cluster.client(config)
-            ledger = await create(client, (3, 3, 2))
-            largest = config.payload_bytes_max
-            await ledger.append_many([b"z" * size for size in (largest, 5, largest, *range(2000))])
-            await ledger.abandon()
-            other = await cluster.client(config)
-            assert len(await read_all(other, ledger.ledger_id)) == 2003
-            report = await other.verify_ledger(ledger.ledger_id, password=b"pw")
-            assert report.good
-
-    asyncio.run(work())
+async def test_recovery_and_copies_keep_to_the_limit_too(tmp_path: Path) -> None:
+    limit = FRAME_BYTES_LOWEST
+    async with small_cluster(tmp_path, bookies=3, frame_bytes_max=limit) as cluster:
+        config = ClientConfig(frame_bytes_max=limit)
+        client = await cluster.client(config)
+        ledger = await create(client, (3, 3, 2))
+        largest = config.payload_bytes_max
+        await ledger.append_many([b"z" * size for size in (largest, 5, largest, *range(2000))])
+        await ledger.abandon()
+        other = await cluster.client(config)
+        assert len(await read_all(other, ledger.ledger_id)) == 2003
+        report = await other.verify_ledger(ledger.ledger_id, password=b"pw")
+        assert report.good

@@ -21,7 +21,7 @@ from quire.wire.responses import ReadReply
 from support.small_cluster import SmallCluster, small_cluster
 from support.stream_modes import BOTH, taken
 from support.waiting import until_async
-from unit.client.test_reading import Told, run, texts
+from unit.client.test_reading import Told, texts
 from unit.client.test_unbounded_ledgers import payloads, ranges, streams
 
 OLD_LAC = 6
@@ -70,7 +70,6 @@ async def put_on_one(stream: UnboundedLedger, writer: LedgerWriter, entry_id: in
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
 @BOTH
-@run
 async def test_readers_go_by_what_the_new_writer_has_confirmed(tmp_path, mode, digest) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         mine, theirs = await streams(cluster, mode=mode, digest=digest)
@@ -108,7 +107,6 @@ async def test_readers_go_by_what_the_new_writer_has_confirmed(tmp_path, mode, d
 
 
 @BOTH
-@run
 async def test_the_next_take_over_does_not_begin_at_the_lac_that_was_ignored(tmp_path, mode) -> None:
     """An entry of the new writer's at that id, and none before it, would be taken for decided, behind a hole."""
     async with small_cluster(tmp_path, 3) as cluster:
@@ -128,7 +126,6 @@ async def test_the_next_take_over_does_not_begin_at_the_lac_that_was_ignored(tmp
 
 
 @BOTH
-@run
 async def test_after_a_start_bookies_do_not_tell_the_lac_that_was_ignored_as_the_new_writers(
     tmp_path, mode
 ) -> None:
@@ -159,7 +156,6 @@ async def test_after_a_start_bookies_do_not_tell_the_lac_that_was_ignored_as_the
 
 
 @BOTH
-@run
 async def test_a_tail_asks_others_where_a_bookie_tells_the_lac_that_was_ignored(
     tmp_path, mode, monkeypatch
 ) -> None:

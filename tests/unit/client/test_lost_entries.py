@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,20 +64,17 @@ class Damaged:
         self.client = await self.cluster.client(QUICK)
 
 
-def run(tmp_path: Path, work: Callable[[Damaged], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with small_cluster(tmp_path, 3) as cluster:
-            client = await cluster.client(QUICK)
-            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as writer:
-                for number in range(COUNT):
-                    await writer.append(payload(number))
-            record = await client.ledger_metadata(writer.ledger_id)
-            await work(Damaged(cluster, client, writer.ledger_id, record.token))
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def run(tmp_path: Path, work: Callable[[Damaged], Awaitable[None]]) -> None:
+    async with small_cluster(tmp_path, 3) as cluster:
+        client = await cluster.client(QUICK)
+        async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as writer:
+            for number in range(COUNT):
+                await writer.append(payload(number))
+        record = await client.ledger_metadata(writer.ledger_id)
+        await work(Damaged(cluster, client, writer.ledger_id, record.token))
 
 
-def test_what_is_damaged_everywhere_is_gone_and_nothing_else(tmp_path: Path) -> None:
+async def test_what_is_damaged_everywhere_is_gone_and_nothing_else(tmp_path: Path) -> None:
     async def work(at: Damaged) -> None:
         await at.spoil([7, 20, 21, 22, 23, 39])
         found = await at.ask(7)
@@ -94,10 +90,10 @@ def test_what_is_damaged_everywhere_is_gone_and_nothing_else(tmp_path: Path) -> 
         with pytest.raises(ReadUnavailableError, match="entry 7"):
             [entry async for entry in reader.read(7, 7)]
 
-    run(tmp_path, work)
+    await run(tmp_path, work)
 
 
-def test_one_copy_out_of_reach_keeps_the_question_open(tmp_path: Path) -> None:
+async def test_one_copy_out_of_reach_keeps_the_question_open(tmp_path: Path) -> None:
     async def work(at: Damaged) -> None:
         await at.spoil([7], bookies=2)
         assert not (await at.ask(7)).are_proven
@@ -109,10 +105,10 @@ def test_one_copy_out_of_reach_keeps_the_question_open(tmp_path: Path) -> None:
         assert f"{third} UNREACHABLE" in found.said
         await at.cluster.start_bookie(name)
 
-    run(tmp_path, work)
+    await run(tmp_path, work)
 
 
-def test_a_bookie_that_may_have_lost_something_proves_nothing(tmp_path: Path) -> None:
+async def test_a_bookie_that_may_have_lost_something_proves_nothing(tmp_path: Path) -> None:
     async def work(at: Damaged) -> None:
         record, version = await at.client.ledger_store.read(at.ledger_id)
         await at.client.ledger_store.write(replace(record, last_entry=COUNT, length=record.length), version)
@@ -123,10 +119,12 @@ def test_a_bookie_that_may_have_lost_something_proves_nothing(tmp_path: Path) ->
         found = await at.ask(COUNT, COUNT)
         assert (found.are_proven, dict(found.answers)[server.bookie_id]) == (False, Answer.UNKNOWN)
 
-    run(tmp_path, work)
+    await run(tmp_path, work)
 
 
-def test_a_record_that_changes_meanwhile_proves_nothing_and_a_deleted_ledger_is_gone(tmp_path: Path) -> None:
+async def test_a_record_that_changes_meanwhile_proves_nothing_and_a_deleted_ledger_is_gone(
+    tmp_path: Path,
+) -> None:
     async def work(at: Damaged) -> None:
         await at.spoil([7])
         store = at.client.ledger_store
@@ -150,4 +148,4 @@ def test_a_record_that_changes_meanwhile_proves_nothing_and_a_deleted_ledger_is_
         with pytest.raises(NoSuchLedgerError):
             await at.ask(7)
 
-    run(tmp_path, work)
+    await run(tmp_path, work)

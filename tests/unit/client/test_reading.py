@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 
 import pytest
 
@@ -28,14 +27,6 @@ from support.small_cluster import small_cluster
 from support.waiting import until_async
 
 TINY_READS = ClientConfig(read_bytes_max=2000, read_ahead_bytes_max=10_000)
-
-
-def run(test):
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return wrapped
 
 
 class Told(AddSink):
@@ -67,7 +58,6 @@ def texts(count: int, first: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (4, 2, 2), (1, 1, 1)])
-@run
 async def test_what_was_appended_is_read_in_order(tmp_path, digest, quorums) -> None:
     E, Qw, Qa = quorums
     async with small_cluster(tmp_path, 4) as cluster:
@@ -93,7 +83,6 @@ async def test_what_was_appended_is_read_in_order(tmp_path, digest, quorums) -> 
             assert [entry.entry_id for entries in runs for entry in entries] == list(range(5, 291))
 
 
-@run
 async def test_a_reader_beside_the_writer_stops_at_the_last_add_confirmed(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -116,7 +105,6 @@ async def test_a_reader_beside_the_writer_stops_at_the_last_add_confirmed(tmp_pa
             [entry async for entry in reader.read(-1, 5)]
 
 
-@run
 async def test_an_empty_ledger_reads_as_nothing(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -128,7 +116,6 @@ async def test_an_empty_ledger_reads_as_nothing(tmp_path) -> None:
         assert [entry async for entry in reader.tail()] == []
 
 
-@run
 async def test_what_is_refused_before_any_bookie_is_asked(tmp_path) -> None:
     async with small_cluster(tmp_path, 1) as cluster:
         client = await cluster.client()
@@ -154,7 +141,6 @@ async def test_what_is_refused_before_any_bookie_is_asked(tmp_path) -> None:
             await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1, digest="md5")
 
 
-@run
 async def test_ledgers_are_listed_described_and_deleted(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -172,7 +158,6 @@ async def test_ledgers_are_listed_described_and_deleted(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
-@run
 async def test_one_bookie_down_does_not_stop_a_scan(tmp_path, quorums) -> None:
     E, Qw, Qa = quorums
     async with small_cluster(tmp_path, 4) as cluster:
@@ -184,7 +169,6 @@ async def test_one_bookie_down_does_not_stop_a_scan(tmp_path, quorums) -> None:
         assert [bytes(entry.payload) async for entry in reader.read()] == texts(200)
 
 
-@run
 async def test_a_damaged_copy_is_passed_over(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -205,7 +189,6 @@ async def test_a_damaged_copy_is_passed_over(tmp_path) -> None:
         assert not report.good
 
 
-@run
 async def test_no_such_entry_and_unavailable_are_told_apart(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(read_timeout_ms=300))
@@ -229,7 +212,6 @@ async def test_no_such_entry_and_unavailable_are_told_apart(tmp_path) -> None:
         assert caught.value.retriable
 
 
-@run
 async def test_who_cannot_tell_how_far_a_ledger_is_confirmed_does_not_say_that_it_ends(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -248,7 +230,6 @@ async def test_who_cannot_tell_how_far_a_ledger_is_confirmed_does_not_say_that_i
             [entry async for entry in reader.read(0, 5)]
 
 
-@run
 async def test_a_scan_waits_for_a_bookie_that_restarts(tmp_path) -> None:
     async with small_cluster(tmp_path, 1) as cluster:
         client = await cluster.client()
@@ -268,7 +249,6 @@ async def test_a_scan_waits_for_a_bookie_that_restarts(tmp_path) -> None:
         assert await scanning == texts(20)
 
 
-@run
 async def test_a_tail_follows_the_writer_and_ends_with_the_close(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -301,7 +281,6 @@ async def test_a_tail_follows_the_writer_and_ends_with_the_close(tmp_path) -> No
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
-@run
 async def test_a_tail_of_a_mac_ledger_trusts_only_what_carries_a_mac(tmp_path, quorums) -> None:
     E, Qw, Qa = quorums
     async with small_cluster(tmp_path, 4) as cluster:
@@ -323,7 +302,6 @@ async def test_a_tail_of_a_mac_ledger_trusts_only_what_carries_a_mac(tmp_path, q
         await tail.aclose()
 
 
-@run
 async def test_a_tail_goes_to_another_bookie_and_survives_an_ensemble_change(tmp_path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client(ClientConfig(long_poll_wait_ms=500, explicit_lac_after_ms=300))
@@ -341,7 +319,6 @@ async def test_a_tail_goes_to_another_bookie_and_survives_an_ensemble_change(tmp
         assert [entry async for entry in tail] == []
 
 
-@run
 async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(tmp_path) -> None:
     async with small_cluster(tmp_path, 2) as cluster:
         client = await cluster.client()
@@ -361,7 +338,6 @@ async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(
         await writer.abandon()
 
 
-@run
 async def test_a_tail_ends_with_an_error_when_its_client_is_closed(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -381,7 +357,6 @@ async def test_a_tail_ends_with_an_error_when_its_client_is_closed(tmp_path) -> 
         await writer.abandon()
 
 
-@run
 async def test_a_response_of_the_store_that_comes_late_takes_no_reader_back(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -408,7 +383,6 @@ async def test_a_response_of_the_store_that_comes_late_takes_no_reader_back(tmp_
         assert (reader.closed, reader.last_add_confirmed) == (True, 0)
 
 
-@run
 async def test_leaving_a_scan_early_lets_go_of_what_was_read_ahead(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(TINY_READS)
@@ -423,7 +397,6 @@ async def test_leaving_a_scan_early_lets_go_of_what_was_read_ahead(tmp_path) -> 
         assert not [task for task in tasks if not task.done()]
 
 
-@run
 async def test_entries_of_very_uneven_size_are_read(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(read_bytes_max=20_000, read_ahead_bytes_max=100_000))

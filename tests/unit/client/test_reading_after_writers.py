@@ -11,15 +11,13 @@ from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.reading.reader import LedgerReader
 from quire.core.errors import LedgerFencedError, MisuseError
-from support.log_cluster import in_world
+from support.log_cluster import World
 from support.small_cluster import small_cluster
-from unit.client.test_reading import run
 
 UNTOLD = ClientConfig(lac_after_ms=3_600_000, explicit_lac_after_ms=3_600_000)
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
-@run
 async def test_a_read_that_recovers_finds_what_an_abandoned_writer_acknowledged(
     tmp_path: Path, digest: str
 ) -> None:
@@ -36,7 +34,6 @@ async def test_a_read_that_recovers_finds_what_an_abandoned_writer_acknowledged(
         assert [entry.entry_id async for entry in reader.read(1, 2, recover=True)] == [1, 2]
 
 
-@run
 async def test_a_read_that_recovers_ends_a_writer_that_lives(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster:
         writer = await (await cluster.client()).create_ledger()
@@ -47,7 +44,6 @@ async def test_a_read_that_recovers_ends_a_writer_that_lives(tmp_path: Path) -> 
             await writer.append(b"1")
 
 
-@run
 async def test_a_reader_that_changes_nothing_refuses_to_recover(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -59,18 +55,15 @@ async def test_a_reader_that_changes_nothing_refuses_to_recover(tmp_path: Path) 
         await writer.close()
 
 
-def test_a_read_of_a_log_that_recovers_finds_it_too(tmp_path: Path) -> None:
-    async def work(at) -> None:
-        log = await at.made()
-        at.client.context = replace(at.client.context, config=UNTOLD)
-        writer = await log.open_writer()
-        for number in range(3):
-            assert await writer.append(b"%d" % number) == number
-        await writer.abandon()
-        assert len([record async for record in log.read()]) < 3
-        assert [record.value async for record in log.read(recover=True)] == [b"0", b"1", b"2"]
-        async with await log.open_writer() as again:
-            assert await again.append(b"3") == 3
-        assert [record.offset async for record in log.read()] == [0, 1, 2, 3]
-
-    in_world(tmp_path, work)
+async def test_a_read_of_a_log_that_recovers_finds_it_too(at: World) -> None:
+    log = await at.made()
+    at.client.context = replace(at.client.context, config=UNTOLD)
+    writer = await log.open_writer()
+    for number in range(3):
+        assert await writer.append(b"%d" % number) == number
+    await writer.abandon()
+    assert len([record async for record in log.read()]) < 3
+    assert [record.value async for record in log.read(recover=True)] == [b"0", b"1", b"2"]
+    async with await log.open_writer() as again:
+        assert await again.append(b"3") == 3
+    assert [record.offset async for record in log.read()] == [0, 1, 2, 3]

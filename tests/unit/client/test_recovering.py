@@ -32,7 +32,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.repair.effects import ReadRecord, RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
-from unit.client.test_reading import put, run, texts
+from unit.client.test_reading import put, texts
 
 PATIENT = ClientConfig(recovery_read_bytes_max=4 * 1024 * 1024)
 
@@ -52,7 +52,6 @@ async def unfinished(client: Client, cluster: SmallCluster, bookies: int = 3, **
     return record
 
 
-@run
 async def test_a_successor_finds_everything_that_was_acknowledged_and_stops_the_writer(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -77,7 +76,6 @@ async def test_a_successor_finds_everything_that_was_acknowledged_and_stops_the_
         assert report.complete, report
 
 
-@run
 async def test_a_thousand_unconfirmed_entries_take_a_few_round_trips(tmp_path, monkeypatch) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(PATIENT)
@@ -103,7 +101,6 @@ async def test_a_thousand_unconfirmed_entries_take_a_few_round_trips(tmp_path, m
 
 
 @pytest.mark.parametrize("answer", [None, Answer.TIMED_OUT, Answer.READ_ONLY])
-@run
 async def test_a_recovery_says_which_bookies_had_not_acknowledged_when_it_closed(
     tmp_path, monkeypatch, answer
 ) -> None:
@@ -133,7 +130,6 @@ async def test_a_recovery_says_which_bookies_had_not_acknowledged_when_it_closed
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.HMAC])
-@run
 async def test_a_striped_ledger_is_recovered(tmp_path, digest_type) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client(ClientConfig(recovery_read_bytes_max=3000, run_bytes_max=2000))
@@ -149,7 +145,6 @@ async def test_a_striped_ledger_is_recovered(tmp_path, digest_type) -> None:
         await writer.abandon()
 
 
-@run
 async def test_the_silent_bookies_are_named_and_recovery_can_be_run_again(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -169,7 +164,6 @@ async def test_the_silent_bookies_are_named_and_recovery_can_be_run_again(tmp_pa
         assert [bytes(entry.payload) async for entry in reader.read()] == texts(10)
 
 
-@run
 async def test_recovery_has_patience_with_bookies_that_restart(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(ClientConfig(recovery_patience_ms=20_000))
@@ -186,7 +180,6 @@ async def test_recovery_has_patience_with_bookies_that_restart(tmp_path) -> None
         assert [bytes(entry.payload) async for entry in reader.read()] == texts(10)
 
 
-@run
 async def test_two_of_three_bookies_are_enough(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -199,7 +192,6 @@ async def test_two_of_three_bookies_are_enough(tmp_path) -> None:
         assert [bytes(entry.payload) async for entry in reader.read()] == texts(10)
 
 
-@run
 async def test_a_spare_takes_the_place_of_a_bookie_that_takes_nothing_back(tmp_path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client()
@@ -214,7 +206,6 @@ async def test_a_spare_takes_the_place_of_a_bookie_that_takes_nothing_back(tmp_p
         assert (await other.verify_ledger(record.ledger_id)).complete
 
 
-@run
 async def test_recoverers_at_one_time_agree(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -228,7 +219,6 @@ async def test_recoverers_at_one_time_agree(tmp_path) -> None:
         assert {reader.length for reader in readers} == {sum(map(len, texts(ends.pop() + 1)))}
 
 
-@run
 async def test_a_bookie_with_another_key_is_an_obstacle_and_not_a_negative(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -245,7 +235,6 @@ async def test_a_bookie_with_another_key_is_an_obstacle_and_not_a_negative(tmp_p
             await client.open_ledger(record.ledger_id)
 
 
-@run
 async def test_a_bookie_in_limbo_gets_what_it_lacks_and_vouches_again(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -271,7 +260,6 @@ async def test_a_bookie_in_limbo_gets_what_it_lacks_and_vouches_again(tmp_path) 
         assert not again.limbo.cleared
 
 
-@run
 async def test_a_recovery_says_how_many_entries_have_no_copy_left(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -291,7 +279,6 @@ async def test_a_recovery_says_how_many_entries_have_no_copy_left(tmp_path) -> N
         assert "3 entries have no copy left: 37..39" in recovered_text(report)
 
 
-@run
 async def test_opening_a_ledger_clears_limbo_in_the_background(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -313,7 +300,6 @@ async def test_opening_a_ledger_clears_limbo_in_the_background(tmp_path) -> None
             await asyncio.sleep(0)
 
 
-@run
 async def test_a_client_that_closes_right_after_a_recovery_leaves_nothing_unawaited(
     tmp_path, recwarn
 ) -> None:
@@ -326,7 +312,6 @@ async def test_a_client_that_closes_right_after_a_recovery_leaves_nothing_unawai
         assert not recwarn.list
 
 
-@run
 async def test_verify_names_holes_and_differences(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -349,7 +334,6 @@ async def test_verify_names_holes_and_differences(tmp_path) -> None:
         assert not report.good
 
 
-@run
 async def test_a_ledger_that_is_closed_is_opened_without_recovery(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -361,7 +345,6 @@ async def test_a_ledger_that_is_closed_is_opened_without_recovery(tmp_path) -> N
         assert await client.ledger_store.read(writer.ledger_id) == before
 
 
-@run
 async def test_a_fenced_writer_learns_it(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -375,7 +358,6 @@ async def test_a_fenced_writer_learns_it(tmp_path) -> None:
         assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 0
 
 
-@run
 async def test_connecting_takes_the_environments_cluster(monkeypatch) -> None:
     monkeypatch.setenv("QUIRE_CLUSTER", "memory:from the environment")
     async with Connecting(None, Client) as client:
@@ -410,20 +392,16 @@ def _spawn_of_a_repair(begun: list[bool]) -> LedgerRepair:
 
 
 @pytest.mark.parametrize("spawn", [_spawn_of_a_recovery, _spawn_of_a_repair])
-def test_work_that_is_cancelled_before_its_first_step_is_no_warning(spawn) -> None:
+async def test_work_that_is_cancelled_before_its_first_step_is_no_warning(spawn) -> None:
     """Found by simulated runs and by a copied directory: `coroutine 'LedgerRepair._do' was never awaited`."""
     begun = []
-
-    async def cancelled() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         performer = spawn(begun)
         [task] = performer._tasks
         task.cancel()
         await asyncio.wait([task])
         await asyncio.sleep(0)
         assert not performer._tasks
-
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        asyncio.run(cancelled())
         gc.collect()
     assert (begun, [str(each.message) for each in said]) == ([], [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -66,8 +65,10 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
     ],
     ids=["whole", "striped"],
 )
-def test_a_bookie_is_asked_in_its_own_protocol(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
-    asyncio.run(asyncio.wait_for(_listed(tmp_path, protocol, shape), 60))
+async def test_a_bookie_is_asked_in_its_own_protocol(
+    tmp_path: Path, protocol: str, shape: dict[str, int]
+) -> None:
+    await _listed(tmp_path, protocol, shape)
 
 
 @pytest.fixture
@@ -82,78 +83,68 @@ def asked_for_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_a_bookie_that_answers_no_list_is_asked_for_one_once(
+async def test_a_bookie_that_answers_no_list_is_asked_for_one_once(
     tmp_path: Path, asked_for_lists: list[int]
 ) -> None:
     """What it holds of every further ledger is read at once."""
     asked = asked_for_lists
-
-    async def work() -> None:
-        async with small_cluster(tmp_path, 3) as cluster:
-            client = await cluster.client(ClientConfig(protocol="v3"))
-            for _ in range(4):
-                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-                await writer.append_many([b"entry %d" % number for number in range(COUNT)])
-                await writer.close()
-                record = await client.ledger_metadata(writer.ledger_id)
-                access = LedgerAccess.of(record)
-                for bookie in cluster.servers:
-                    told = await replica_list(client.bookies, bookie, record, access, timeout_ms=500)
-                    assert told.answer is Answer.OK
-                    assert not Replica(told, 1).lacks(0, 0, COUNT - 1)
-            assert len(asked) == 3
-            # One that answers nothing at all is not taken for one that has no lists.
-            gone = next(iter(cluster.servers))
-            client.bookies.without_lists.clear()
-            await cluster.stop_bookie(gone, clean=False)
-            told = await replica_list(client.bookies, gone, record, access, timeout_ms=500)
-            assert told.answer is Answer.UNREACHABLE
-            assert not client.bookies.without_lists
-
-    asyncio.run(work())
+    async with small_cluster(tmp_path, 3) as cluster:
+        client = await cluster.client(ClientConfig(protocol="v3"))
+        for _ in range(4):
+            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await writer.append_many([b"entry %d" % number for number in range(COUNT)])
+            await writer.close()
+            record = await client.ledger_metadata(writer.ledger_id)
+            access = LedgerAccess.of(record)
+            for bookie in cluster.servers:
+                told = await replica_list(client.bookies, bookie, record, access, timeout_ms=500)
+                assert told.answer is Answer.OK
+                assert not Replica(told, 1).lacks(0, 0, COUNT - 1)
+        assert len(asked) == 3
+        # One that answers nothing at all is not taken for one that has no lists.
+        gone = next(iter(cluster.servers))
+        client.bookies.without_lists.clear()
+        await cluster.stop_bookie(gone, clean=False)
+        told = await replica_list(client.bookies, gone, record, access, timeout_ms=500)
+        assert told.answer is Answer.UNREACHABLE
+        assert not client.bookies.without_lists
 
 
-def test_an_audit_reads_where_a_bookie_answers_no_list(tmp_path: Path, asked_for_lists: list[int]) -> None:
+async def test_an_audit_reads_where_a_bookie_answers_no_list(
+    tmp_path: Path, asked_for_lists: list[int]
+) -> None:
     """It waits for a list once for each bookie, and finds what is missing by reading."""
-
-    async def work() -> None:
-        async with small_cluster(tmp_path, 3) as cluster:
-            client = await cluster.client(ClientConfig(protocol="v3"))
-            victim = next(iter(cluster.servers))
-            for number in range(4):
-                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-                await writer.append_many([b"entry %d" % number for number in range(COUNT)])
-                await writer.close()
-                record = await client.ledger_metadata(writer.ledger_id)
-                if number == 3:
-                    cluster.servers[victim].ledgers.delete(writer.ledger_id, 10**15)
-                check = ReplicaCheck(client.bookies, record, 500)
-                for share in shares(record):
-                    found = await check.audit(share.bookie, [share])
-                    is_gone = number == 3 and share.bookie == victim
-                    assert [(one.verdict, one.first, one.last) for one in found] == (
-                        [(CopyVerdict.MISSING, 0, COUNT - 1)] if is_gone else []
-                    )
-            assert len(asked_for_lists) == 3
-
-    asyncio.run(work())
+    async with small_cluster(tmp_path, 3) as cluster:
+        client = await cluster.client(ClientConfig(protocol="v3"))
+        victim = next(iter(cluster.servers))
+        for number in range(4):
+            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await writer.append_many([b"entry %d" % number for number in range(COUNT)])
+            await writer.close()
+            record = await client.ledger_metadata(writer.ledger_id)
+            if number == 3:
+                cluster.servers[victim].ledgers.delete(writer.ledger_id, 10**15)
+            check = ReplicaCheck(client.bookies, record, 500)
+            for share in shares(record):
+                found = await check.audit(share.bookie, [share])
+                is_gone = number == 3 and share.bookie == victim
+                assert [(one.verdict, one.first, one.last) for one in found] == (
+                    [(CopyVerdict.MISSING, 0, COUNT - 1)] if is_gone else []
+                )
+        assert len(asked_for_lists) == 3
 
 
-def test_an_audit_of_a_bookie_that_answers_nothing_says_unknown(
+async def test_an_audit_of_a_bookie_that_answers_nothing_says_unknown(
     tmp_path: Path, asked_for_lists: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(V3Requests, "_read", lambda *_: None)
-
-    async def work() -> None:
-        async with small_cluster(tmp_path, 1) as cluster:
-            client = await cluster.client(ClientConfig(protocol="v3"))
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await writer.append(b"entry")
-            await writer.close()
-            check = ReplicaCheck(client.bookies, await client.ledger_metadata(writer.ledger_id), 300)
-            [share] = shares(check._record)
-            found = await check.audit(share.bookie, [share])
-            assert [one.verdict for one in found] == [CopyVerdict.UNKNOWN]
-            assert not client.bookies.without_lists
-
-    asyncio.run(work())
+    async with small_cluster(tmp_path, 1) as cluster:
+        client = await cluster.client(ClientConfig(protocol="v3"))
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.append(b"entry")
+        await writer.close()
+        check = ReplicaCheck(client.bookies, await client.ledger_metadata(writer.ledger_id), 300)
+        [share] = shares(check._record)
+        found = await check.audit(share.bookie, [share])
+        assert [one.verdict for one in found] == [CopyVerdict.UNKNOWN]
+        assert not client.bookies.without_lists

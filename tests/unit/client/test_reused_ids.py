@@ -18,7 +18,7 @@ from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import Delete
 from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
-from unit.client.test_reading import run, texts
+from unit.client.test_reading import texts
 
 FOREVER_MS = 10**15
 PATIENT = ClientConfig(recovery_patience_ms=3_600_000, read_timeout_ms=3_600_000)
@@ -39,7 +39,6 @@ def restore(cluster: SmallCluster, ledger_id: int) -> None:
     cluster.space.ledger_ids = ledger_id - 1
 
 
-@run
 async def test_a_writer_is_told_and_the_next_ledger_has_another_id(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         before = await written(cluster)
@@ -71,7 +70,6 @@ async def test_a_writer_is_told_and_the_next_ledger_has_another_id(tmp_path) -> 
             await writer.append(b"here")
 
 
-@run
 async def test_what_a_writer_sent_before_it_was_told_may_be_recovered(tmp_path) -> None:
     """One bookie of three holds the earlier ledger; the others store the new one's entry, and a recovery finds it."""
     async with small_cluster(tmp_path) as cluster:
@@ -103,7 +101,6 @@ async def test_what_a_writer_sent_before_it_was_told_may_be_recovered(tmp_path) 
         assert [bytes(entry.payload) async for entry in reader.read()] == [b"sent"]
 
 
-@run
 async def test_a_new_ledger_that_bookies_keep_as_deleted_is_told_so_and_an_older_one_is_not(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         before = await written(cluster)
@@ -122,7 +119,6 @@ async def test_a_new_ledger_that_bookies_keep_as_deleted_is_told_so_and_an_older
             await known.append(b"x")
 
 
-@run
 async def test_an_open_that_hears_of_another_ledger_only_does_not_wait(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         before = await written(cluster)
@@ -137,7 +133,6 @@ async def test_an_open_that_hears_of_another_ledger_only_does_not_wait(tmp_path)
         assert set(caught.value.ids["bookies"]) <= set(cluster.servers)
 
 
-@run
 async def test_reading_a_ledger_whose_bookies_hold_another_does_not_wait(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         before = await written(cluster)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import functools
 import os
 import threading
 from types import SimpleNamespace
@@ -23,14 +21,6 @@ from support.small_cluster import small_cluster
 
 LONG = 100_000
 COUNT = 40
-
-
-def run(test):
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return wrapped
 
 
 @pytest.fixture
@@ -82,7 +72,6 @@ async def read(client, ledger_id):
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
-@run
 async def test_long_runs_are_read_where_they_lie(tmp_path, placed, digest, quorums) -> None:
     E, Qw, Qa = quorums
     async with small_cluster(tmp_path, 4) as cluster:
@@ -93,7 +82,6 @@ async def test_long_runs_are_read_where_they_lie(tmp_path, placed, digest, quoru
         assert sum(place.size for place in placed) > COUNT * LONG / 2
 
 
-@run
 async def test_either_side_can_do_without(tmp_path, placed) -> None:
     async with small_cluster(tmp_path, 3, short_circuit_reads=False) as cluster:
         ledger_id = await written(cluster)
@@ -112,7 +100,6 @@ async def test_either_side_can_do_without(tmp_path, placed) -> None:
         assert placed == []
 
 
-@run
 async def test_short_runs_and_recent_ones_are_sent(tmp_path, placed) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await greeted(cluster)
@@ -127,7 +114,6 @@ async def test_short_runs_and_recent_ones_are_sent(tmp_path, placed) -> None:
         assert placed == []
 
 
-@run
 async def test_what_is_damaged_is_still_the_bookies_to_say(tmp_path, placed) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         ledger_id = await written(cluster)
@@ -158,7 +144,6 @@ async def test_what_is_damaged_is_still_the_bookies_to_say(tmp_path, placed) -> 
         assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
 
 
-@run
 async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch) -> None:
     gone = []
     read_record = short_circuit._read
@@ -176,7 +161,6 @@ async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch
         assert 1 <= len(gone) <= 3 * short_circuit.MISSES_MAX
 
 
-@run
 async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypatch, placed) -> None:
     monkeypatch.setattr(short_circuit, "_AT_ONCE", None)
     async with small_cluster(tmp_path, 3) as cluster:
@@ -185,7 +169,6 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
         assert placed
 
 
-@run
 async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
     tmp_path, placed, monkeypatch
 ) -> None:
@@ -207,7 +190,6 @@ async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
         assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
 
 
-@run
 async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -> None:
     released = threading.Event()
 
@@ -228,7 +210,6 @@ async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -
 
 
 @pytest.mark.parametrize("at_once", [short_circuit._AT_ONCE, None])
-@run
 async def test_places_that_are_no_records_are_refused(tmp_path, monkeypatch, at_once) -> None:
     monkeypatch.setattr(short_circuit, "_AT_ONCE", at_once)
     os.mkfifo(tmp_path / "pipe.seg")

@@ -32,7 +32,7 @@ from quire.metadata.streams import StreamStore
 from support.small_cluster import SmallCluster, small_cluster
 from support.stream_modes import BOTH, taken
 from support.waiting import until_async
-from unit.client.test_reading import run, texts
+from unit.client.test_reading import texts
 
 DIGESTS = ["crc32c", "mac", "dummy"]
 
@@ -63,7 +63,6 @@ def ranges(record: Any) -> list[tuple[int, int]]:
 
 
 @BOTH
-@run
 async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -80,7 +79,6 @@ async def test_custom_metadata_is_checked_as_that_of_a_ledger_is(tmp_path, mode)
 
 @pytest.mark.parametrize("digest", DIGESTS)
 @BOTH
-@run
 async def test_clients_write_a_stream_in_turn(tmp_path, digest, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode, digest=digest)
@@ -103,7 +101,6 @@ async def test_clients_write_a_stream_in_turn(tmp_path, digest, mode) -> None:
 
 
 @BOTH
-@run
 async def test_entries_of_a_striped_stream_keep_their_names(tmp_path, mode) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         mine, theirs = await streams(cluster, mode=mode, ensemble_size=4, write_quorum=3, ack_quorum=2)
@@ -117,7 +114,6 @@ async def test_entries_of_a_striped_stream_keep_their_names(tmp_path, mode) -> N
 
 
 @BOTH
-@run
 async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode)
@@ -157,7 +153,6 @@ async def test_a_superseded_writer_learns_what_became_of_each_entry(tmp_path, mo
 
 
 @BOTH
-@run
 async def test_an_outcome_is_open_until_the_next_term_is(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         (mine,) = await streams(cluster, 1, mode)
@@ -183,7 +178,6 @@ async def test_an_outcome_is_open_until_the_next_term_is(tmp_path, mode) -> None
 
 
 @BOTH
-@run
 async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs, reader = await streams(cluster, 3, mode=mode)
@@ -208,7 +202,6 @@ async def test_a_tail_goes_on_across_take_overs_and_ends_with_the_stream(tmp_pat
         assert len(skipped) == taken(mode, 6), "one for each take-over"
 
 
-@run
 async def test_what_an_old_writer_left_on_one_bookie_is_no_entry_of_its_successor(tmp_path) -> None:
     """Its id is given again: the new entry and the old one have one id, and two names."""
     async with small_cluster(tmp_path) as cluster:
@@ -240,7 +233,6 @@ async def test_what_an_old_writer_left_on_one_bookie_is_no_entry_of_its_successo
         assert await payloads(theirs, 1) == [b"0", b"new 1"]
 
 
-@run
 async def test_a_stream_goes_on_without_one_of_its_three_bookies(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster)
@@ -254,7 +246,6 @@ async def test_a_stream_goes_on_without_one_of_its_three_bookies(tmp_path) -> No
 
 
 @BOTH
-@run
 async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left_before(
     tmp_path, mode
 ) -> None:
@@ -281,7 +272,6 @@ async def test_a_writer_that_only_took_a_stream_over_replaces_a_bookie_that_left
 
 
 @BOTH
-@run
 async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode)
@@ -300,7 +290,6 @@ async def test_a_take_over_writes_its_record_twice(tmp_path, monkeypatch, mode) 
 
 
 @BOTH
-@run
 async def test_a_close_ends_a_stream_for_good(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode)
@@ -316,7 +305,6 @@ async def test_a_close_ends_a_stream_for_good(tmp_path, mode) -> None:
 
 
 @BOTH
-@run
 async def test_a_deleted_stream_is_gone_with_its_name(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode)
@@ -345,7 +333,6 @@ class Advice:
 
 
 @BOTH
-@run
 async def test_clients_that_want_to_write_at_once_all_do_in_turn(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         handles = await streams(cluster, 4, mode)
@@ -361,7 +348,6 @@ async def test_clients_that_want_to_write_at_once_all_do_in_turn(tmp_path, mode)
 
 
 @BOTH
-@run
 async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -379,7 +365,6 @@ async def test_one_client_does_not_take_a_stream_over_twice_at_once(tmp_path, mo
 
 
 @BOTH
-@run
 async def test_the_elected_client_writes(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode=mode)
@@ -398,7 +383,6 @@ async def _stands(election: Election) -> bool:
 
 
 @BOTH
-@run
 async def test_an_election_that_is_away_changes_nothing(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         (mine,) = await streams(cluster, 1, mode)
@@ -413,7 +397,6 @@ async def test_an_election_that_is_away_changes_nothing(tmp_path, mode) -> None:
 
 
 @BOTH
-@run
 async def test_what_a_stream_cannot_be_asked(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()
@@ -449,7 +432,6 @@ async def test_what_a_stream_cannot_be_asked(tmp_path, mode) -> None:
 
 
 @BOTH
-@run
 async def test_a_stream_is_on_bookies_that_know_terms_only(tmp_path, mode) -> None:
     """As over V3, which has no terms; Java's bookies speak nothing else."""
     async with small_cluster(tmp_path) as cluster:
@@ -463,7 +445,6 @@ async def test_a_stream_is_on_bookies_that_know_terms_only(tmp_path, mode) -> No
 
 
 @BOTH
-@run
 async def test_a_record_that_is_full_is_not_taken_over(tmp_path, mode) -> None:
     async with small_cluster(tmp_path) as cluster:
         (mine,) = await streams(cluster, 1, mode)
@@ -476,7 +457,6 @@ async def test_a_record_that_is_full_is_not_taken_over(tmp_path, mode) -> None:
         assert (await mine.close()).state is LedgerState.CLOSED
 
 
-@run
 async def test_a_mode_is_chosen_once(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from dataclasses import replace
 
 import pytest
@@ -25,16 +24,6 @@ PATIENT = replace(CONFIG, quorum_wait_ms=60_000)
 PAYLOADS = [b"entry %d" % number for number in range(8)]
 
 
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
-
-
 async def lose(cluster, writer, bookies):
     """Stop bookies, and append one entry; returns their names and the entry's future once the writer waits."""
     names = [await cluster.stop_bookie(bookie, clean=False) for bookie in bookies]
@@ -48,7 +37,6 @@ async def contents(client, ledger_id):
     return [bytes(entry.payload) async for entry in reader.read()]
 
 
-@run
 async def test_all_bookies_stop_and_come_back_and_nothing_is_lost(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(PATIENT)
@@ -69,7 +57,6 @@ async def test_all_bookies_stop_and_come_back_and_nothing_is_lost(tmp_path):
         assert await contents(client, writer.ledger_id) == PAYLOADS
 
 
-@run
 async def test_what_is_appended_meanwhile_waits_for_room_in_the_window(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(replace(PATIENT, window_bytes_max=256 * 1024))
@@ -89,7 +76,6 @@ async def test_what_is_appended_meanwhile_waits_for_room_in_the_window(tmp_path)
         assert await asyncio.gather(*pending, waiting) == list(range(1, len(pending) + 2))
 
 
-@run
 async def test_another_bookie_is_as_good_as_the_one_that_was_lost(tmp_path):
     async with small_cluster(tmp_path, 2) as cluster:
         client = await cluster.client(PATIENT)
@@ -103,7 +89,6 @@ async def test_another_bookie_is_as_good_as_the_one_that_was_lost(tmp_path):
 
 
 @pytest.mark.parametrize("wait_ms", [0, 150])
-@run
 async def test_when_nobody_comes_the_writer_ends_and_closes(tmp_path, wait_ms):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(replace(CONFIG, quorum_wait_ms=wait_ms))
@@ -120,7 +105,6 @@ async def test_when_nobody_comes_the_writer_ends_and_closes(tmp_path, wait_ms):
         assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
 
 
-@run
 async def test_who_comes_back_fenced_ends_the_writer(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         looks_later = replace(PATIENT, change_retry_ms_min=3_600_000, change_retry_ms_max=3_600_000)
@@ -138,7 +122,6 @@ async def test_who_comes_back_fenced_ends_the_writer(tmp_path):
         assert writer.last_add_confirmed == 0
 
 
-@run
 async def test_a_waiting_writer_is_closed_at_its_last_acknowledged_entry(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(PATIENT)

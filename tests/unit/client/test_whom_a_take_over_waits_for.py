@@ -19,7 +19,6 @@ from quire.metadata.memory import MemoryStore
 from quire.storage.ledger_storage import LedgerStorage
 from support.small_cluster import small_cluster
 from support.waiting import until_async
-from unit.client.test_reading import run
 from unit.client.test_unbounded_ledgers import payloads, streams
 
 ALONE = ", and no other bookie can take its place"
@@ -41,7 +40,6 @@ async def says(stream: UnboundedLedger, bookie: BookieId, why: str) -> None:
     await until_async(is_said, f"a take-over that waits because {why}")
 
 
-@run
 async def test_a_bookie_that_is_registered_and_silent_and_then_not_registered(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")
@@ -64,7 +62,6 @@ async def test_a_bookie_that_is_registered_and_silent_and_then_not_registered(tm
         assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
 
 
-@run
 async def test_a_bookie_whose_disk_has_failed_is_read_only_and_a_spare_takes_its_place(
     tmp_path: Path,
 ) -> None:
@@ -83,7 +80,6 @@ async def test_a_bookie_whose_disk_has_failed_is_read_only_and_a_spare_takes_its
         assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
 
 
-@run
 async def test_a_bookie_that_refuses_the_truncation_until_it_can_read_what_is_there(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster:
         mine, theirs = await streams(cluster, mode="fencing")

@@ -6,7 +6,6 @@ Source: docs/protocol/write-quorum.md.
 from __future__ import annotations
 
 import asyncio
-import functools
 from dataclasses import replace
 
 import pytest
@@ -29,16 +28,6 @@ CONFIG = replace(SOON, change_retry_ms_min=20, change_retry_ms_max=100, quaranti
 SHAPE = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "guarantee": "write_quorum"}
 
 
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
-
-
 async def without_one(cluster, writer):
     """Stop a bookie of the ledger and append until the writer knows; returns the bookie's id and name."""
     bookie = writer.metadata.last_fragment.ensemble[2]
@@ -53,7 +42,6 @@ async def is_whole(client, ledger_id):
     return report.complete and report.copies == report.copies_wanted == 3 * report.entries
 
 
-@run
 async def test_a_closed_ledger_is_on_its_whole_write_quorum(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -65,7 +53,6 @@ async def test_a_closed_ledger_is_on_its_whole_write_quorum(tmp_path):
         assert await is_whole(client, writer.ledger_id)
 
 
-@run
 async def test_a_bookie_that_fails_is_replaced_and_its_successor_gets_what_callers_were_told_of(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         await cluster.start_bookie("spare")
@@ -80,7 +67,6 @@ async def test_a_bookie_that_fails_is_replaced_and_its_successor_gets_what_calle
         assert await is_whole(client, writer.ledger_id)
 
 
-@run
 async def test_without_a_spare_the_close_waits_for_the_bookie_that_it_names(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -99,7 +85,6 @@ async def test_without_a_spare_the_close_waits_for_the_bookie_that_it_names(tmp_
         assert await is_whole(client, writer.ledger_id)
 
 
-@run
 async def test_a_close_at_the_ack_quorum_gives_the_guarantee_up_and_says_so(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -116,7 +101,6 @@ async def test_a_close_at_the_ack_quorum_gives_the_guarantee_up_and_says_so(tmp_
         assert not record.guaranteed
 
 
-@run
 async def test_a_close_that_waits_ends_when_another_client_recovers_the_ledger(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client, other = await cluster.client(CONFIG), await cluster.client(CONFIG)
@@ -130,7 +114,6 @@ async def test_a_close_that_waits_ends_when_another_client_recovers_the_ledger(t
             await closing
 
 
-@run
 async def test_a_recovery_without_a_spare_names_the_bookie_and_the_way_out(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -145,7 +128,6 @@ async def test_a_recovery_without_a_spare_names_the_bookie_and_the_way_out(tmp_p
         assert GIVEN_UP in done.record.custom
 
 
-@run
 async def test_a_recovery_puts_every_entry_on_the_whole_write_quorum(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)
@@ -158,7 +140,6 @@ async def test_a_recovery_puts_every_entry_on_the_whole_write_quorum(tmp_path):
         assert await is_whole(client, writer.ledger_id)
 
 
-@run
 async def test_memory_stays_under_the_window_while_a_bookie_is_away(tmp_path):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(replace(CONFIG, window_bytes_max=256 * 1024))
@@ -178,7 +159,6 @@ async def test_memory_stays_under_the_window_while_a_bookie_is_away(tmp_path):
         assert await is_whole(client, writer.ledger_id)
 
 
-@run
 async def test_what_cannot_be_guaranteed_is_refused(tmp_path, caplog):
     async with small_cluster(tmp_path) as cluster:
         client = await cluster.client(CONFIG)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -74,17 +73,6 @@ async def cluster(count=3):
         await store.close()
 
 
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
-
-
-@run
 async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
     async with cluster() as c, await c.writer() as ledger:
         done = []
@@ -100,7 +88,6 @@ async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
         assert ledger.length == 2890
 
 
-@run
 async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
     async with cluster() as c, await c.writer() as ledger:
         futures = [ledger.append_nowait(bytes(400_000)) for _ in range(5)]
@@ -110,7 +97,6 @@ async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
         assert c.bookies.frames["b1"] == 5
 
 
-@run
 async def test_a_payload_is_copied_if_its_owner_can_change_it():
     async with cluster() as c, await c.writer() as ledger:
         payload = bytearray(b"before")
@@ -129,7 +115,6 @@ async def test_a_payload_is_copied_if_its_owner_can_change_it():
 @pytest.mark.parametrize(
     ("size", "write", "ack"), [(1, 1, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 3, 2), (7, 2, 1)]
 )
-@run
 async def test_a_striped_ledger_gives_each_bookie_its_share(size, write, ack, digest):
     async with cluster(size) as c, await c.writer(size, write, ack, digest) as ledger:
         count = 0
@@ -144,7 +129,6 @@ async def test_a_striped_ledger_gives_each_bookie_its_share(size, write, ack, di
             assert all(payload == b"%d" % entry for entry, (payload, _) in held.items())
 
 
-@run
 async def test_leaving_the_context_keeps_everything_and_closes():
     async with cluster() as c:
         async with await c.writer() as ledger:
@@ -157,7 +141,6 @@ async def test_leaving_the_context_keeps_everything_and_closes():
         await ledger.close()
 
 
-@run
 async def test_an_error_in_the_context_keeps_what_was_taken():
     async with cluster() as c:
         with pytest.raises(ZeroDivisionError):
@@ -169,7 +152,6 @@ async def test_an_error_in_the_context_keeps_what_was_taken():
         assert await kept == 0
 
 
-@run
 async def test_close_fails_what_is_not_acknowledged():
     async with cluster() as c:
         ledger = await c.writer()
@@ -185,7 +167,6 @@ async def test_close_fails_what_is_not_acknowledged():
         assert (await c.ledgers.read(ledger.ledger_id))[0].last_entry == -1
 
 
-@run
 async def test_abandon_leaves_the_record_alone():
     async with cluster() as c:
         ledger = await c.writer()
@@ -197,14 +178,12 @@ async def test_abandon_leaves_the_record_alone():
             await ledger.close()
 
 
-@run
 async def test_an_idle_ledger_tells_its_last_entry_to_all_bookies():
     async with cluster() as c, await c.writer() as ledger:
         await ledger.append(b"x")
         await until_async(lambda: all(sent == [0] for sent in c.bookies.explicit.values()))
 
 
-@run
 async def test_a_caller_who_appends_again_needs_no_explicit_lac():
     async with cluster() as c, await c.writer() as ledger:
         for _ in range(50):
@@ -213,7 +192,6 @@ async def test_a_caller_who_appends_again_needs_no_explicit_lac():
         assert c.bookies.explicit["b1"] == [49]
 
 
-@run
 async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when_the_writer_is_idle():
     async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
         c.bookies.followed.add("b2")
@@ -223,7 +201,6 @@ async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when
         assert c.bookies.explicit == {"b1": [], "b2": [0, 1, 2], "b3": []}
 
 
-@run
 async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
     async with cluster(4) as c, await c.writer() as ledger:
         for n in range(3):
@@ -239,7 +216,6 @@ async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
         assert 4 not in c.bookies.entries["b1"]
 
 
-@run
 async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
     async with cluster() as c, await c.writer() as ledger:
         c.bookies.set("b3", "stopped")
@@ -251,7 +227,6 @@ async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
         assert ledger._outgoing.place_at(2) is place
 
 
-@run
 async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been_sent_the_last_entry():
     async with cluster() as c, await c.writer() as ledger:
         c.bookies.set("b3", "stopped")
@@ -260,7 +235,6 @@ async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been
         assert ledger._outgoing._held
 
 
-@run
 async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_told():
     async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
         c.bookies.set("b3", "stopped")
@@ -271,7 +245,6 @@ async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_
         assert c.bookies.explicit == {"b1": [], "b2": [], "b3": [0]}
 
 
-@run
 async def test_a_dead_bookie_is_replaced_and_no_append_fails():
     async with cluster(4) as c, await c.writer() as ledger:
         await ledger.append(b"0")
@@ -285,7 +258,6 @@ async def test_a_dead_bookie_is_replaced_and_no_append_fails():
         assert ledger.holes == ()
 
 
-@run
 async def test_several_bookies_die_under_load():
     async with cluster(7) as c, await c.writer(5, 3, 2) as ledger:
         futures = []
@@ -306,7 +278,6 @@ async def test_several_bookies_die_under_load():
             assert sum(entry in c.bookies.entries[name] for name in names) >= 2
 
 
-@run
 async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back():
     async with cluster() as c, await c.writer() as ledger:
         await ledger.append(b"0")
@@ -324,7 +295,6 @@ async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back():
         assert 2 not in c.bookies.entries["b3"]
 
 
-@run
 async def test_when_no_quorum_is_left_the_writer_ends_and_closes():
     async with cluster() as c:
         ledger = await c.writer(3, 3, 3)
@@ -342,7 +312,6 @@ async def test_when_no_quorum_is_left_the_writer_ends_and_closes():
             await ledger.drain()
 
 
-@run
 async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growing_pauses():
     unforgiving = replace(FAST, quarantine_ms=60_000)
     async with cluster(4) as c, await c.writer(config=unforgiving) as ledger:
@@ -363,7 +332,6 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
         assert "b4" in ledger.metadata.last_fragment.ensemble
 
 
-@run
 async def test_a_fenced_writer_ends_with_unknown_outcome():
     async with cluster() as c:
         ledger = await c.writer()
@@ -379,7 +347,6 @@ async def test_a_fenced_writer_ends_with_unknown_outcome():
         assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
 
 
-@run
 async def test_closing_a_ledger_that_another_client_closed_elsewhere():
     async with cluster() as c:
         ledger = await c.writer()
@@ -391,7 +358,6 @@ async def test_closing_a_ledger_that_another_client_closed_elsewhere():
             await ledger.close()
 
 
-@run
 async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer():
     async with cluster() as c, await c.writer() as ledger:
         await ledger.append(b"first")
@@ -406,7 +372,6 @@ async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer():
         assert ledger.last_add_confirmed == 300
 
 
-@run
 async def test_a_stopped_bookie_of_a_striped_ledger_is_given_up_too():
     async with cluster(6) as c, await c.writer(6, 3, 2) as ledger:
         c.bookies.set("b4", "stopped")
@@ -416,7 +381,6 @@ async def test_a_stopped_bookie_of_a_striped_ledger_is_given_up_too():
         assert "b4" in c.bookies.dropped
 
 
-@run
 async def test_the_window_refuses_and_drain_makes_room():
     async with cluster() as c, await c.writer() as ledger:
         sent = 0
@@ -431,7 +395,6 @@ async def test_the_window_refuses_and_drain_makes_room():
         assert c.bookies.frames["b1"] > 1
 
 
-@run
 async def test_append_waits_for_room_in_the_order_of_the_calls():
     async with cluster() as c, await c.writer() as ledger:
         tasks = [asyncio.ensure_future(ledger.append(bytes([n]) * 500_000)) for n in range(40)]
@@ -444,7 +407,6 @@ async def test_append_waits_for_room_in_the_order_of_the_calls():
         assert most <= FAST.window_bytes_max
 
 
-@run
 async def test_a_cancelled_append_gives_its_room_back():
     async with cluster() as c, await c.writer() as ledger:
         for name in c.bookies.names:
@@ -462,7 +424,6 @@ async def test_a_cancelled_append_gives_its_room_back():
         await until_async(lambda: ledger.held_bytes == 0)
 
 
-@run
 async def test_limits_are_said_plainly():
     async with cluster() as c, await c.writer() as ledger:
         with pytest.raises(MisuseError, match="window_bytes_max"):
@@ -474,7 +435,6 @@ async def test_limits_are_said_plainly():
             ClientConfig(add_timeout_ms=0)
 
 
-@run
 async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
     async with cluster(4) as c:
         config = ClientConfig(metadata_attempts_max=3, change_retry_ms_min=5, change_retry_ms_max=5)

@@ -31,16 +31,6 @@ CONFIG = ClientConfig(
 )
 
 
-def run(test):
-    """A test that is a coroutine function, on a fresh loop."""
-
-    @functools.wraps(test)
-    def wrapped(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return wrapped
-
-
 class Cluster:
     def __init__(self, directory):
         self.directory = directory
@@ -113,7 +103,6 @@ async def load(ledger, first, count):
 
 
 @pytest.mark.parametrize(("size", "write", "ack"), [(3, 3, 2), (4, 3, 2), (4, 2, 1)])
-@run
 async def test_entries_are_on_the_disks_of_their_write_sets(tmp_path, size, write, ack):
     async with cluster(tmp_path, 4) as c:
         async with await c.writer(size, write, ack, DigestType.HMAC) as ledger:
@@ -130,7 +119,6 @@ async def enough(copies, wanted):
     return await copies() >= wanted
 
 
-@run
 async def test_a_bookie_stops_under_load_and_another_takes_its_place(tmp_path):
     async with cluster(tmp_path, 4) as c, await c.writer() as ledger:
         await load(ledger, 0, 100)
@@ -144,7 +132,6 @@ async def test_a_bookie_stops_under_load_and_another_takes_its_place(tmp_path):
             assert await c.copies(ledger.metadata, ledger.access, entry) >= 2
 
 
-@run
 async def test_without_a_spare_the_writer_goes_on_and_the_bookie_comes_back(tmp_path):
     async with cluster(tmp_path, 3) as c, await c.writer() as ledger:
         await load(ledger, 0, 100)
@@ -161,7 +148,6 @@ async def test_without_a_spare_the_writer_goes_on_and_the_bookie_comes_back(tmp_
         )
 
 
-@run
 async def test_a_fence_ends_the_writer(tmp_path):
     async with cluster(tmp_path, 3) as c:
         ledger = await c.writer()
@@ -173,7 +159,6 @@ async def test_a_fence_ends_the_writer(tmp_path):
         assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
 
 
-@run
 async def test_the_last_entry_of_an_idle_ledger_becomes_visible(tmp_path):
     async with cluster(tmp_path, 3) as c, await c.writer() as ledger:
         await load(ledger, 0, 10)

@@ -111,32 +111,29 @@ def test_a_lock_stays_with_who_took_it_and_with_its_directory(tmp_path: Path) ->
     lock.release()
 
 
-def test_the_worker_runs_jobs_in_order_and_answers_on_the_loop() -> None:
-    async def main() -> None:
-        worker = ThreadWorker()
-        got: list[object] = []
-        finished = asyncio.Event()
+async def test_the_worker_runs_jobs_in_order_and_answers_on_the_loop() -> None:
+    worker = ThreadWorker()
+    got: list[object] = []
+    finished = asyncio.Event()
 
-        def done(result: object) -> None:
-            assert threading.current_thread() is threading.main_thread()
-            got.append(result)
-            if len(got) == 3:
-                finished.set()
+    def done(result: object) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        got.append(result)
+        if len(got) == 3:
+            finished.set()
 
-        def fails() -> None:
-            raise OSError(errno.EIO, "no")
+    def fails() -> None:
+        raise OSError(errno.EIO, "no")
 
-        worker.submit(lambda: 1, done)
-        worker.submit(fails, done)
-        worker.submit(lambda: threading.current_thread().name, done)
-        await finished.wait()
-        assert got[0] == 1
-        assert isinstance(got[1], OSError)
-        assert got[2] == "quire disk"
-        worker.close()
-        worker.close()
-
-    asyncio.run(main())
+    worker.submit(lambda: 1, done)
+    worker.submit(fails, done)
+    worker.submit(lambda: threading.current_thread().name, done)
+    await finished.wait()
+    assert got[0] == 1
+    assert isinstance(got[1], OSError)
+    assert got[2] == "quire disk"
+    worker.close()
+    worker.close()
 
 
 def test_the_worker_can_be_waited_for_without_a_loop() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from quire.core.errors import QuireError
 from quire.log.log import Log
 from quire.log.writer import LogWriter
-from support.log_cluster import World, in_world, take
+from support.log_cluster import World, take
 from support.rounds import rounds
 from support.waiting import until_async
 
@@ -40,25 +39,23 @@ async def nobody_stands(log: Log) -> None:
             pass
 
 
-def leaving_nothing(tmp_path: Path, work: Callable[[World, Log], Awaitable[None]]) -> None:
-    """Run `work`; then only the tasks of before are left, and the loop was told of no error."""
-
-    async def checked(at: World) -> None:
-        told: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
-        log = await at.made()
-        await nobody_stands(log)
-        before = names()
-        await work(at, log)
-        await until_async(lambda: names() <= before)
-        gc.collect()
-        await asyncio.sleep(0)
-        assert told == []
+@contextlib.asynccontextmanager
+async def leaving_nothing(at: World) -> AsyncIterator[Log]:
+    """A log; at the end only the tasks of before are left, and the loop was told of no error."""
 
     def names() -> set[str]:
         return {repr(task.get_coro()).split(" at ")[0] for task in asyncio.all_tasks()}
 
-    in_world(tmp_path, checked)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+    log = await at.made()
+    await nobody_stands(log)
+    before = names()
+    yield log
+    await until_async(lambda: names() <= before)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
 
 
 async def written(log: Log) -> LogWriter:
@@ -73,20 +70,17 @@ def _heard(confirmed: asyncio.Future[int]) -> None:
         confirmed.exception()
 
 
-def test_a_cancelled_close_gives_the_lead_up(tmp_path: Path) -> None:
-    async def work(_: World, log: Log) -> None:
+async def test_a_cancelled_close_gives_the_lead_up(at: World) -> None:
+    async with leaving_nothing(at) as log:
         for turns in range(1, TURNS + 1):
             writer = await written(log)
             await cancelled_after(turns, writer.close())
             await nobody_stands(log)
 
-    leaving_nothing(tmp_path, work)
 
-
-def test_a_close_that_is_cancelled_twice_gives_the_lead_up(tmp_path: Path) -> None:
+async def test_a_close_that_is_cancelled_twice_gives_the_lead_up(at: World) -> None:
     """The first time while it closes, the second while what follows gives the place up."""
-
-    async def work(_: World, log: Log) -> None:
+    async with leaving_nothing(at) as log:
         for turns in range(1, TURNS + 1):
             closing = asyncio.ensure_future((await written(log)).close())
             for _ in range(turns):
@@ -98,34 +92,28 @@ def test_a_close_that_is_cancelled_twice_gives_the_lead_up(tmp_path: Path) -> No
             _heard(closing)
             await nobody_stands(log)
 
-    leaving_nothing(tmp_path, work)
-
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_a_cancelled_opening_leaves_nothing(wait: bool, tmp_path: Path) -> None:
-    async def work(_: World, log: Log) -> None:
+async def test_a_cancelled_opening_leaves_nothing(wait: bool, at: World) -> None:
+    async with leaving_nothing(at) as log:
         for turns in range(1, TURNS + 1):
             writer = await cancelled_after(turns, log.open_writer(wait_for_leadership=wait))
             if writer is not None:
                 await writer.close()
             await nobody_stands(log)
 
-    leaving_nothing(tmp_path, work)
 
-
-def test_a_cancelled_append_and_a_cancelled_tail_leave_nothing(tmp_path: Path) -> None:
-    async def work(_: World, log: Log) -> None:
+async def test_a_cancelled_append_and_a_cancelled_tail_leave_nothing(at: World) -> None:
+    async with leaving_nothing(at) as log:
         for turns in range(1, TURNS + 1):
             async with await log.open_writer() as writer:
                 await cancelled_after(turns, writer.append(b"x"))
                 await cancelled_after(turns, take(log.tail(0), 1 << 20))
         await nobody_stands(log)
 
-    leaving_nothing(tmp_path, work)
 
-
-def test_a_writer_that_lost_its_log_gives_its_place_up_though_nobody_closes_it(tmp_path: Path) -> None:
-    async def work(_: World, log: Log) -> None:
+async def test_a_writer_that_lost_its_log_gives_its_place_up_though_nobody_closes_it(at: World) -> None:
+    async with leaving_nothing(at) as log:
         lost = await log.open_writer()
         async with await log.open_writer() as second:
             await second.append(b"a")
@@ -135,5 +123,3 @@ def test_a_writer_that_lost_its_log_gives_its_place_up_though_nobody_closes_it(t
         await until_async(lambda: not lost._leader._tasks, "nobody to watch the list for it", seconds=5)
         with contextlib.suppress(QuireError):
             await lost.close()
-
-    leaving_nothing(tmp_path, work)

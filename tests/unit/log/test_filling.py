@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from quire.bookie.server import BookieServer
 from quire.core.ledger.notes import NO_NOTES
 from quire.log import filling, leader
-from support.log_cluster import FAST, World, in_world, world
+from support.log_cluster import FAST, World, world
 from support.waiting import until_async
 
 COUNT = 20
@@ -39,28 +38,22 @@ async def _filled(tmp_path: Path) -> None:
             assert (await at.client.verify_ledger(first)).complete
 
 
-def test_a_leader_fills_the_holes_of_a_ledger_that_it_closed(
+async def test_a_leader_fills_the_holes_of_a_ledger_that_it_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filling, "LOOK_MS", 10)
-    asyncio.run(asyncio.wait_for(_filled(tmp_path), 60))
+    await _filled(tmp_path)
 
 
-def test_not_every_ledger_of_a_leader_waits_for_a_bookie_that_is_gone_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_not_every_ledger_of_a_leader_waits_for_a_bookie_that_is_gone_for_good(
+    at: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader, "FILLS_MAX", 2)
-
-    async def work(at: World) -> None:
-        log = await at.made()
-        await at.bookies[0].stop()
-        async with await log.open_writer() as writer:
-            for number in range(4):
-                await writer.append(b"%d" % number)
-                await writer.roll()
-            tasks = writer._leader._tasks
-            await until_async(
-                lambda: len(tasks) == 1 + 2, "two to wait, and who watches the list", seconds=10
-            )
-
-    in_world(tmp_path, work)
+    log = await at.made()
+    await at.bookies[0].stop()
+    async with await log.open_writer() as writer:
+        for number in range(4):
+            await writer.append(b"%d" % number)
+            await writer.roll()
+        tasks = writer._leader._tasks
+        await until_async(lambda: len(tasks) == 1 + 2, "two to wait, and who watches the list", seconds=10)

@@ -28,7 +28,7 @@ from quire.log.heads import LogHeads
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import StoreAwayError
 from quire.wire.log_records import encode_head, parse_head
-from support.log_cluster import World, in_world, log_id_of, numbers, staged, values
+from support.log_cluster import World, log_id_of, numbers, staged, values, world
 from support.waiting import until_async
 
 
@@ -44,86 +44,74 @@ async def head_of(at: World, name: str = "orders") -> Any:
     return found[0]
 
 
-def test_batches_stand_in_the_order_of_partitions_and_a_replay_changes_nothing(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        items = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
-        done = await committed(at, *items, query_id="query-1", batch_id=0, now_ms=7)
-        assert (done.already, done.unplaced) == (False, ())
-        assert await values(log) == numbers(0, 30)
-        assert [record.offset async for record in log.read()] == list(range(30))
-        again = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
-        assert (await committed(at, *again, query_id="query-1", batch_id=0)).already
-        assert await values(log) == numbers(0, 30)
-        # What the replay staged is gone, what the batch staged is not.
-        assert await at.ledgers() == [item.ledger_id for item in items]
-        [mark] = (await head_of(at)).marks
-        assert (mark.query_id, mark.batch_id, mark.time_ms) == ("query-1", 0, 7)
-        more = await staged(at, numbers(30, 31))
-        await committed(at, more, query_id="query-2", batch_id=0)
-        await committed(at, query_id="query-1", batch_id=1)
-        assert await values(log) == numbers(0, 31)
-
-    in_world(tmp_path, work)
+async def test_batches_stand_in_the_order_of_partitions_and_a_replay_changes_nothing(at: World) -> None:
+    log = await at.made()
+    items = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
+    done = await committed(at, *items, query_id="query-1", batch_id=0, now_ms=7)
+    assert (done.already, done.unplaced) == (False, ())
+    assert await values(log) == numbers(0, 30)
+    assert [record.offset async for record in log.read()] == list(range(30))
+    again = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
+    assert (await committed(at, *again, query_id="query-1", batch_id=0)).already
+    assert await values(log) == numbers(0, 30)
+    # What the replay staged is gone, what the batch staged is not.
+    assert await at.ledgers() == [item.ledger_id for item in items]
+    [mark] = (await head_of(at)).marks
+    assert (mark.query_id, mark.batch_id, mark.time_ms) == ("query-1", 0, 7)
+    more = await staged(at, numbers(30, 31))
+    await committed(at, more, query_id="query-2", batch_id=0)
+    await committed(at, query_id="query-1", batch_id=1)
+    assert await values(log) == numbers(0, 31)
 
 
-def test_a_reader_that_follows_meets_the_batches(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        found: list[bytes | None] = []
+async def test_a_reader_that_follows_meets_the_batches(at: World) -> None:
+    log = await at.made()
+    found: list[bytes | None] = []
 
-        async def follow() -> None:
-            async for record in log.tail():
-                found.append(record.value)
-                if len(found) == 20:
-                    return
+    async def follow() -> None:
+        async for record in log.tail():
+            found.append(record.value)
+            if len(found) == 20:
+                return
 
-        async with asyncio.timeout(20):
-            following = asyncio.ensure_future(follow())
-            for n in range(4):
-                await committed(at, await staged(at, numbers(n * 5, n * 5 + 5)), query_id="q", batch_id=n)
-            await following
-        assert found == numbers(0, 20)
-
-    in_world(tmp_path, work)
+    async with asyncio.timeout(20):
+        following = asyncio.ensure_future(follow())
+        for n in range(4):
+            await committed(at, await staged(at, numbers(n * 5, n * 5 + 5)), query_id="q", batch_id=n)
+        await following
+    assert found == numbers(0, 20)
 
 
-def test_a_leader_adopts_in_its_own_order_and_goes_on(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await log.open_writer() as writer:
-            await writer.append_many([b"w"] * 5)
-            done = await committed(at, await staged(at, [b"s"] * 3), wait_ms=10_000, query_id="q")
-            assert done.unplaced == ()
-            await writer.append_many([b"w"] * 2)
-            assert (await committed(at, await staged(at, [b"s"] * 3), query_id="q")).already
-            assert (await head_of(at)).leader.adopts
-        assert await values(log) == [b"w"] * 5 + [b"s"] * 3 + [b"w"] * 2
-        assert not (await head_of(at)).adoptions
-
-    in_world(tmp_path, work)
+async def test_a_leader_adopts_in_its_own_order_and_goes_on(at: World) -> None:
+    log = await at.made()
+    async with await log.open_writer() as writer:
+        await writer.append_many([b"w"] * 5)
+        done = await committed(at, await staged(at, [b"s"] * 3), wait_ms=10_000, query_id="q")
+        assert done.unplaced == ()
+        await writer.append_many([b"w"] * 2)
+        assert (await committed(at, await staged(at, [b"s"] * 3), query_id="q")).already
+        assert (await head_of(at)).leader.adopts
+    assert await values(log) == [b"w"] * 5 + [b"s"] * 3 + [b"w"] * 2
+    assert not (await head_of(at)).adoptions
 
 
-def test_appends_and_adoptions_under_way_together_lose_nothing(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await log.open_writer() as writer:
+async def test_appends_and_adoptions_under_way_together_lose_nothing(at: World) -> None:
+    log = await at.made()
+    async with await log.open_writer() as writer:
 
-            async def append() -> None:
-                for n in range(60):
-                    await writer.append(b"w%d" % n)
+        async def append() -> None:
+            for n in range(60):
+                await writer.append(b"w%d" % n)
 
-            async def commit() -> None:
-                for n in range(6):
-                    await committed(at, await staged(at, [b"s%d" % n] * 2), query_id="q", batch_id=n)
+        async def commit() -> None:
+            for n in range(6):
+                await committed(at, await staged(at, [b"s%d" % n] * 2), query_id="q", batch_id=n)
 
-            await asyncio.gather(append(), commit())
-        found = await values(log)
-        assert [each for each in found if each and each[:1] == b"w"] == [b"w%d" % n for n in range(60)]
-        assert [each for each in found if each and each[:1] == b"s"] == [b"s%d" % (n // 2) for n in range(12)]
-        assert [record.offset async for record in log.read()] == list(range(72))
-
-    in_world(tmp_path, work)
+        await asyncio.gather(append(), commit())
+    found = await values(log)
+    assert [each for each in found if each and each[:1] == b"w"] == [b"w%d" % n for n in range(60)]
+    assert [each for each in found if each and each[:1] == b"s"] == [b"s%d" % (n // 2) for n in range(12)]
+    assert [record.offset async for record in log.read()] == list(range(72))
 
 
 class LateStore(MemoryStore):
@@ -144,10 +132,9 @@ class LateStore(MemoryStore):
         return done
 
 
-def test_a_batch_that_comes_before_the_answer_to_the_leaders_swap_is_placed(tmp_path: Path) -> None:
+async def test_a_batch_that_comes_before_the_answer_to_the_leaders_swap_is_placed(tmp_path: Path) -> None:
     store = LateStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await at.made()
         async with await log.open_writer() as writer:
             await writer.append(b"0")
@@ -167,97 +154,81 @@ def test_a_batch_that_comes_before_the_answer_to_the_leaders_swap_is_placed(tmp_
             await until_async(placed, "the leader to place the batch", seconds=5)
             assert await values(log) == numbers(0, 2)
 
-    in_world(tmp_path, work, store)
 
-
-def test_a_leader_that_finds_too_few_bookies_has_one_task_that_waits_to_adopt(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made(min_present=3)
-        async with await log.open_writer() as writer:
-            await writer.append(b"0")
-            await at.bookies[0].stop()
-            item = await staged(at, [b"1"])
-            assert (await committed(at, item, query_id="q")).unplaced == ("orders",)
-            tasks = writer._leader._tasks
-            await until_async(lambda: not writer._leader.rolling and len(tasks) == 2, "the first roll's end")
-            for _ in range(3):
-                with pytest.raises(NotEnoughBookiesError):
-                    await writer.roll()
-            await asyncio.sleep(0)
-            assert len(tasks) == 2  # the other one watches the list
-
-    in_world(tmp_path, work)
-
-
-def test_a_leader_that_does_not_adopt_or_is_gone_needs_consent(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        await at.made()
-        log = at.log(config=LogConfig(adopts=False, host="b"))
-        writer = await log.open_writer()
-        await writer.append(b"w")
-        item = await staged(at, [b"s"])
-        with pytest.raises(
-            LogLedError, match=r"has a leader \(host b, term 1\) that does not adopt; stop it or"
-        ):
-            await committed(at, item, query_id="q")
-        await writer.abandon()
-        with pytest.raises(
-            LogLedError, match=r"has an open ledger of a leader that has ended \(host b, term 1\); set take"
-        ):
-            await committed(at, item, query_id="q")
-        await committed(at, item, query_id="q", takeover=True)
-        assert await values(log) == [b"w", b"s"]
-        assert (await head_of(at)).leader.epoch == 2
-
-    in_world(tmp_path, work)
-
-
-def test_what_a_dead_leader_did_not_place_is_placed_by_the_next_one_or_on_request(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        writer = await log.open_writer()
-        await writer.append(b"w")
-        head = await head_of(at)
-        # The leader is there for the commit and dies before it looks.
-        await writer.abandon()
-        heads = LogHeads(at.store)
-        item = await staged(at, [b"s"])
-        found = await heads.read(head.log_id)
-        assert found is not None
-        await heads.write(replace(found[0], adoptions=(Adoption((item,), "q", 0),)), found[1])
-        await log.place()
-        assert await values(log) == [b"w", b"s"]
-
-    in_world(tmp_path, work)
-
-
-def test_overwrite_takes_the_old_records_out_in_the_same_swap(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await log.open_writer() as writer:
-            for n in range(6):
-                await writer.append_many(numbers(n, n + 1))
+async def test_a_leader_that_finds_too_few_bookies_has_one_task_that_waits_to_adopt(at: World) -> None:
+    log = await at.made(min_present=3)
+    async with await log.open_writer() as writer:
+        await writer.append(b"0")
+        await at.bookies[0].stop()
+        item = await staged(at, [b"1"])
+        assert (await committed(at, item, query_id="q")).unplaced == ("orders",)
+        tasks = writer._leader._tasks
+        await until_async(lambda: not writer._leader.rolling and len(tasks) == 2, "the first roll's end")
+        for _ in range(3):
+            with pytest.raises(NotEnoughBookiesError):
                 await writer.roll()
-        await committed(at, await staged(at, [b"new"]), truncate=True)
-        assert [(record.offset, record.value) async for record in log.read()] == [(6, b"new")]
-        await committed(at, await staged(at, [b"newer"] * 2), truncate=True)
-        assert [record.offset async for record in log.read()] == [7, 8]
-        assert len(await at.ledgers()) == 1
-        owner = (await log.identify()).log_id.hex()
-        await LogCursors(at.store, at.client.clock.wall_ms).begin(
-            owner, CursorUse("slow", hold=True, holder="q"), 7
-        )
-        with pytest.raises(CursorHoldsError):
+        await asyncio.sleep(0)
+        assert len(tasks) == 2  # the other one watches the list
+
+
+async def test_a_leader_that_does_not_adopt_or_is_gone_needs_consent(at: World) -> None:
+    await at.made()
+    log = at.log(config=LogConfig(adopts=False, host="b"))
+    writer = await log.open_writer()
+    await writer.append(b"w")
+    item = await staged(at, [b"s"])
+    with pytest.raises(LogLedError, match=r"has a leader \(host b, term 1\) that does not adopt; stop it or"):
+        await committed(at, item, query_id="q")
+    await writer.abandon()
+    with pytest.raises(
+        LogLedError, match=r"has an open ledger of a leader that has ended \(host b, term 1\); set take"
+    ):
+        await committed(at, item, query_id="q")
+    await committed(at, item, query_id="q", takeover=True)
+    assert await values(log) == [b"w", b"s"]
+    assert (await head_of(at)).leader.epoch == 2
+
+
+async def test_what_a_dead_leader_did_not_place_is_placed_by_the_next_one_or_on_request(at: World) -> None:
+    log = await at.made()
+    writer = await log.open_writer()
+    await writer.append(b"w")
+    head = await head_of(at)
+    # The leader is there for the commit and dies before it looks.
+    await writer.abandon()
+    heads = LogHeads(at.store)
+    item = await staged(at, [b"s"])
+    found = await heads.read(head.log_id)
+    assert found is not None
+    await heads.write(replace(found[0], adoptions=(Adoption((item,), "q", 0),)), found[1])
+    await log.place()
+    assert await values(log) == [b"w", b"s"]
+
+
+async def test_overwrite_takes_the_old_records_out_in_the_same_swap(at: World) -> None:
+    log = await at.made()
+    async with await log.open_writer() as writer:
+        for n in range(6):
+            await writer.append_many(numbers(n, n + 1))
+            await writer.roll()
+    await committed(at, await staged(at, [b"new"]), truncate=True)
+    assert [(record.offset, record.value) async for record in log.read()] == [(6, b"new")]
+    await committed(at, await staged(at, [b"newer"] * 2), truncate=True)
+    assert [record.offset async for record in log.read()] == [7, 8]
+    assert len(await at.ledgers()) == 1
+    owner = (await log.identify()).log_id.hex()
+    await LogCursors(at.store, at.client.clock.wall_ms).begin(
+        owner, CursorUse("slow", hold=True, holder="q"), 7
+    )
+    with pytest.raises(CursorHoldsError):
+        await committed(at, await staged(at, [b"x"]), truncate=True)
+    await log.remove_cursor("slow")
+    async with await log.open_writer() as writer:
+        with pytest.raises(LogLedError, match="cannot be truncated beside it"):
             await committed(at, await staged(at, [b"x"]), truncate=True)
-        await log.remove_cursor("slow")
-        async with await log.open_writer() as writer:
-            with pytest.raises(LogLedError, match="cannot be truncated beside it"):
-                await committed(at, await staged(at, [b"x"]), truncate=True)
-
-    in_world(tmp_path, work)
 
 
-def test_a_list_that_is_full_of_unfinished_truncations_takes_another_one(tmp_path: Path) -> None:
+async def test_a_list_that_is_full_of_unfinished_truncations_takes_another_one(at: World) -> None:
     """Clients that ended in the middle of theirs left them: they are finished first."""
 
     async def fill(at: World) -> None:
@@ -266,84 +237,70 @@ def test_a_list_that_is_full_of_unfinished_truncations_takes_another_one(tmp_pat
         left = tuple(Intent(IntentKind.TRUNCATE, 0, created_ms=n) for n in range(INTENTS_MAX))
         await heads.write(replace(head, intents=left), version)
 
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await log.open_writer() as writer:
-            for n in range(3):
-                await writer.append_many(numbers(n, n + 1))
-                await writer.roll()
-        await fill(at)
-        await log.truncate(before=1)
-        assert (await head_of(at)).intents == ()
-        assert await values(log) == numbers(1, 3)
-        await fill(at)
-        await committed(at, await staged(at, [b"new"]), truncate=True)
-        assert (await head_of(at)).intents == ()
-        assert await values(log) == [b"new"]
-
-    in_world(tmp_path, work)
+    log = await at.made()
+    async with await log.open_writer() as writer:
+        for n in range(3):
+            await writer.append_many(numbers(n, n + 1))
+            await writer.roll()
+    await fill(at)
+    await log.truncate(before=1)
+    assert (await head_of(at)).intents == ()
+    assert await values(log) == numbers(1, 3)
+    await fill(at)
+    await committed(at, await staged(at, [b"new"]), truncate=True)
+    assert (await head_of(at)).intents == ()
+    assert await values(log) == [b"new"]
 
 
-def test_a_named_transaction_that_begins_again_is_refused_unless_the_user_says_what_is_meant(
-    tmp_path: Path,
+async def test_a_named_transaction_that_begins_again_is_refused_unless_the_user_says_what_is_meant(
+    at: World,
 ) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
+    log = await at.made()
 
-        async def write(batch_id: int, incarnation: str, on_reset: OnReset = OnReset.ERROR) -> bool:
-            item = await staged(at, [f"{incarnation}{batch_id}".encode()])
-            done = await committed(
-                at,
-                item,
-                query_id="app:etl",
-                batch_id=batch_id,
-                incarnation=incarnation,
-                on_reset=on_reset,
-                named=True,
-            )
-            return bool(done.already)
-
-        assert not await write(812, "a")
-        with pytest.raises(
-            TransactionResetError,
-            match=r"txnAppId 'etl' last wrote batch 812 from another checkpoint; this run starts again at 0\. Use a new "
-            r"txnAppId, or set txnOnReset=continue\|skip\.",
-        ):
-            await write(0, "b")
-        assert await write(0, "b", OnReset.SKIP)
-        assert not await write(0, "b", OnReset.CONTINUE)
-        assert await write(0, "b", OnReset.CONTINUE)
-        assert not await write(1, "b")
-        assert await values(log) == [b"a812", b"b0", b"b1"]
-
-    in_world(tmp_path, work)
-
-
-def test_several_logs_get_a_batch_in_one_swap(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        for name in ("a", "b"):
-            await at.made(name)
-        parts = tuple(
-            [
-                Part(await log_id_of(at, name), (await staged(at, [name.encode()], name),))
-                for name in ("a", "b")
-            ]
+    async def write(batch_id: int, incarnation: str, on_reset: OnReset = OnReset.ERROR) -> bool:
+        item = await staged(at, [f"{incarnation}{batch_id}".encode()])
+        done = await committed(
+            at,
+            item,
+            query_id="app:etl",
+            batch_id=batch_id,
+            incarnation=incarnation,
+            on_reset=on_reset,
+            named=True,
         )
-        await LogCommitter(at.client, ["a", "b"], CommitBatch(parts, "q", 0)).commit()
-        assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a"], [b"b"]]
-        # One of two logs is led and refuses: the other gets nothing.
-        writer = await at.log("b", LogConfig(adopts=False)).open_writer()
-        more = tuple(
-            [Part(await log_id_of(at, name), (await staged(at, [b"2"], name),)) for name in ("a", "b")]
-        )
-        with pytest.raises(LogLedError):
-            await LogCommitter(at.client, ["a", "b"], CommitBatch(more, "q", 1)).commit()
-        assert await values(at.log("a")) == [b"a"]
-        await writer.close()
+        return bool(done.already)
+
+    assert not await write(812, "a")
+    with pytest.raises(
+        TransactionResetError,
+        match=r"txnAppId 'etl' last wrote batch 812 from another checkpoint; this run starts again at 0\. Use a new "
+        r"txnAppId, or set txnOnReset=continue\|skip\.",
+    ):
+        await write(0, "b")
+    assert await write(0, "b", OnReset.SKIP)
+    assert not await write(0, "b", OnReset.CONTINUE)
+    assert await write(0, "b", OnReset.CONTINUE)
+    assert not await write(1, "b")
+    assert await values(log) == [b"a812", b"b0", b"b1"]
+
+
+async def test_several_logs_get_a_batch_in_one_swap(at: World) -> None:
+    for name in ("a", "b"):
+        await at.made(name)
+    parts = tuple(
+        [Part(await log_id_of(at, name), (await staged(at, [name.encode()], name),)) for name in ("a", "b")]
+    )
+    await LogCommitter(at.client, ["a", "b"], CommitBatch(parts, "q", 0)).commit()
+    assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a"], [b"b"]]
+    # One of two logs is led and refuses: the other gets nothing.
+    writer = await at.log("b", LogConfig(adopts=False)).open_writer()
+    more = tuple([Part(await log_id_of(at, name), (await staged(at, [b"2"], name),)) for name in ("a", "b")])
+    with pytest.raises(LogLedError):
         await LogCommitter(at.client, ["a", "b"], CommitBatch(more, "q", 1)).commit()
-        assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a", b"2"], [b"b", b"2"]]
-
-    in_world(tmp_path, work)
+    assert await values(at.log("a")) == [b"a"]
+    await writer.close()
+    await LogCommitter(at.client, ["a", "b"], CommitBatch(more, "q", 1)).commit()
+    assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a", b"2"], [b"b", b"2"]]
 
 
 class LossyStore(MemoryStore):
@@ -363,10 +320,9 @@ class LossyStore(MemoryStore):
 
 @pytest.mark.parametrize("lose", ["before", "after"])
 @pytest.mark.parametrize("query", ["q", ""])
-def test_a_lost_answer_is_settled_by_reading(tmp_path: Path, lose: str, query: str) -> None:
+async def test_a_lost_answer_is_settled_by_reading(tmp_path: Path, lose: str, query: str) -> None:
     store = LossyStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await at.made()
         item = await staged(at, numbers(0, 5))
         store.lose = lose
@@ -374,8 +330,6 @@ def test_a_lost_answer_is_settled_by_reading(tmp_path: Path, lose: str, query: s
         assert await values(log) == numbers(0, 5)
         assert await discard(at.client, await log_id_of(at), [item.ledger_id]) == [item.ledger_id]
         assert await values(log) == numbers(0, 5)
-
-    in_world(tmp_path, work, store)
 
 
 class GoneStore(MemoryStore):
@@ -399,12 +353,11 @@ class GoneStore(MemoryStore):
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
+async def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
     tmp_path: Path, truncate: bool
 ) -> None:
     store = GoneStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await at.made()
         await committed(at, await staged(at, [b"0"]))
         item = await staged(at, [b"1"])
@@ -416,13 +369,10 @@ def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
         assert (done.already, done.unplaced) == (False, ("orders",))
         assert await values(log) == ([b"1"] if truncate else numbers(0, 2))
 
-    in_world(tmp_path, work, store)
 
-
-def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_away(tmp_path: Path) -> None:
+async def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_away(tmp_path: Path) -> None:
     store = GoneStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await at.made()
         batch = CommitBatch((Part(await log_id_of(at), (await staged(at, [b"0"]),)),))
         config = LogConfig(metadata_attempts_max=1)
@@ -435,24 +385,19 @@ def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_away(tm
         store.gone = None
         assert await values(log) == [b"0"]
 
-    in_world(tmp_path, work, store)
 
-
-def test_an_abort_deletes_only_what_no_list_holds_and_a_late_commit_finds_out(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        log_id = await log_id_of(at)
-        first, second = await staged(at, [b"1"]), await staged(at, [b"2"])
-        await committed(at, first, query_id="q", batch_id=0)
-        assert await discard(at.client, log_id, [first.ledger_id, second.ledger_id]) == [first.ledger_id]
-        with pytest.raises(StagedLedgerGoneError, match="a ledger of this batch was deleted"):
-            await committed(at, second, query_id="q", batch_id=1)
-        assert await values(log) == [b"1"]
-        await log.delete()
-        with pytest.raises(NoSuchLogError):
-            await LogCommitter(at.client, ["orders"], CommitBatch((Part(log_id, (first,)),), "q", 2)).commit()
-
-    in_world(tmp_path, work)
+async def test_an_abort_deletes_only_what_no_list_holds_and_a_late_commit_finds_out(at: World) -> None:
+    log = await at.made()
+    log_id = await log_id_of(at)
+    first, second = await staged(at, [b"1"]), await staged(at, [b"2"])
+    await committed(at, first, query_id="q", batch_id=0)
+    assert await discard(at.client, log_id, [first.ledger_id, second.ledger_id]) == [first.ledger_id]
+    with pytest.raises(StagedLedgerGoneError, match="a ledger of this batch was deleted"):
+        await committed(at, second, query_id="q", batch_id=1)
+    assert await values(log) == [b"1"]
+    await log.delete()
+    with pytest.raises(NoSuchLogError):
+        await LogCommitter(at.client, ["orders"], CommitBatch((Part(log_id, (first,)),), "q", 2)).commit()
 
 
 def test_marks_of_silent_queries_make_room_and_that_is_counted() -> None:

@@ -33,7 +33,7 @@ from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Op, Put, StoreAwayError, StoreBusyError, Versioned
-from support.log_cluster import BY, FAST, LIMIT_S, World, in_world, log_id_of, numbers, staged, values
+from support.log_cluster import BY, FAST, LIMIT_S, World, log_id_of, numbers, staged, values, world
 from support.waiting import until_async
 
 
@@ -82,31 +82,27 @@ class OvertakenStore(MemoryStore):
 
 
 @pytest.mark.parametrize("space", [MemorySpace, CountingSpace])
-def test_a_deletion_that_another_client_ended_leaves_the_next_log_of_that_name(
+async def test_a_deletion_that_another_client_ended_leaves_the_next_log_of_that_name(
     space: type[MemorySpace],
 ) -> None:
-    async def work() -> None:
-        shared = space()
-        store, others = OvertakenStore(shared), LogHeads(MemoryStore(shared))
-        former, later = LogHead(bytes(16), "orders"), LogHead(bytes([1]) * 16, "orders")
-        await others.create(former)
+    shared = space()
+    store, others = OvertakenStore(shared), LogHeads(MemoryStore(shared))
+    former, later = LogHead(bytes(16), "orders"), LogHead(bytes([1]) * 16, "orders")
+    await others.create(former)
 
-        async def ended_and_made_anew() -> None:
-            await others.remove(former)
-            await others.create(later)
+    async def ended_and_made_anew() -> None:
+        await others.remove(former)
+        await others.create(later)
 
-        store.before = ended_and_made_anew
-        await LogHeads(store).remove(former)
-        assert await others.find("orders") == later.log_id
-
-    asyncio.run(work())
+    store.before = ended_and_made_anew
+    await LogHeads(store).remove(former)
+    assert await others.find("orders") == later.log_id
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_lost_answers_change_nothing_but_the_time(tmp_path: Path, seed: int) -> None:
+async def test_lost_answers_change_nothing_but_the_time(tmp_path: Path, seed: int) -> None:
     store = ForgetfulStore(seed, 0)
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         config = LogConfig(
             back_off_ms_min=1, back_off_ms_max=2, page_items=2, fan_out=2, metadata_attempts_max=50
         )
@@ -137,72 +133,61 @@ def test_lost_answers_change_nothing_but_the_time(tmp_path: Path, seed: int) -> 
         about = await log.describe()
         assert await at.ledgers() == [item.ledger_id for item in about.items]
 
-    in_world(tmp_path, work, store)
+
+async def test_a_bookie_dies_under_a_log(at: World) -> None:
+    log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    writer = await log.open_writer()
+    await writer.append_many(numbers(0, 20))
+    await at.bookies[0].stop()
+    await writer.append_many(numbers(20, 40))
+    # The next ledger begins with an absent slot; so does that of whoever opens the log anew.
+    await writer.roll()
+    assert await writer.append(b"40") == 40
+    await writer.close()
+    assert await values(log) == numbers(0, 41)
+    async with await log.open_writer() as writer:
+        assert await writer.append(b"41") == 41
+    assert await values(log) == numbers(0, 42)
+    # With one bookie there is no ack quorum.
+    await at.bookies[1].stop()
+    another = await at.made("another", ensemble_size=3, write_quorum=3, ack_quorum=2)
+    with pytest.raises(NotEnoughBookiesError, match="1 are writable"):
+        await another.open_writer()
 
 
-def test_a_bookie_dies_under_a_log(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        writer = await log.open_writer()
-        await writer.append_many(numbers(0, 20))
-        await at.bookies[0].stop()
-        await writer.append_many(numbers(20, 40))
-        # The next ledger begins with an absent slot; so does that of whoever opens the log anew.
+async def test_a_log_that_wants_all_its_bookies_there(at: World) -> None:
+    log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2, min_present=3)
+    writer = await log.open_writer()
+    await writer.append_many(numbers(0, 20))
+    await at.bookies[0].stop()
+    await writer.append_many(numbers(20, 40))
+    # No third bookie for another ledger: the current one goes on.
+    with pytest.raises(NotEnoughBookiesError):
         await writer.roll()
-        assert await writer.append(b"40") == 40
-        await writer.close()
-        assert await values(log) == numbers(0, 41)
-        async with await log.open_writer() as writer:
-            assert await writer.append(b"41") == 41
-        assert await values(log) == numbers(0, 42)
-        # With one bookie there is no ack quorum.
-        await at.bookies[1].stop()
-        another = await at.made("another", ensemble_size=3, write_quorum=3, ack_quorum=2)
-        with pytest.raises(NotEnoughBookiesError, match="1 are writable"):
-            await another.open_writer()
-
-    in_world(tmp_path, work)
+    assert await writer.append(b"40") == 40
+    await writer.abandon()
+    with pytest.raises(NotWritingError, match="abandoned"):
+        await writer.append(b"41")
+    assert [record.value async for record in log.read(recover=True)] == numbers(0, 41)
+    with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
+        await log.open_writer()
 
 
-def test_a_log_that_wants_all_its_bookies_there(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2, min_present=3)
-        writer = await log.open_writer()
-        await writer.append_many(numbers(0, 20))
-        await at.bookies[0].stop()
-        await writer.append_many(numbers(20, 40))
-        # No third bookie for another ledger: the current one goes on.
-        with pytest.raises(NotEnoughBookiesError):
-            await writer.roll()
-        assert await writer.append(b"40") == 40
-        await writer.abandon()
-        with pytest.raises(NotWritingError, match="abandoned"):
-            await writer.append(b"41")
-        assert [record.value async for record in log.read(recover=True)] == numbers(0, 41)
-        with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
-            await log.open_writer()
-
-    in_world(tmp_path, work)
-
-
-def test_a_roll_by_time_that_found_too_few_bookies_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_roll_by_time_that_found_too_few_bookies_is_tried_again(
+    at: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(at: World) -> None:
-        log = await at.made(config=replace(FAST, roll_ms=20), min_present=3)
-        async with await log.open_writer() as writer:
-            await at.bookies[0].stop()
-            first = writer.ledger_id
-            await writer.append(b"0")
-            await until_async(lambda: "no new ledger could be created" in caplog.text, "a roll that failed")
-            at.bookies[0] = BookieServer(at.bookies[0].config, at.store)
-            await at.bookies[0].start()
-            await until_async(lambda: writer.ledger_id not in {first, None}, "the next roll", seconds=10)
-
-    in_world(tmp_path, work)
+    log = await at.made(config=replace(FAST, roll_ms=20), min_present=3)
+    async with await log.open_writer() as writer:
+        await at.bookies[0].stop()
+        first = writer.ledger_id
+        await writer.append(b"0")
+        await until_async(lambda: "no new ledger could be created" in caplog.text, "a roll that failed")
+        at.bookies[0] = BookieServer(at.bookies[0].config, at.store)
+        await at.bookies[0].start()
+        await until_async(lambda: writer.ledger_id not in {first, None}, "the next roll", seconds=10)
 
 
-def test_the_list_on_sqlite(tmp_path: Path) -> None:
+async def test_the_list_on_sqlite(tmp_path: Path) -> None:
     async def run(at: World) -> None:
         log = await at.made()
         async with await log.open_writer() as writer:
@@ -216,134 +201,110 @@ def test_the_list_on_sqlite(tmp_path: Path) -> None:
         assert await at.client.logs() == []
         assert await at.ledgers() == []
 
-    async def main() -> None:
-        from support.log_cluster import world
-
-        store = await SqliteStore.open(tmp_path / "metadata.db", create=True)
-        async with world(tmp_path, store) as at:
-            await asyncio.wait_for(run(at), 30)
-
-    asyncio.run(main())
+    store = await SqliteStore.open(tmp_path / "metadata.db", create=True)
+    async with world(tmp_path, store) as at:
+        await asyncio.wait_for(run(at), 30)
 
 
-def test_a_log_may_be_there_when_the_store_went_away_while_it_was_made(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        multi, get = at.store.multi, at.store.get
+async def test_a_log_may_be_there_when_the_store_went_away_while_it_was_made(at: World) -> None:
+    multi, get = at.store.multi, at.store.get
 
-        async def away(key: str) -> Versioned | None:
-            raise StoreAwayError("the store is away")
+    async def away(key: str) -> Versioned | None:
+        raise StoreAwayError("the store is away")
 
-        async def lost(ops: Sequence[Op]) -> Sequence[int]:
-            await multi(ops)
-            at.store.get = away  # type: ignore[method-assign]
-            raise MetadataUnknownError("the answer was lost")
+    async def lost(ops: Sequence[Op]) -> Sequence[int]:
+        await multi(ops)
+        at.store.get = away  # type: ignore[method-assign]
+        raise MetadataUnknownError("the answer was lost")
 
-        at.store.multi = lost  # type: ignore[method-assign]
-        with pytest.raises(MetadataUnknownError):
-            await at.made()
-        at.store.multi, at.store.get = multi, get  # type: ignore[method-assign]
-        assert await at.log().exists()
-
-    in_world(tmp_path, work)
-
-
-def test_an_alteration_whose_answer_was_lost_says_what_it_changed(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
+    at.store.multi = lost  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnknownError):
         await at.made()
-        put = at.store.put
-
-        async def lost(key: str, value: bytes, version: int) -> int:
-            at.store.put = put  # type: ignore[method-assign]
-            await put(key, value, version)
-            raise MetadataUnknownError("the answer was lost")
-
-        at.store.put = lost  # type: ignore[method-assign]
-        before, after = await alter_log(at.client, "orders", ack_quorum=3)
-        assert (before.ack_quorum, after.ack_quorum) == (2, 3)
-
-    in_world(tmp_path, work)
+    at.store.multi, at.store.get = multi, get  # type: ignore[method-assign]
+    assert await at.log().exists()
 
 
-def test_damaged_records_are_named(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await log.open_writer() as writer:
-            for part in range(6):
-                await writer.append(b"%d" % part)
-                await writer.roll()
-        [(key, page), *_] = await at.store.list("log-pages/")
-        await at.store.put(key, page.value + b"\x18\x01", page.version)
-        with pytest.raises(CorruptMetadataError, match="other bytes than its name"):
-            await values(at.log())
-        await at.store.delete(key)
-        for call in (at.log().describe(), values(at.log())):
-            with pytest.raises(CorruptMetadataError, match="is missing, and the list still names it"):
-                await call
-        [(key, head)] = await at.store.list("logs/")
-        await at.store.put(key, b"\xff\xff\xff", head.version)
-        for call in (at.log().describe(), at.log().open_writer(), values(at.log())):
-            with pytest.raises(CorruptMetadataError, match="head record of log"):
-                await call
+async def test_an_alteration_whose_answer_was_lost_says_what_it_changed(at: World) -> None:
+    await at.made()
+    put = at.store.put
 
-    in_world(tmp_path, work)
+    async def lost(key: str, value: bytes, version: int) -> int:
+        at.store.put = put  # type: ignore[method-assign]
+        await put(key, value, version)
+        raise MetadataUnknownError("the answer was lost")
+
+    at.store.put = lost  # type: ignore[method-assign]
+    before, after = await alter_log(at.client, "orders", ack_quorum=3)
+    assert (before.ack_quorum, after.ack_quorum) == (2, 3)
 
 
-def test_a_ledger_that_has_the_id_of_one_in_the_list_is_left_to_its_writer(tmp_path: Path) -> None:
-    """The store went back in time, and gave the id out again."""
-
-    async def work(at: World) -> None:
-        log = await at.made()
-        async with await at.client.create_ledger() as another:
-            await another.append(b"0")
-            heads = LogHeads(at.store)
-            found = await heads.read((await log.identify()).log_id)
-            assert found is not None
-            item = LogItem(another.ledger_id, another.metadata.token ^ 2)
-            await heads.write(found[0].with_item(item), found[1])
-            with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
-                await log.open_writer()
-            with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
-                [record async for record in log.read(recover=True)]
-            assert await another.append(b"1") == 1
-
-    in_world(tmp_path, work)
-
-
-def test_a_leader_whose_head_was_damaged_stops(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made(config=FAST)
-        writer = await log.open_writer()
-        await writer.append(b"0")
-        [(key, head)] = await at.store.list("logs/")
-        await at.store.put(key, b"\xff", head.version)
-        with pytest.raises(CorruptMetadataError):
+async def test_damaged_records_are_named(at: World) -> None:
+    log = await at.made()
+    async with await log.open_writer() as writer:
+        for part in range(6):
+            await writer.append(b"%d" % part)
             await writer.roll()
-        with pytest.raises(CorruptMetadataError):
-            await writer.append(b"1")
-        with pytest.raises(QuireError):
-            await writer.close()
+    [(key, page), *_] = await at.store.list("log-pages/")
+    await at.store.put(key, page.value + b"\x18\x01", page.version)
+    with pytest.raises(CorruptMetadataError, match="other bytes than its name"):
+        await values(at.log())
+    await at.store.delete(key)
+    for call in (at.log().describe(), values(at.log())):
+        with pytest.raises(CorruptMetadataError, match="is missing, and the list still names it"):
+            await call
+    [(key, head)] = await at.store.list("logs/")
+    await at.store.put(key, b"\xff\xff\xff", head.version)
+    for call in (at.log().describe(), at.log().open_writer(), values(at.log())):
+        with pytest.raises(CorruptMetadataError, match="head record of log"):
+            await call
 
-    in_world(tmp_path, work)
+
+async def test_a_ledger_that_has_the_id_of_one_in_the_list_is_left_to_its_writer(at: World) -> None:
+    """The store went back in time, and gave the id out again."""
+    log = await at.made()
+    async with await at.client.create_ledger() as another:
+        await another.append(b"0")
+        heads = LogHeads(at.store)
+        found = await heads.read((await log.identify()).log_id)
+        assert found is not None
+        item = LogItem(another.ledger_id, another.metadata.token ^ 2)
+        await heads.write(found[0].with_item(item), found[1])
+        with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
+            await log.open_writer()
+        with pytest.raises(CorruptMetadataError, match="is not the ledger in the log's list"):
+            [record async for record in log.read(recover=True)]
+        assert await another.append(b"1") == 1
 
 
-def test_a_deposed_leader_stops_at_its_next_swap(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await at.made()
-        first = await log.open_writer()
-        await first.append(b"0")
-        async with await log.open_writer() as second:
-            with pytest.raises(NotLeaderError, match="leads it since epoch 2"):
-                await first.roll()
-            with pytest.raises(NotLeaderError):
-                await first.append(b"x")
-            assert await second.append(b"1") == 1
-        with contextlib.suppress(QuireError):
-            await first.close()
-        # The ledger that the first one made for its roll is in no list, and is gone.
-        about = await log.describe()
-        assert await at.ledgers() == [item.ledger_id for item in about.items]
+async def test_a_leader_whose_head_was_damaged_stops(at: World) -> None:
+    log = await at.made(config=FAST)
+    writer = await log.open_writer()
+    await writer.append(b"0")
+    [(key, head)] = await at.store.list("logs/")
+    await at.store.put(key, b"\xff", head.version)
+    with pytest.raises(CorruptMetadataError):
+        await writer.roll()
+    with pytest.raises(CorruptMetadataError):
+        await writer.append(b"1")
+    with pytest.raises(QuireError):
+        await writer.close()
 
-    in_world(tmp_path, work)
+
+async def test_a_deposed_leader_stops_at_its_next_swap(at: World) -> None:
+    log = await at.made()
+    first = await log.open_writer()
+    await first.append(b"0")
+    async with await log.open_writer() as second:
+        with pytest.raises(NotLeaderError, match="leads it since epoch 2"):
+            await first.roll()
+        with pytest.raises(NotLeaderError):
+            await first.append(b"x")
+        assert await second.append(b"1") == 1
+    with contextlib.suppress(QuireError):
+        await first.close()
+    # The ledger that the first one made for its roll is in no list, and is gone.
+    about = await log.describe()
+    assert await at.ledgers() == [item.ledger_id for item in about.items]
 
 
 class FewAtOnce(MemoryStore):
@@ -359,7 +320,9 @@ class FewAtOnce(MemoryStore):
         return await super().multi(ops)
 
 
-def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step(tmp_path: Path) -> None:
+async def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step(
+    tmp_path: Path,
+) -> None:
     """What is left beside the lists requires ledgers; more logs than that are refused before anything is changed."""
 
     async def committed(at: World, names: Sequence[str], ledgers: int) -> None:
@@ -372,7 +335,7 @@ def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step
             parts.append(Part(await log_id_of(at, name), tuple(items)))
         await LogCommitter(at.client, names, CommitBatch(tuple(parts))).commit()
 
-    async def work(at: World) -> None:
+    async with world(tmp_path, FewAtOnce()) as at:
         names = ["a", "b", "c", "d", "e", "f"]
         for name in names:
             await at.made(name)
@@ -386,10 +349,8 @@ def test_a_batch_into_several_logs_keeps_within_what_the_store_takes_in_one_step
             await committed(at, names, ledgers=1)
         assert await values(at.log("f")) == []
 
-    in_world(tmp_path, work, FewAtOnce())
 
-
-def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
+async def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
     """Only a response that is lost leaves that open."""
 
     class Refusing(MemoryStore):
@@ -398,13 +359,11 @@ def test_a_batch_that_the_store_refuses_is_not_in(tmp_path: Path) -> None:
                 raise MisuseError("these lists are larger than the store takes at once")
             return await super().multi(ops)
 
-    async def work(at: World) -> None:
+    async with world(tmp_path, Refusing()) as at:
         await at.made()
         part = Part(await log_id_of(at), (await staged(at, [b"0"]),))
         with pytest.raises(MisuseError, match="larger than the store takes"):
             await LogCommitter(at.client, ["orders"], CommitBatch((part,))).commit()
-
-    in_world(tmp_path, work, Refusing())
 
 
 class RefusingStore(MemoryStore):
@@ -424,11 +383,10 @@ class RefusingStore(MemoryStore):
 @pytest.mark.parametrize(
     "answer", [MetadataUnknownError("lost"), DiskFullError("full"), StoreAwayError("away")]
 )
-def test_a_truncation_that_the_store_never_takes_ends(tmp_path: Path, answer: QuireError) -> None:
+async def test_a_truncation_that_the_store_never_takes_ends(tmp_path: Path, answer: QuireError) -> None:
     """Reads that go well between the attempts say nothing of whether the store takes the change."""
     store = RefusingStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         config = replace(FAST, metadata_attempts_max=6)
         log = await at.made(config=config)
         store.answer = answer
@@ -438,18 +396,15 @@ def test_a_truncation_that_the_store_never_takes_ends(tmp_path: Path, answer: Qu
         store.answer = None
         await log.delete()
 
-    in_world(tmp_path, work, store)
 
-
-def test_settings_that_the_store_never_takes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_that_the_store_never_takes_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(altering, "ATTEMPTS_MAX", 5)
     store = RefusingStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         await at.made()
         store.answer = MetadataUnknownError("lost")
         with pytest.raises(MetadataUnknownError, match="lost"):
             await alter_log(at.client, "orders", ensemble_size=1, write_quorum=1, ack_quorum=1)
         assert store.tried == 5
-
-    in_world(tmp_path, work, store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from quire.log.records import Record
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy, stage
 from quire.wire.batch import encode_batch, with_gaps
-from support.log_cluster import FAST, World, in_world, numbers, take
+from support.log_cluster import FAST, World, numbers, take
 
 BY = StagedBy(host="here")
 LEDGERS, EACH = 14, 10
@@ -65,57 +64,51 @@ async def seen(log: Log, *span: int | None) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_read_of_a_log_with_gaps_gives_what_stayed(tmp_path: Path, seed: int) -> None:
-    async def work(at: World) -> None:
-        chance = random.Random(seed)
-        log = await made(at)
-        maker = await rewriter(at)
-        _, items = await maker.candidates()
-        groups = [items[start : start + 3] for start in range(0, len(items), 3)]
-        # Whole ledgers, their beginnings and their ends are emptied too.
-        stays = {offset for offset in range(LEDGERS * EACH) if chance.random() < (0.1, 0.5, 0.02, 0)[seed]}
-        stays |= set(range(items[-1].next_offset or 0, LEDGERS * EACH))
-        await maker.swap(
-            [await without(at, log, group, stays) for group in groups],
-            compacted_below=items[-1].next_offset or 0,
-        )
-        about = await log.describe()
-        assert about.compacted_below == items[-1].next_offset
-        expected = {offset: b"%d" % offset for offset in sorted(stays)}
-        whole = await seen(log)
-        assert [offset for offset, _ in whole] == sorted(stays)
-        values = dict(whole)
-        assert len(expected) == len(values)
-        for start in range(0, LEDGERS * EACH, 7):
-            for end in range(start, LEDGERS * EACH + 1, 11):
-                assert await seen(log, start, end) == [one for one in whole if start <= one[0] < end]
-        # In ranges, as tasks read it.
-        for split in (20, 200, 100_000):
-            got: list[Record] = []
-            for part in await log.plan(5, 100, split_bytes=split):
-                assert part.first_entry <= part.last_entry
-                got += [record async for record in log.read(part.first_offset, part.end_offset)]
-            assert [one.offset for one in got] == [one for one in sorted(stays) if 5 <= one < 100]
-        followed = await take(log.tail(3), len([one for one in stays if one >= 3]))
-        assert [record.offset for record in followed] == [one for one in sorted(stays) if one >= 3]
-        # What has gaps can be copied again, and be truncated inside one.
-        _, items = await maker.candidates()
-        copied = await maker.copy(items[:3], (await log.identify()).settings, BY)
-        assert copied.new.flags & ItemFlags.COMPACTED
-        await maker.swap([copied])
-        assert await seen(log) == whole
-        await log.truncate(before=17)
-        assert await seen(log) == [one for one in whole if one[0] >= 17]
-
-    in_world(tmp_path, work)
+async def test_every_read_of_a_log_with_gaps_gives_what_stayed(at: World, seed: int) -> None:
+    chance = random.Random(seed)
+    log = await made(at)
+    maker = await rewriter(at)
+    _, items = await maker.candidates()
+    groups = [items[start : start + 3] for start in range(0, len(items), 3)]
+    # Whole ledgers, their beginnings and their ends are emptied too.
+    stays = {offset for offset in range(LEDGERS * EACH) if chance.random() < (0.1, 0.5, 0.02, 0)[seed]}
+    stays |= set(range(items[-1].next_offset or 0, LEDGERS * EACH))
+    await maker.swap(
+        [await without(at, log, group, stays) for group in groups],
+        compacted_below=items[-1].next_offset or 0,
+    )
+    about = await log.describe()
+    assert about.compacted_below == items[-1].next_offset
+    expected = {offset: b"%d" % offset for offset in sorted(stays)}
+    whole = await seen(log)
+    assert [offset for offset, _ in whole] == sorted(stays)
+    values = dict(whole)
+    assert len(expected) == len(values)
+    for start in range(0, LEDGERS * EACH, 7):
+        for end in range(start, LEDGERS * EACH + 1, 11):
+            assert await seen(log, start, end) == [one for one in whole if start <= one[0] < end]
+    # In ranges, as tasks read it.
+    for split in (20, 200, 100_000):
+        got: list[Record] = []
+        for part in await log.plan(5, 100, split_bytes=split):
+            assert part.first_entry <= part.last_entry
+            got += [record async for record in log.read(part.first_offset, part.end_offset)]
+        assert [one.offset for one in got] == [one for one in sorted(stays) if 5 <= one < 100]
+    followed = await take(log.tail(3), len([one for one in stays if one >= 3]))
+    assert [record.offset for record in followed] == [one for one in sorted(stays) if one >= 3]
+    # What has gaps can be copied again, and be truncated inside one.
+    _, items = await maker.candidates()
+    copied = await maker.copy(items[:3], (await log.identify()).settings, BY)
+    assert copied.new.flags & ItemFlags.COMPACTED
+    await maker.swap([copied])
+    assert await seen(log) == whole
+    await log.truncate(before=17)
+    assert await seen(log) == [one for one in whole if one[0] >= 17]
 
 
-def test_a_copy_with_fewer_records_is_no_copy_unless_it_says_so(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await made(at)
-        _, items = await (await rewriter(at)).candidates()
-        made_of = await without(at, log, items[:2], {3, 4})
-        with pytest.raises(MisuseError, match="holds 2 records, the old ones 20"):
-            Replacement.by_copy(items[:2], made_of.new)
-
-    in_world(tmp_path, work)
+async def test_a_copy_with_fewer_records_is_no_copy_unless_it_says_so(at: World) -> None:
+    log = await made(at)
+    _, items = await (await rewriter(at)).candidates()
+    made_of = await without(at, log, items[:2], {3, 4})
+    with pytest.raises(MisuseError, match="holds 2 records, the old ones 20"):
+        Replacement.by_copy(items[:2], made_of.new)

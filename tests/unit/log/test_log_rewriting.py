@@ -35,7 +35,7 @@ from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op, Put
-from support.log_cluster import FAST, World, in_world, log_id_of, numbers, staged, take, values
+from support.log_cluster import FAST, World, log_id_of, numbers, staged, take, values, world
 
 BY = StagedBy(host="here")
 
@@ -73,31 +73,28 @@ async def offsets_and_values(log: Log) -> list[tuple[int, bytes | None, int]]:
 
 
 @pytest.mark.parametrize("in_groups_of", [2, 3, 5, 100])
-def test_records_offsets_and_times_stay_and_the_list_is_short(tmp_path: Path, in_groups_of: int) -> None:
-    async def work(at: World) -> None:
-        log = await many_small(at)
-        before = await offsets_and_values(log)
-        was = await log.describe()
-        made = await rolled_up(at, in_groups_of)
-        assert await offsets_and_values(log) == before
-        now = await log.describe()
-        assert len(now.items) == len(was.items) - sum(len(each.old) - 1 for each in made)
-        assert (now.start_offset, now.end_offset) == (was.start_offset, was.end_offset)
-        for each in made:
-            [item] = [item for item in now.items if item.ledger_id == each.new.ledger_id]
-            assert (item.first_offset, item.next_offset) == (
-                each.old[0].first_offset,
-                each.old[-1].next_offset,
-            )
-            assert item.min_time_ms == min(old.min_time_ms or 0 for old in each.old)
-            assert item.max_time_ms == max(old.max_time_ms or 0 for old in each.old)
-        # A seek into the middle of what was several ledgers.
-        assert await values(log, 17, 23) == numbers(17, 23)
-        # It can be done again with what is there now.
-        await rolled_up(at, 2)
-        assert await offsets_and_values(log) == before
-
-    in_world(tmp_path, work)
+async def test_records_offsets_and_times_stay_and_the_list_is_short(at: World, in_groups_of: int) -> None:
+    log = await many_small(at)
+    before = await offsets_and_values(log)
+    was = await log.describe()
+    made = await rolled_up(at, in_groups_of)
+    assert await offsets_and_values(log) == before
+    now = await log.describe()
+    assert len(now.items) == len(was.items) - sum(len(each.old) - 1 for each in made)
+    assert (now.start_offset, now.end_offset) == (was.start_offset, was.end_offset)
+    for each in made:
+        [item] = [item for item in now.items if item.ledger_id == each.new.ledger_id]
+        assert (item.first_offset, item.next_offset) == (
+            each.old[0].first_offset,
+            each.old[-1].next_offset,
+        )
+        assert item.min_time_ms == min(old.min_time_ms or 0 for old in each.old)
+        assert item.max_time_ms == max(old.max_time_ms or 0 for old in each.old)
+    # A seek into the middle of what was several ledgers.
+    assert await values(log, 17, 23) == numbers(17, 23)
+    # It can be done again with what is there now.
+    await rolled_up(at, 2)
+    assert await offsets_and_values(log) == before
 
 
 class Meanwhile(MemoryStore):
@@ -119,12 +116,11 @@ class Meanwhile(MemoryStore):
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("way", ["rewritten", "truncated", "appended"])
-def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_committed_again(
+async def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_committed_again(
     tmp_path: Path, way: str, done: bool
 ) -> None:
     store = Meanwhile()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await many_small(at, 1)
         batch = CommitBatch((Part(await log_id_of(at), (await staged(at, [b"new"], by=BY),)),))
 
@@ -158,70 +154,59 @@ def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_committed_a
             start = (await log.describe()).start_offset
             assert await values(log, max(start, 5)) == before
 
-    in_world(tmp_path, work, store)
+
+async def test_a_leader_goes_on_and_a_reader_that_was_on_its_way_ends(at: World) -> None:
+    clock = LaterClock()
+    at.client.clock = clock
+    log = await many_small(at)
+    async with await log.open_writer() as writer:
+        await writer.append_many(numbers(60, 65))
+        reading = log.read_entries()
+        first = await anext(reading)
+        assert first.first_offset == 0
+        await rolled_up(at, 100)
+        await writer.append_many(numbers(65, 70))
+        await writer.roll()
+        await writer.append_many(numbers(70, 75))
+        # Everything that left the list is deleted at last: the reader finds its records where they are now.
+        collector = LogCollector(at.client, grace_ms=1000)
+        await collector.collect()
+        clock.later_ms = 2000
+        gone = await collector.collect()
+        assert len(gone.ledgers) > 5
+        rest = [batch async for batch in reading]
+        assert [batch.first_offset for batch in rest][:12] == list(range(5, 65, 5))
+    assert await values(log) == numbers(0, 75)
+    tail = log.tail(58)
+    assert [record.value for record in await take(tail, 10)] == numbers(58, 68)
 
 
-def test_a_leader_goes_on_and_a_reader_that_was_on_its_way_ends(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        clock = LaterClock()
-        at.client.clock = clock
-        log = await many_small(at)
-        async with await log.open_writer() as writer:
-            await writer.append_many(numbers(60, 65))
-            reading = log.read_entries()
-            first = await anext(reading)
-            assert first.first_offset == 0
-            await rolled_up(at, 100)
-            await writer.append_many(numbers(65, 70))
-            await writer.roll()
-            await writer.append_many(numbers(70, 75))
-            # Everything that left the list is deleted at last: the reader finds its records where they are now.
-            collector = LogCollector(at.client, grace_ms=1000)
-            await collector.collect()
-            clock.later_ms = 2000
-            gone = await collector.collect()
-            assert len(gone.ledgers) > 5
-            rest = [batch async for batch in reading]
-            assert [batch.first_offset for batch in rest][:12] == list(range(5, 65, 5))
-        assert await values(log) == numbers(0, 75)
-        tail = log.tail(58)
-        assert [record.value for record in await take(tail, 10)] == numbers(58, 68)
-
-    in_world(tmp_path, work)
+async def test_what_was_truncated_meanwhile_is_not_brought_back(at: World) -> None:
+    log = await many_small(at)
+    maker = await rewriter(at)
+    head, items = await maker.candidates()
+    early = await maker.copy(items[:4], head.settings, BY)
+    late = await maker.copy(items[6:9], head.settings, BY)
+    await log.truncate(before=17)
+    with pytest.raises(ListChangedError, match="no longer has ledgers"):
+        await maker.swap([early, late])
+    await maker.swap([late])
+    assert await values(log) == numbers(17, 60)
+    with pytest.raises(ListChangedError):
+        await maker.swap([await maker.copy(items[6:9], head.settings, BY)])
+    await log.truncate(before=44)
+    assert await values(log) == numbers(44, 60)
 
 
-def test_what_was_truncated_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await many_small(at)
-        maker = await rewriter(at)
-        head, items = await maker.candidates()
-        early = await maker.copy(items[:4], head.settings, BY)
-        late = await maker.copy(items[6:9], head.settings, BY)
-        await log.truncate(before=17)
-        with pytest.raises(ListChangedError, match="no longer has ledgers"):
-            await maker.swap([early, late])
-        await maker.swap([late])
-        assert await values(log) == numbers(17, 60)
-        with pytest.raises(ListChangedError):
-            await maker.swap([await maker.copy(items[6:9], head.settings, BY)])
-        await log.truncate(before=44)
-        assert await values(log) == numbers(44, 60)
-
-    in_world(tmp_path, work)
-
-
-def test_a_copy_that_the_collector_took_is_not_listed(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        log = await many_small(at)
-        maker = await rewriter(at)
-        head, items = await maker.candidates()
-        made = await maker.copy(items[:4], head.settings, BY)
-        await at.client.delete_ledger(made.new.ledger_id)
-        with pytest.raises(StagedLedgerGoneError):
-            await maker.swap([made])
-        assert await values(log) == numbers(0, 60)
-
-    in_world(tmp_path, work)
+async def test_a_copy_that_the_collector_took_is_not_listed(at: World) -> None:
+    log = await many_small(at)
+    maker = await rewriter(at)
+    head, items = await maker.candidates()
+    made = await maker.copy(items[:4], head.settings, BY)
+    await at.client.delete_ledger(made.new.ledger_id)
+    with pytest.raises(StagedLedgerGoneError):
+        await maker.swap([made])
+    assert await values(log) == numbers(0, 60)
 
 
 class ForgetfulStore(MemoryStore):
@@ -238,10 +223,9 @@ class ForgetfulStore(MemoryStore):
         return done
 
 
-def test_a_swap_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
+async def test_a_swap_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
     store = ForgetfulStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await many_small(at)
         maker = await rewriter(at)
         head, items = await maker.candidates()
@@ -251,8 +235,6 @@ def test_a_swap_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
         assert store.lost == 0
         assert await values(log) == numbers(0, 60)
         assert [item.ledger_id for item in (await log.describe()).items].count(made.new.ledger_id) == 1
-
-    in_world(tmp_path, work, store)
 
 
 class LaterClock(RealClock):

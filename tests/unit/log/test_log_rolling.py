@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.log.list import ItemState
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op, Put
-from support.log_cluster import World, in_world
+from support.log_cluster import world
 from support.waiting import until_async
 
 
@@ -26,11 +26,10 @@ class GatedStore(MemoryStore):
         return await super().multi(ops)
 
 
-def test_a_roll_leaves_the_ledger_that_took_records_when_it_was_asked_for(tmp_path: Path) -> None:
+async def test_a_roll_leaves_the_ledger_that_took_records_when_it_was_asked_for(tmp_path: Path) -> None:
     """The ledger before that one is still being closed: another caller's roll has come as far as the next one."""
     store = GatedStore()
-
-    async def work(at: World) -> None:
+    async with world(tmp_path, store) as at:
         log = await at.made()
         async with await log.open_writer() as writer:
             await writer.append(b"0")
@@ -44,5 +43,3 @@ def test_a_roll_leaves_the_ledger_that_took_records_when_it_was_asked_for(tmp_pa
             await asyncio.gather(earlier, later)
             items = (await log.describe()).items
             assert [item.state for item in items] == [ItemState.CLOSED, ItemState.CLOSED, ItemState.OPEN]
-
-    in_world(tmp_path, work, store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from quire.core.log.list import LogSettings
 from quire.log import ledgers
 from quire.log.staging import StagedBy, stage
 from quire.wire.batch import encode_batch
-from support.log_cluster import World, in_world, numbers
+from support.log_cluster import World, numbers
 
 CHANCE = random.Random(20261122)
 SHAPES = {
@@ -36,8 +35,8 @@ async def made(at: World, counts: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_record_is_found_in_its_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+async def test_each_record_is_found_in_its_entry(
+    at: World, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     counts = SHAPES[shape]
     total = sum(counts)
@@ -49,17 +48,13 @@ def test_each_record_is_found_in_its_entry(
         return await read_one(reader, entry_id)
 
     monkeypatch.setattr(ledgers, "read_one", counted)
-
-    async def work(at: World) -> None:
-        reader = await made(at, counts)
-        holds = [entry for entry, count in enumerate(counts) for _ in range(count)]
-        for records in (total, 0, total // 2, 3 * total):
-            for record in {0, 1, total // 3, total // 2, total - 2, total - 1} & set(range(total)):
-                looks.append(0)
-                assert await ledgers.entry_holding(reader, record, records) == holds[record]
-                assert looks[-1] <= 3 + len(counts).bit_length()
-                if shape == "alike" and records == total:
-                    assert looks[-1] <= 1
-        assert await ledgers.entry_holding(reader, total, total) == len(counts)
-
-    in_world(tmp_path, work)
+    reader = await made(at, counts)
+    holds = [entry for entry, count in enumerate(counts) for _ in range(count)]
+    for records in (total, 0, total // 2, 3 * total):
+        for record in {0, 1, total // 3, total // 2, total - 2, total - 1} & set(range(total)):
+            looks.append(0)
+            assert await ledgers.entry_holding(reader, record, records) == holds[record]
+            assert looks[-1] <= 3 + len(counts).bit_length()
+            if shape == "alike" and records == total:
+                assert looks[-1] <= 1
+    assert await ledgers.entry_holding(reader, total, total) == len(counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -35,58 +34,48 @@ async def filled() -> BothRecords:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, LIST_LIMIT])
-def test_pages_have_every_id_once_and_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        records = await filled()
-        for kind in (records.ledgers, records.streams):
-            page = kind.page
-            monkeypatch.setattr(kind, "page", lambda after, page=page: page(after, limit))
-        monkeypatch.setattr(both_records, "LIST_LIMIT", limit)
-        found, after, whole = [], None, False
-        while not whole:
-            some, whole = await records.page(after)
-            found += [(one.ledger_id, one.is_stream, one.parsed().term) for one in some]
-            after = some[-1].ledger_id if some else after
-        assert found == sorted([*((one, False, 0) for one in LEDGERS), *((one, True, 1) for one in STREAMS)])
-
-    asyncio.run(work())
+async def test_pages_have_every_id_once_and_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = await filled()
+    for kind in (records.ledgers, records.streams):
+        page = kind.page
+        monkeypatch.setattr(kind, "page", lambda after, page=page: page(after, limit))
+    monkeypatch.setattr(both_records, "LIST_LIMIT", limit)
+    found, after, whole = [], None, False
+    while not whole:
+        some, whole = await records.page(after)
+        found += [(one.ledger_id, one.is_stream, one.parsed().term) for one in some]
+        after = some[-1].ledger_id if some else after
+    assert found == sorted([*((one, False, 0) for one in LEDGERS), *((one, True, 1) for one in STREAMS)])
 
 
-def test_what_has_a_record_is_known_by_its_id() -> None:
-    async def work() -> None:
-        records = await filled()
-        assert await records.has(3)
-        assert await records.has(4)
-        assert not await records.has(6)
-        await records._store.multi([Create(stream_key(LedgerId(7)), b"damaged")])
-        assert await records.has(7)
-        page, _ = await records.page(5)
-        assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
-        with pytest.raises(CorruptMetadataError):
-            page[0].parsed()
-
-    asyncio.run(work())
+async def test_what_has_a_record_is_known_by_its_id() -> None:
+    records = await filled()
+    assert await records.has(3)
+    assert await records.has(4)
+    assert not await records.has(6)
+    await records._store.multi([Create(stream_key(LedgerId(7)), b"damaged")])
+    assert await records.has(7)
+    page, _ = await records.page(5)
+    assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
+    with pytest.raises(CorruptMetadataError):
+        page[0].parsed()
 
 
-def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> None:
+async def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> None:
     """Reading such a value raises, which ended every audit, `quire cluster debt` and the search for lost ledgers."""
     path = tmp_path / "metadata.db"
-
-    async def work() -> None:
-        async with await SqliteStore.open(path, create=True) as store:
-            records = BothRecords(store)
-            for ledger_id in LEDGERS:
-                await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
-            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
-                assert connection.execute(cut, (ledger_key(3),)).rowcount == 1
-            assert [ledger_id async for ledger_id in records.ids()] == sorted(LEDGERS)
-            page, whole = await records.page()
-            assert whole
-            parsed = [one.parsed().ledger_id for one in page if one.ledger_id != 3]
-            assert parsed == sorted(LEDGERS - {3})
-            with pytest.raises(CorruptMetadataError, match=ledger_key(3)):
-                page[2].parsed()
-            assert await records.has(3)
-
-    asyncio.run(work())
+    async with await SqliteStore.open(path, create=True) as store:
+        records = BothRecords(store)
+        for ledger_id in LEDGERS:
+            await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
+            assert connection.execute(cut, (ledger_key(3),)).rowcount == 1
+        assert [ledger_id async for ledger_id in records.ids()] == sorted(LEDGERS)
+        page, whole = await records.page()
+        assert whole
+        parsed = [one.parsed().ledger_id for one in page if one.ledger_id != 3]
+        assert parsed == sorted(LEDGERS - {3})
+        with pytest.raises(CorruptMetadataError, match=ledger_key(3)):
+            page[2].parsed()
+        assert await records.has(3)

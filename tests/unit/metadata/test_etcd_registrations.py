@@ -127,77 +127,65 @@ def registrations() -> tuple[EtcdRegistrations, SlowChanges, Places]:
     return made, changes, places
 
 
-def test_a_key_is_not_registered_while_the_request_that_takes_it_back_is_under_way() -> None:
-    async def scenario() -> None:
-        held, changes, places = registrations()
-        former = await held.register("r", b"1", sequential=False, again=False)
-        changes.allowed.clear()
-        closing = asyncio.ensure_future(former.close())
+async def test_a_key_is_not_registered_while_the_request_that_takes_it_back_is_under_way() -> None:
+    held, changes, places = registrations()
+    former = await held.register("r", b"1", sequential=False, again=False)
+    changes.allowed.clear()
+    closing = asyncio.ensure_future(former.close())
+    await asyncio.sleep(0)
+    later = asyncio.ensure_future(held.register("r", b"2", sequential=False, again=False))
+    for _ in range(3):
         await asyncio.sleep(0)
-        later = asyncio.ensure_future(held.register("r", b"2", sequential=False, again=False))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert changes.waiting == 1
-        changes.allowed.set()
-        await closing
-        assert not (await later).lost.is_set()
-        assert list(changes.leases.values()) == [LEASE]
-        assert places.count == 1
-        held.abandon()
-
-    asyncio.run(scenario())
+    assert changes.waiting == 1
+    changes.allowed.set()
+    await closing
+    assert not (await later).lost.is_set()
+    assert list(changes.leases.values()) == [LEASE]
+    assert places.count == 1
+    held.abandon()
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_one_that_is_cancelled_while_it_is_made_is_unwanted(sequential: bool) -> None:
-    async def scenario() -> None:
-        held, changes, _ = registrations()
-        await held.register("first", b"", sequential=False, again=False)
-        changes.allowed.clear()
-        making = asyncio.ensure_future(held.register("r", b"", sequential=sequential, again=False))
-        while not changes.waiting:
-            await asyncio.sleep(0)
-        making.cancel()
-        await asyncio.wait({making})
-        assert [name.startswith("r") for name in held._held.unwanted] == [True]
-        held.abandon()
-
-    asyncio.run(scenario())
-
-
-def test_one_that_is_lost_or_whose_withdrawal_is_cancelled_is_not_watched_any_more() -> None:
-    async def scenario() -> None:
-        held, changes, places = registrations()
-        lost = await held.register("lost", b"", sequential=False, again=False)
-        closed = await held.register("closed", b"", sequential=False, again=False)
-        del changes.leases[KeyLayout("/ledgers").key("lost")]
-        await held._restore("lost")
-        assert lost.lost.is_set()
-        changes.allowed.clear()
-        closing = asyncio.ensure_future(closed.close())
-        while not changes.waiting:
-            await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait({closing})
-        assert places.count == 0
-        held.abandon()
-
-    asyncio.run(scenario())
-
-
-def test_a_close_of_the_store_that_is_cancelled_closes_its_connection() -> None:
-    async def scenario() -> None:
-        store = EtcdStore(EtcdAddress(("127.0.0.1:1",)))
-        store._registrations.lease = LEASE
-        closing = asyncio.ensure_future(store.close())
+async def test_one_that_is_cancelled_while_it_is_made_is_unwanted(sequential: bool) -> None:
+    held, changes, _ = registrations()
+    await held.register("first", b"", sequential=False, again=False)
+    changes.allowed.clear()
+    making = asyncio.ensure_future(held.register("r", b"", sequential=sequential, again=False))
+    while not changes.waiting:
         await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait({closing})
-        assert closing.cancelled()
-        with pytest.raises(MisuseError, match="closed"):
-            store._connection.check()
+    making.cancel()
+    await asyncio.wait({making})
+    assert [name.startswith("r") for name in held._held.unwanted] == [True]
+    held.abandon()
 
-    asyncio.run(scenario())
+
+async def test_one_that_is_lost_or_whose_withdrawal_is_cancelled_is_not_watched_any_more() -> None:
+    held, changes, places = registrations()
+    lost = await held.register("lost", b"", sequential=False, again=False)
+    closed = await held.register("closed", b"", sequential=False, again=False)
+    del changes.leases[KeyLayout("/ledgers").key("lost")]
+    await held._restore("lost")
+    assert lost.lost.is_set()
+    changes.allowed.clear()
+    closing = asyncio.ensure_future(closed.close())
+    while not changes.waiting:
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert places.count == 0
+    held.abandon()
+
+
+async def test_a_close_of_the_store_that_is_cancelled_closes_its_connection() -> None:
+    store = EtcdStore(EtcdAddress(("127.0.0.1:1",)))
+    store._registrations.lease = LEASE
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert closing.cancelled()
+    with pytest.raises(MisuseError, match="closed"):
+        store._connection.check()
 
 
 class LeaseServer:
@@ -223,29 +211,25 @@ class LeaseServer:
                 self.answered.set()
 
 
-def test_a_lease_is_kept_alive_at_another_server_when_one_is_silent() -> None:
+async def test_a_lease_is_kept_alive_at_another_server_when_one_is_silent() -> None:
     """The first that is asked is stopped: its connection stays, and it says nothing."""
-
-    async def scenario() -> None:
-        stopped: list[LeaseServer] = []
-        servers = [LeaseServer(stopped) for _ in range(2)]
-        for one in servers:
-            await one.server.start()
-        options = EtcdOptions(session_timeout_ms=1000)
-        connection = EtcdConnection(EtcdAddress(tuple(one.host for one in servers), options=options))
-        held = EtcdRegistrations(
-            connection,
-            cast("Changes", SlowChanges()),
-            KeyLayout("/ledgers"),
-            cast("EtcdWatches", Places()),
-            StoredValues(),
-        )
-        held.lease = LEASE
-        held._beat = asyncio.create_task(held._keep_alive())
-        await until_async(lambda: any(one.answered.is_set() for one in servers), "an answer", 10)
-        held.abandon()
-        await connection.close()
-        for one in servers:
-            await one.server.stop(None)
-
-    asyncio.run(scenario())
+    stopped: list[LeaseServer] = []
+    servers = [LeaseServer(stopped) for _ in range(2)]
+    for one in servers:
+        await one.server.start()
+    options = EtcdOptions(session_timeout_ms=1000)
+    connection = EtcdConnection(EtcdAddress(tuple(one.host for one in servers), options=options))
+    held = EtcdRegistrations(
+        connection,
+        cast("Changes", SlowChanges()),
+        KeyLayout("/ledgers"),
+        cast("EtcdWatches", Places()),
+        StoredValues(),
+    )
+    held.lease = LEASE
+    held._beat = asyncio.create_task(held._keep_alive())
+    await until_async(lambda: any(one.answered.is_set() for one in servers), "an answer", 10)
+    held.abandon()
+    await connection.close()
+    for one in servers:
+        await one.server.stop(None)

@@ -139,64 +139,52 @@ async def watch(watches: EtcdWatches, key: bytes) -> tuple[WatchedRange, asyncio
     return place, changed
 
 
-def test_a_watch_whose_maker_is_cancelled_ends_and_no_other_with_it() -> None:
-    async def scenario() -> None:
-        async with watching() as (server, watches):
-            _, changed = await watch(watches, b"a")
-            making = asyncio.ensure_future(watch(watches, b"b"))
-            await asyncio.sleep(0)
-            making.cancel()
-            await asyncio.wait({making})
-            assert making.cancelled()
-            await watch(watches, b"c")
-            assert len(server.streams) == 1
-            await until_async(
-                lambda: sorted(key for key, _ in server.watches.values()) == [b"a", b"c"], "b to be forgotten"
-            )
-            await server.change(b"a")
-            await changed.wait()
-
-    asyncio.run(scenario())
+async def test_a_watch_whose_maker_is_cancelled_ends_and_no_other_with_it() -> None:
+    async with watching() as (server, watches):
+        _, changed = await watch(watches, b"a")
+        making = asyncio.ensure_future(watch(watches, b"b"))
+        await asyncio.sleep(0)
+        making.cancel()
+        await asyncio.wait({making})
+        assert making.cancelled()
+        await watch(watches, b"c")
+        assert len(server.streams) == 1
+        await until_async(
+            lambda: sorted(key for key, _ in server.watches.values()) == [b"a", b"c"], "b to be forgotten"
+        )
+        await server.change(b"a")
+        await changed.wait()
 
 
-def test_a_watch_that_is_ended_by_someone_who_is_cancelled_ends_alone() -> None:
-    async def scenario() -> None:
-        async with watching() as (server, watches):
-            _, changed = await watch(watches, b"a")
-            place, _ = await watch(watches, b"b")
-            ending = asyncio.ensure_future(watches.remove(place))
-            await asyncio.sleep(0)
-            ending.cancel()
-            await asyncio.wait({ending})
-            await until_async(lambda: len(server.watches) == 1, "b to be forgotten")
-            await server.change(b"a")
-            await changed.wait()
-            assert len(server.streams) == 1
-
-    asyncio.run(scenario())
+async def test_a_watch_that_is_ended_by_someone_who_is_cancelled_ends_alone() -> None:
+    async with watching() as (server, watches):
+        _, changed = await watch(watches, b"a")
+        place, _ = await watch(watches, b"b")
+        ending = asyncio.ensure_future(watches.remove(place))
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.wait({ending})
+        await until_async(lambda: len(server.watches) == 1, "b to be forgotten")
+        await server.change(b"a")
+        await changed.wait()
+        assert len(server.streams) == 1
 
 
-def test_a_watch_goes_on_although_the_token_has_ended_with_the_server() -> None:
-    async def scenario() -> None:
-        async with watching() as (server, watches):
-            _, changed = await watch(watches, b"a")
-            server.token = "second"
-            server.cut.set()
-            await until_async(lambda: len(server.streams) > 1 and server.watches, "it to stand again")
-            await server.change(b"a")
-            await changed.wait()
-
-    asyncio.run(scenario())
+async def test_a_watch_goes_on_although_the_token_has_ended_with_the_server() -> None:
+    async with watching() as (server, watches):
+        _, changed = await watch(watches, b"a")
+        server.token = "second"
+        server.cut.set()
+        await until_async(lambda: len(server.streams) > 1 and server.watches, "it to stand again")
+        await server.change(b"a")
+        await changed.wait()
 
 
-def test_a_watch_that_is_denied_is_refused_at_once_and_no_other_with_it() -> None:
-    async def scenario() -> None:
-        async with watching() as (server, watches):
-            _, changed = await watch(watches, b"a")
-            server.denied = b"b"
-            with pytest.raises(RefusedError, match="permission denied"):
-                await watch(watches, b"b")
-            await server.change(b"a")
-            await changed.wait()
-
-    asyncio.run(scenario())
+async def test_a_watch_that_is_denied_is_refused_at_once_and_no_other_with_it() -> None:
+    async with watching() as (server, watches):
+        _, changed = await watch(watches, b"a")
+        server.denied = b"b"
+        with pytest.raises(RefusedError, match="permission denied"):
+            await watch(watches, b"b")
+        await server.change(b"a")
+        await changed.wait()

@@ -1,6 +1,5 @@
 """Deletions of ledgers: lost answers, records that change or cannot be read, tombstones that stand."""
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -56,102 +55,87 @@ class ForgetfulStore(MemoryStore):
 
 @pytest.mark.parametrize("lost", [["before"], ["after"], ["before", "before", "after"]])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
-    async def scenario():
-        store = ForgetfulStore()
-        ledgers = LedgerStore(store)
-        version = await ledgers.create(record_of(1))
-        store.lose = list(lost)
-        await ledgers.delete(1, version if named else None)
-        assert await ledgers.list() == []
-        assert (await ledgers.read_tombstone(1))[0].record_version == version
-        with pytest.raises(NoSuchLedgerError):
-            await ledgers.delete(1)
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_deletion_of_ours():
-    async def scenario():
-        store = ForgetfulStore()
-        ledgers = LedgerStore(store)
-        await ledgers.create(record_of(1))
-        store.lose = ["before"]
-        real_get = store.get
-
-        async def get(key):
-            store.get = real_get
-            found = await real_get(key)
-            store.between = [as_java_does]
-            return found
-
-        async def as_java_does():
-            await MemoryStore.multi(store, [Delete(ledger_key(1))])
-
-        store.get = get
-        with pytest.raises(NoSuchLedgerError):
-            await ledgers.delete(1)
-        assert await ledgers.read_tombstone(1) is None
-
-    asyncio.run(scenario())
-
-
-def test_answers_that_stay_lost_are_unknown():
-    async def scenario():
-        store = ForgetfulStore()
-        ledgers = LedgerStore(store)
-        await ledgers.create(record_of(1))
-        store.lose = ["before"] * ATTEMPTS_MAX
-        with pytest.raises(MetadataUnknownError, match="ledger 1"):
-            await ledgers.delete(1)
-        assert await ledgers.read_tombstone(1) is None
-
-    asyncio.run(scenario())
-
-
-def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_version_was_named():
-    async def scenario():
-        store = ForgetfulStore()
-        ledgers = LedgerStore(store)
-
-        async def change():
-            found = await store.get(ledger_key(1))
-            await MemoryStore.multi(store, [Put(ledger_key(1), found.value, found.version)])
-
-        version = await ledgers.create(record_of(1))
-        store.between = [change]
-        with pytest.raises(VersionConflictError) as caught:
-            await ledgers.delete(1, version)
-        assert caught.value.ids == {"ledger_id": 1}
-        store.between = [change] * ATTEMPTS_MAX
-        with pytest.raises(StoreBusyError, match="ledger 1 was changed 5 times"):
-            await ledgers.delete(1)
-        assert await ledgers.read_tombstone(1) is None
-        store.between = [change] * (ATTEMPTS_MAX - 1)
+async def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
+    store = ForgetfulStore()
+    ledgers = LedgerStore(store)
+    version = await ledgers.create(record_of(1))
+    store.lose = list(lost)
+    await ledgers.delete(1, version if named else None)
+    assert await ledgers.list() == []
+    assert (await ledgers.read_tombstone(1))[0].record_version == version
+    with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(1)
-        assert await ledgers.list() == []
-
-    asyncio.run(scenario())
 
 
-def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_about_entries():
-    async def scenario():
-        store = MemoryStore()
-        ledgers = LedgerStore(store)
-        for number, value in ((1, b"junk"), (2, b"")):
-            version = await store.create(ledger_key(number), value)
-            await ledgers.delete(number)
-            made, _ = await ledgers.read_tombstone(number)
-            assert (made.token, made.record_version) == (0, version)
-        odd = replace(record_of(3), custom=((TOKEN_KEY, b"\xff" * 9),))
-        await ledgers.create(odd)
-        await ledgers.delete(3)
-        assert (await ledgers.read_tombstone(3))[0].token == 0
+async def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_deletion_of_ours():
+    store = ForgetfulStore()
+    ledgers = LedgerStore(store)
+    await ledgers.create(record_of(1))
+    store.lose = ["before"]
+    real_get = store.get
 
-    asyncio.run(scenario())
+    async def get(key):
+        store.get = real_get
+        found = await real_get(key)
+        store.between = [as_java_does]
+        return found
+
+    async def as_java_does():
+        await MemoryStore.multi(store, [Delete(ledger_key(1))])
+
+    store.get = get
+    with pytest.raises(NoSuchLedgerError):
+        await ledgers.delete(1)
+    assert await ledgers.read_tombstone(1) is None
 
 
-def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
+async def test_answers_that_stay_lost_are_unknown():
+    store = ForgetfulStore()
+    ledgers = LedgerStore(store)
+    await ledgers.create(record_of(1))
+    store.lose = ["before"] * ATTEMPTS_MAX
+    with pytest.raises(MetadataUnknownError, match="ledger 1"):
+        await ledgers.delete(1)
+    assert await ledgers.read_tombstone(1) is None
+
+
+async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_version_was_named():
+    store = ForgetfulStore()
+    ledgers = LedgerStore(store)
+
+    async def change():
+        found = await store.get(ledger_key(1))
+        await MemoryStore.multi(store, [Put(ledger_key(1), found.value, found.version)])
+
+    version = await ledgers.create(record_of(1))
+    store.between = [change]
+    with pytest.raises(VersionConflictError) as caught:
+        await ledgers.delete(1, version)
+    assert caught.value.ids == {"ledger_id": 1}
+    store.between = [change] * ATTEMPTS_MAX
+    with pytest.raises(StoreBusyError, match="ledger 1 was changed 5 times"):
+        await ledgers.delete(1)
+    assert await ledgers.read_tombstone(1) is None
+    store.between = [change] * (ATTEMPTS_MAX - 1)
+    await ledgers.delete(1)
+    assert await ledgers.list() == []
+
+
+async def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_about_entries():
+    store = MemoryStore()
+    ledgers = LedgerStore(store)
+    for number, value in ((1, b"junk"), (2, b"")):
+        version = await store.create(ledger_key(number), value)
+        await ledgers.delete(number)
+        made, _ = await ledgers.read_tombstone(number)
+        assert (made.token, made.record_version) == (0, version)
+    odd = replace(record_of(3), custom=((TOKEN_KEY, b"\xff" * 9),))
+    await ledgers.create(odd)
+    await ledgers.delete(3)
+    assert (await ledgers.read_tombstone(3))[0].token == 0
+
+
+async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
     path = tmp_path / "metadata.db"
 
     def spoil():
@@ -162,45 +146,39 @@ def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
                 spoilt = value[:-5] + bytes([value[-5] ^ 1]) + value[-4:]
                 connection.execute("UPDATE entries SET value = ? WHERE key = ?", (spoilt, key))
 
-    async def scenario():
-        async with await SqliteStore.open(path, create=True) as store:
-            ledgers = LedgerStore(store)
-            await ledgers.create(record_of(1))
-            spoil()
-            with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
-                await ledgers.read(1)
-            await ledgers.delete(1)
-            assert (await ledgers.read_tombstone(1))[0].token == 0
-            await ledgers.create(record_of(1))
-            spoil()
-            with pytest.raises(CorruptMetadataError, match=tombstone_key(1)):
-                await ledgers.read_tombstone(1)
-            await ledgers.delete(1)
-            await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
-            assert await store.list("") == []
-
-    asyncio.run(scenario())
-
-
-def test_pages_of_tombstones_leave_out_what_names_no_ledger():
-    async def scenario():
-        store = MemoryStore()
+    async with await SqliteStore.open(path, create=True) as store:
         ledgers = LedgerStore(store)
-        for name in ("!", "0000000000000000005x", "9" * 19, "x"):
-            await store.create(TOMBSTONES + name, b"")
-        for number in range(7):
-            await store.create(tombstone_key(number), encode_tombstone(Tombstone(number, 1, 2, 3)))
-        await store.create(tombstone_key(8), b"junk")
-        pages, after = [], None
-        while page := await ledgers.tombstones(after, limit=3):
-            pages.append([number for number, _ in page])
-            after = page[-1][0]
-        assert pages == [[0, 1, 2], [3, 4, 5], [6, 8]]
-        with pytest.raises(CorruptMetadataError, match="ledger 8"):
-            await ledgers.read_tombstone(8)
-        assert await ledgers.read_tombstone(7) is None
+        await ledgers.create(record_of(1))
+        spoil()
+        with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
+            await ledgers.read(1)
+        await ledgers.delete(1)
+        assert (await ledgers.read_tombstone(1))[0].token == 0
+        await ledgers.create(record_of(1))
+        spoil()
+        with pytest.raises(CorruptMetadataError, match=tombstone_key(1)):
+            await ledgers.read_tombstone(1)
+        await ledgers.delete(1)
+        await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
+        assert await store.list("") == []
 
-    asyncio.run(scenario())
+
+async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
+    store = MemoryStore()
+    ledgers = LedgerStore(store)
+    for name in ("!", "0000000000000000005x", "9" * 19, "x"):
+        await store.create(TOMBSTONES + name, b"")
+    for number in range(7):
+        await store.create(tombstone_key(number), encode_tombstone(Tombstone(number, 1, 2, 3)))
+    await store.create(tombstone_key(8), b"junk")
+    pages, after = [], None
+    while page := await ledgers.tombstones(after, limit=3):
+        pages.append([number for number, _ in page])
+        after = page[-1][0]
+    assert pages == [[0, 1, 2], [3, 4, 5], [6, 8]]
+    with pytest.raises(CorruptMetadataError, match="ledger 8"):
+        await ledgers.read_tombstone(8)
+    assert await ledgers.read_tombstone(7) is None
 
 
 # --- marks of repair ----------------------------------------------------------------------------------------------
@@ -215,49 +193,40 @@ async def marked(store, ledger_id):
 
 
 @pytest.mark.parametrize("kind", ["ledger", "stream"])
-def test_the_marks_of_what_is_deleted_go_with_it(kind):
-    async def scenario():
-        store = MemoryStore()
-        marks = await marked(store, 1)
-        if kind == "ledger":
-            await LedgerStore(store).create(record_of(1))
-            await LedgerStore(store).delete(1)
-        else:
-            await StreamStore(store).create("s", new_stream(record_of(1), owner=1))
-            await StreamStore(store).delete("s")
-        assert await marks.marks_of(1) == (None, None)
-
-    asyncio.run(scenario())
-
-
-def test_a_mark_that_was_changed_meanwhile_or_cannot_be_read_stays():
-    async def scenario():
-        store = MemoryStore()
-        marks = await marked(store, 1)
-        before = await marks.marks_of(1)
-        await marks.mark_missing(1, ["c"])
-        await marks.end_marks(1, before)
-        missing, own = await marks.marks_of(1)
-        assert missing.mark.bookies == ("a", "c")
-        assert own is None
-        await store.create(missing_key(2), b"of a later version")
-        await marks.end_marks_of_deleted(2)
-        assert (await marks.marks_of(2)).missing is not None
-
-    asyncio.run(scenario())
-
-
-def test_a_deletion_does_not_depend_on_the_marks(monkeypatch):
-    async def scenario():
-        store = MemoryStore()
-        await marked(store, 1)
+async def test_the_marks_of_what_is_deleted_go_with_it(kind):
+    store = MemoryStore()
+    marks = await marked(store, 1)
+    if kind == "ledger":
         await LedgerStore(store).create(record_of(1))
-
-        async def away(*_):
-            raise StoreAwayError("the store does not respond")
-
-        monkeypatch.setattr(RepairStore, "marks_of", away)
         await LedgerStore(store).delete(1)
-        assert await store.get(ledger_key(1)) is None
+    else:
+        await StreamStore(store).create("s", new_stream(record_of(1), owner=1))
+        await StreamStore(store).delete("s")
+    assert await marks.marks_of(1) == (None, None)
 
-    asyncio.run(scenario())
+
+async def test_a_mark_that_was_changed_meanwhile_or_cannot_be_read_stays():
+    store = MemoryStore()
+    marks = await marked(store, 1)
+    before = await marks.marks_of(1)
+    await marks.mark_missing(1, ["c"])
+    await marks.end_marks(1, before)
+    missing, own = await marks.marks_of(1)
+    assert missing.mark.bookies == ("a", "c")
+    assert own is None
+    await store.create(missing_key(2), b"of a later version")
+    await marks.end_marks_of_deleted(2)
+    assert (await marks.marks_of(2)).missing is not None
+
+
+async def test_a_deletion_does_not_depend_on_the_marks(monkeypatch):
+    store = MemoryStore()
+    await marked(store, 1)
+    await LedgerStore(store).create(record_of(1))
+
+    async def away(*_):
+        raise StoreAwayError("the store does not respond")
+
+    monkeypatch.setattr(RepairStore, "marks_of", away)
+    await LedgerStore(store).delete(1)
+    assert await store.get(ledger_key(1)) is None

@@ -39,8 +39,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("scheme", "what"), [("zk", "ZooKeeper"), ("etcd", "etcd")])
-def test_a_server_that_says_nothing(scheme: str, what: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
+async def test_a_server_that_says_nothing(scheme: str, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         with socket.create_server(("127.0.0.1", 0)) as server:
             place = f"127.0.0.1:{server.getsockname()[1]}"
             opening = asyncio.ensure_future(open_store(f"{scheme}://{place}/ledgers"))
@@ -51,14 +51,12 @@ def test_a_server_that_says_nothing(scheme: str, what: str, caplog: pytest.LogCa
             f"waiting for {what} at {place}, which has not responded for 1 s (it is given up after 15 s)"
         ]
 
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(work())
 
-
-def test_a_file_that_another_process_has_locked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_file_that_another_process_has_locked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "metadata.db"
-
-    async def work() -> None:
+    with caplog.at_level(logging.WARNING):
         async with await open_store(f"sqlite:{path}", create=True) as store:
             other = sqlite3.connect(path, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
@@ -69,9 +67,6 @@ def test_a_file_that_another_process_has_locked(tmp_path: Path, caplog: pytest.L
         assert said(caplog) == [
             f"waiting for the metadata file {path}, which has not responded for 1 s (it is given up after 10 s)"
         ]
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(work())
 
 
 def test_what_grpc_writes_by_itself_stays_out(tmp_path: Path) -> None:

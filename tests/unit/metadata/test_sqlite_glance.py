@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,18 +12,15 @@ from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.sqlite.store import SqliteStore
 
 
-def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = await SqliteStore.open(path, create=True)
-        try:
-            await work(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+async def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -> None:
+    store = await SqliteStore.open(path, create=True)
+    try:
+        await work(store)
+    finally:
+        await store.close()
 
 
-def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
+async def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
     async def work(store: SqliteStore) -> None:
         assert store.seen("a") is None
         version = await store.create("a", b"1")
@@ -35,10 +31,10 @@ def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
         await store.delete("a")
         assert store.seen("a") is None
 
-    in_store(tmp_path / "metadata.db", work)
+    await in_store(tmp_path / "metadata.db", work)
 
 
-def test_a_registration_is_not_seen(tmp_path: Path) -> None:
+async def test_a_registration_is_not_seen(tmp_path: Path) -> None:
     """Whether its owner lives takes more than a look."""
 
     async def work(store: SqliteStore) -> None:
@@ -46,10 +42,10 @@ def test_a_registration_is_not_seen(tmp_path: Path) -> None:
         assert await store.get("bookies/1") is not None
         assert store.seen("bookies/1") is None
 
-    in_store(tmp_path / "metadata.db", work)
+    await in_store(tmp_path / "metadata.db", work)
 
 
-def test_it_waits_for_no_writer(tmp_path: Path) -> None:
+async def test_it_waits_for_no_writer(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
 
     async def work(store: SqliteStore) -> None:
@@ -62,10 +58,10 @@ def test_it_waits_for_no_writer(tmp_path: Path) -> None:
         other.execute("ROLLBACK")
         other.close()
 
-    in_store(path, work)
+    await in_store(path, work)
 
 
-def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
+async def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
 
     async def work(store: SqliteStore) -> None:
@@ -78,10 +74,10 @@ def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
         with pytest.raises(CorruptMetadataError):
             await store.get("a")
 
-    in_store(path, work)
+    await in_store(path, work)
 
 
-def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) -> None:
+async def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     kept: list[SqliteStore] = []
 
@@ -90,7 +86,7 @@ def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) -> Non
         assert store.seen("a") is not None
         kept.append(store)
 
-    in_store(path, work)
+    await in_store(path, work)
     assert not list(tmp_path.glob("*-wal")), "the last one to close takes the log away"
     with pytest.raises(MisuseError, match="closed"):
         kept[0].seen("a")

@@ -1,6 +1,5 @@
 """A metadata file that turns out older than it was: at the next open, and under a store that has it open; and its -wal."""
 
-import asyncio
 import gzip
 import logging
 import os
@@ -78,25 +77,21 @@ def only_what_stores_say(monkeypatch):
 
 @pytest.mark.parametrize("put_back", [by_cp, by_rename])
 @pytest.mark.parametrize("lost", [1, 20])
-def test_a_backup_that_is_put_back_is_noticed(path, tmp_path, caplog, put_back, lost):
+async def test_a_backup_that_is_put_back_is_noticed(path, tmp_path, caplog, put_back, lost):
     backup = tmp_path / "backup.db"
-    asyncio.run(fill(path, 1, 10))
+    await fill(path, 1, 10)
     shutil.copy(path, backup)
-    generation, ids = asyncio.run(fill(path, 11, 10 + lost))
+    generation, ids = await fill(path, 11, 10 + lost)
     assert caplog.text == ""
     remembered = newest(path)
     assert remembered.revision == 10 + lost
     put_back(backup, path)
-
-    async def scenario():
-        async with await SqliteStore.open(path) as store:
-            assert store.generation == generation + 1
-            assert await store.next_ledger_id() >= max(ids) + RESTORE_LEAP
-            assert (await store.get("k/10")).version == 10
-            assert await store.get("k/11") is None
-            assert await store.create("k/11", b"new") > remembered.revision + RESTORE_LEAP - 1
-
-    asyncio.run(scenario())
+    async with await SqliteStore.open(path) as store:
+        assert store.generation == generation + 1
+        assert await store.next_ledger_id() >= max(ids) + RESTORE_LEAP
+        assert (await store.get("k/10")).version == 10
+        assert await store.get("k/11") is None
+        assert await store.create("k/11", b"new") > remembered.revision + RESTORE_LEAP - 1
     [line] = [record.getMessage() for record in caplog.records]
     for words in (
         f"{path} went back in time",
@@ -109,31 +104,31 @@ def test_a_backup_that_is_put_back_is_noticed(path, tmp_path, caplog, put_back, 
     ):
         assert words in line
     caplog.clear()
-    assert asyncio.run(fill(path, 100, 101))[0] == generation + 1
+    assert (await fill(path, 100, 101))[0] == generation + 1
     assert caplog.text == ""
     assert newest(path).generation == generation + 1
 
 
-def test_a_backup_of_an_earlier_generation_begins_one_that_was_never_there(path, tmp_path, caplog):
+async def test_a_backup_of_an_earlier_generation_begins_one_that_was_never_there(path, tmp_path, caplog):
     backup = tmp_path / "backup.db"
-    assert asyncio.run(fill(path, 1, 10))[0] == 1
+    assert (await fill(path, 1, 10))[0] == 1
     shutil.copy(path, backup)
-    asyncio.run(fill(path, 11, 11))
+    await fill(path, 11, 11)
     for generation in (2, 3, 4):
         by_cp(backup, path)
-        asyncio.run(fill(path, 11, 11))
+        await fill(path, 11, 11)
         assert newest(path).generation == generation
     assert len(caplog.records) == 3
 
 
-def test_a_return_that_was_told_is_not_told_again_although_its_sequence_was_not_written(
+async def test_a_return_that_was_told_is_not_told_again_although_its_sequence_was_not_written(
     path, tmp_path, caplog
 ):
     """The power went between the commit of the new generation and the write of the sequence."""
     backup = tmp_path / "backup.db"
-    asyncio.run(fill(path, 1, 10))
+    await fill(path, 1, 10)
     shutil.copy(path, backup)
-    asyncio.run(fill(path, 11, 20))
+    await fill(path, 11, 20)
     sequence = SequenceFile(path).path
     before = sequence.read_bytes()
     by_cp(backup, path)
@@ -147,19 +142,19 @@ def test_a_return_that_was_told_is_not_told_again_although_its_sequence_was_not_
     assert len(caplog.records) == 1
 
 
-def test_the_file_of_another_cluster_is_no_return(path, tmp_path, caplog):
+async def test_the_file_of_another_cluster_is_no_return(path, tmp_path, caplog):
     """Its sequence is written over."""
     other = tmp_path / "other.db"
-    asyncio.run(fill(path, 1, 50))
-    asyncio.run(fill(other, 1, 3))
+    await fill(path, 1, 50)
+    await fill(other, 1, 3)
     os.rename(other, path)
-    asyncio.run(fill(path, 4, 4))
+    await fill(path, 4, 4)
     assert caplog.text == ""
     assert newest(path).revision == 4
 
 
-def test_a_folder_that_is_copied_whole_is_a_copy_and_no_return(path, tmp_path, caplog):
-    asyncio.run(fill(path, 1, 10))
+async def test_a_folder_that_is_copied_whole_is_a_copy_and_no_return(path, tmp_path, caplog):
+    await fill(path, 1, 10)
     copy = tmp_path / "moved"
     copy.mkdir()
     for name in ("metadata.db", "metadata.db-sequence"):
@@ -169,11 +164,11 @@ def test_a_folder_that_is_copied_whole_is_a_copy_and_no_return(path, tmp_path, c
         assert file.generation == 2
         assert file.progress == newest(copy / "metadata.db")
         file.close()
-    assert asyncio.run(fill(path, 11, 11))[0] == 1
+    assert (await fill(path, 11, 11))[0] == 1
     assert caplog.text == ""
 
 
-def test_a_file_of_format_1_is_known_to_go_back_before_and_after_its_upgrade(path, tmp_path, caplog):
+async def test_a_file_of_format_1_is_known_to_go_back_before_and_after_its_upgrade(path, tmp_path, caplog):
     path.touch(0o600)
     path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
     SqliteFile(path, create=False).close()  # a copy: the inode is another one
@@ -188,13 +183,13 @@ def test_a_file_of_format_1_is_known_to_go_back_before_and_after_its_upgrade(pat
                 await store.upgrade()
             return store.generation
 
-    generation = asyncio.run(scenario(upgrade=False))
+    generation = await scenario(upgrade=False)
     by_cp(backup, path)
     assert caplog.text == ""
-    assert asyncio.run(scenario(upgrade=True)) == generation + 1
+    assert await scenario(upgrade=True) == generation + 1
     assert len(caplog.records) == 1
     by_cp(backup, path)
-    assert asyncio.run(scenario(upgrade=True)) == generation + 2
+    assert await scenario(upgrade=True) == generation + 2
     assert len(caplog.records) == 2
     file = SqliteFile(path, create=False)
     assert (file.format, file.generation) == (2, generation + 2)
@@ -213,123 +208,103 @@ def set_counters(path, change):
 @pytest.mark.parametrize(
     "change", ["revision = revision - 1", "next_ledger = next_ledger - 1", "generation = generation + 1"]
 )
-def test_counters_that_go_back_between_two_changes_fail_the_store(path, change):
-    async def scenario():
-        async with await SqliteStore.open(path, create=True) as store, store.watch("k") as changes:
-            await anext(changes)
-            held = await store.register("r", b"")
-            await store.next_ledger_id()
-            await store.create("k/1", b"")
-            assert await anext(changes) == {"k/1"}
-            set_counters(path, change)
-            with pytest.raises(NoClusterError, match=r"went back in time while it was open.*start again"):
-                await anext(changes)  # it looks at them even if nothing is changed here
-            for _ in range(2):
-                with pytest.raises(NoClusterError, match="went back in time while it was open"):
-                    await store.create("k/2", b"")
+async def test_counters_that_go_back_between_two_changes_fail_the_store(path, change):
+    async with await SqliteStore.open(path, create=True) as store, store.watch("k") as changes:
+        await anext(changes)
+        held = await store.register("r", b"")
+        await store.next_ledger_id()
+        await store.create("k/1", b"")
+        assert await anext(changes) == {"k/1"}
+        set_counters(path, change)
+        with pytest.raises(NoClusterError, match=r"went back in time while it was open.*start again"):
+            await anext(changes)  # it looks at them even if nothing is changed here
+        for _ in range(2):
             with pytest.raises(NoClusterError, match="went back in time while it was open"):
-                await store.get("k/1")
-            await held.lost.wait()
+                await store.create("k/2", b"")
+        with pytest.raises(NoClusterError, match="went back in time while it was open"):
+            await store.get("k/1")
+        await held.lost.wait()
 
-    asyncio.run(scenario())
 
-
-def test_a_backup_copied_into_the_open_file_is_noticed_by_the_next_to_open_it_and_then_by_all(
+async def test_a_backup_copied_into_the_open_file_is_noticed_by_the_next_to_open_it_and_then_by_all(
     path, tmp_path, caplog
 ):
     backup = tmp_path / "backup.db"
-    asyncio.run(fill(path, 1, 10))
+    await fill(path, 1, 10)
     shutil.copy(path, backup)
-
-    async def scenario():
-        store = await SqliteStore.open(path)
-        await store.create("k/11", b"v")
-        assert await store._ask(lambda: store._thread.file.sequence.raise_to(store._thread.file.progress))
-        assert await store._ask(store._thread.file.log.empty)
-        by_cp(backup, path)
-        async with await SqliteStore.open(path) as other:
-            assert other.generation == store.generation + 1
-            with pytest.raises(NoClusterError, match=r"shows revision 1000011 .*but has shown 11 "):
-                await store.create("k/12", b"v")
-            await store.close()
-            await other.create("k/12", b"v")
-
-    asyncio.run(scenario())
+    store = await SqliteStore.open(path)
+    await store.create("k/11", b"v")
+    assert await store._ask(lambda: store._thread.file.sequence.raise_to(store._thread.file.progress))
+    assert await store._ask(store._thread.file.log.empty)
+    by_cp(backup, path)
+    async with await SqliteStore.open(path) as other:
+        assert other.generation == store.generation + 1
+        with pytest.raises(NoClusterError, match=r"shows revision 1000011 .*but has shown 11 "):
+            await store.create("k/12", b"v")
+        await store.close()
+        await other.create("k/12", b"v")
     assert len(caplog.records) == 1
     assert newest(path).revision > RESTORE_LEAP
 
 
-def test_a_commit_whose_end_is_unknown_makes_no_store_believe_that_the_file_went_back(path, monkeypatch):
-    async def scenario():
-        async with await SqliteStore.open(path, create=True) as store:
-            version = await store.create("k", b"1")
-            thread, commit = store._thread, store._thread._commit
+async def test_a_commit_whose_end_is_unknown_makes_no_store_believe_that_the_file_went_back(
+    path, monkeypatch
+):
+    async with await SqliteStore.open(path, create=True) as store:
+        version = await store.create("k", b"1")
+        thread, commit = store._thread, store._thread._commit
 
-            def failing():
-                thread.file.rollback()
-                raise sqlite3.OperationalError("disk I/O error")
+        def failing():
+            thread.file.rollback()
+            raise sqlite3.OperationalError("disk I/O error")
 
-            monkeypatch.setattr(thread, "_commit", failing)
-            with pytest.raises(Exception, match="outcome is unknown"):
-                await store.put("k", b"2", version)
-            monkeypatch.setattr(thread, "_commit", commit)
-            assert (await store.multi([Put("k", b"3", version)])) == [version + 1]
-            assert thread.file.progress.revision == version + 1
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(thread, "_commit", failing)
+        with pytest.raises(Exception, match="outcome is unknown"):
+            await store.put("k", b"2", version)
+        monkeypatch.setattr(thread, "_commit", commit)
+        assert (await store.multi([Put("k", b"3", version)])) == [version + 1]
+        assert thread.file.progress.revision == version + 1
 
 
 # --- the -wal, and when the sequence is written -----------------------------------------------------------------
 
 
-def test_an_open_brings_the_log_of_a_killed_process_into_the_file(path):
-    async def scenario():
-        killed = await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=NEVER_MS))
-        await killed.create("k", b"v")
-        assert log_of(path).stat().st_size > 0
-        async with await SqliteStore.open(path):
-            assert log_of(path).stat().st_size == 0
-        killed.abandon()
-
-    asyncio.run(scenario())
+async def test_an_open_brings_the_log_of_a_killed_process_into_the_file(path):
+    killed = await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=NEVER_MS))
+    await killed.create("k", b"v")
+    assert log_of(path).stat().st_size > 0
+    async with await SqliteStore.open(path):
+        assert log_of(path).stat().st_size == 0
+    killed.abandon()
 
 
 @pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"])
-def test_an_open_waits_neither_for_a_reader_nor_for_a_writer(path, begin):
+async def test_an_open_waits_neither_for_a_reader_nor_for_a_writer(path, begin):
     """What one cannot empty the next one does."""
-
-    async def scenario():
-        options = SqliteOptions(settle_ms=NEVER_MS)
-        async with await SqliteStore.open(path, create=True, options=options) as store:
-            await store.create("k/1", b"v")
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute(begin)
-                other.execute("SELECT * FROM counters").fetchone()
-                if begin == "BEGIN":
-                    await store.create(
-                        "k/2", b"v"
-                    )  # which that reader does not see, so it may not go into the file
-                second = await SqliteStore.open(path, options=options)
-                assert await second.get("k/1") is not None
-                assert not await second._ask(second._thread.file.log.empty)
-                assert newest(path) == second._thread.file.progress
-                assert log_of(path).stat().st_size > 0
-            async with second, await SqliteStore.open(path):
-                assert log_of(path).stat().st_size == 0
-
-    asyncio.run(scenario())
+    options = SqliteOptions(settle_ms=NEVER_MS)
+    async with await SqliteStore.open(path, create=True, options=options) as store:
+        await store.create("k/1", b"v")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute(begin)
+            other.execute("SELECT * FROM counters").fetchone()
+            if begin == "BEGIN":
+                await store.create(
+                    "k/2", b"v"
+                )  # which that reader does not see, so it may not go into the file
+            second = await SqliteStore.open(path, options=options)
+            assert await second.get("k/1") is not None
+            assert not await second._ask(second._thread.file.log.empty)
+            assert newest(path) == second._thread.file.progress
+            assert log_of(path).stat().st_size > 0
+        async with second, await SqliteStore.open(path):
+            assert log_of(path).stat().st_size == 0
 
 
-def test_a_log_that_grows_is_written_over_from_its_start(path):
-    async def scenario():
-        async with await SqliteStore.open(
-            path, create=True, options=SqliteOptions(settle_ms=NEVER_MS)
-        ) as store:
-            for number in range(400):
-                await store.create(f"k/{number}", b"x" * 3000)
-            assert 512 * 4096 < log_of(path).stat().st_size < 600 * 4096
-
-    asyncio.run(scenario())
+async def test_a_log_that_grows_is_written_over_from_its_start(path):
+    async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=NEVER_MS)) as store:
+        for number in range(400):
+            await store.create(f"k/{number}", b"x" * 3000)
+        assert 512 * 4096 < log_of(path).stat().st_size < 600 * 4096
 
 
 class Clock:
@@ -340,111 +315,89 @@ class Clock:
         return self.ms
 
 
-def test_after_a_second_the_log_is_empty_and_the_sequence_written_and_not_before(path):
+async def test_after_a_second_the_log_is_empty_and_the_sequence_written_and_not_before(path):
     clock = Clock()
-
-    async def scenario():
-        async with await SqliteStore.open(path, create=True, options=SqliteOptions(now_ms=clock)) as store:
-            for second in range(3):
-                written = newest(path).revision
-                for _ in range(5):
-                    await store.create(f"k/{clock.ms}", b"v")
-                    clock.ms += 199
-                    assert newest(path).revision == written
-                assert log_of(path).stat().st_size > 0
-                clock.ms += 5
+    async with await SqliteStore.open(path, create=True, options=SqliteOptions(now_ms=clock)) as store:
+        for second in range(3):
+            written = newest(path).revision
+            for _ in range(5):
                 await store.create(f"k/{clock.ms}", b"v")
+                clock.ms += 199
+                assert newest(path).revision == written
+            assert log_of(path).stat().st_size > 0
+            clock.ms += 5
+            await store.create(f"k/{clock.ms}", b"v")
 
-                def settled(second=second):
-                    clock.ms += 20  # the thread may have looked at the clock a step later than this one
-                    return newest(path).revision == 6 * (second + 1)
+            def settled(second=second):
+                clock.ms += 20  # the thread may have looked at the clock a step later than this one
+                return newest(path).revision == 6 * (second + 1)
 
-                await until_async(settled)
-                await until_async(lambda: log_of(path).stat().st_size == 0)
-                clock.ms += 2000
-
-    asyncio.run(scenario())
-
-
-def test_a_store_without_watches_settles_by_itself(path):
-    async def scenario():
-        async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=20)) as store:
-            await store.create("k", b"v")
-            await until_async(lambda: newest(path).revision == 1 and log_of(path).stat().st_size == 0)
-            assert store._thread.settling.due_ms is None
-
-    asyncio.run(scenario())
-
-
-def test_what_a_reader_was_in_the_way_of_is_done_later(path):
-    async def scenario():
-        async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=20)) as store:
-            await store.create("k/1", b"v")
+            await until_async(settled)
             await until_async(lambda: log_of(path).stat().st_size == 0)
-            with closing(sqlite3.connect(path, isolation_level=None)) as reader:
-                reader.execute("BEGIN")
-                reader.execute("SELECT * FROM counters").fetchone()
-                await store.create("k/2", b"v")
-                await until_async(lambda: newest(path).revision == 2)
-                assert log_of(path).stat().st_size > 0
-            await until_async(lambda: log_of(path).stat().st_size == 0)
-
-    asyncio.run(scenario())
+            clock.ms += 2000
 
 
-def test_a_clean_close_writes_the_sequence_and_an_end_like_a_kill_does_not(path):
-    async def scenario():
-        store = await SqliteStore.open(path, create=True)
-        await store.create("k/1", b"v")
-        await store.register("r", b"v")
-        await store.close()
-        assert newest(path).revision == 3  # the registration was taken back
-        store = await SqliteStore.open(path)
-        await store.create("k/2", b"v")
-        store.abandon()
-        assert newest(path).revision == 3
-
-    asyncio.run(scenario())
-
-
-def test_a_store_that_was_replaced_writes_nothing_beside_the_new_file(path, tmp_path):
-    async def scenario():
-        store = await SqliteStore.open(path, create=True)
+async def test_a_store_without_watches_settles_by_itself(path):
+    async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=20)) as store:
         await store.create("k", b"v")
-        other = tmp_path / "other.db"
-        await fill(other, 1, 3)
-        os.rename(other, path)
-        before = SequenceFile(path).path.read_bytes()
-        await store.close()
-        assert SequenceFile(path).path.read_bytes() == before
+        await until_async(lambda: newest(path).revision == 1 and log_of(path).stat().st_size == 0)
+        assert store._thread.settling.due_ms is None
 
-    asyncio.run(scenario())
+
+async def test_what_a_reader_was_in_the_way_of_is_done_later(path):
+    async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=20)) as store:
+        await store.create("k/1", b"v")
+        await until_async(lambda: log_of(path).stat().st_size == 0)
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM counters").fetchone()
+            await store.create("k/2", b"v")
+            await until_async(lambda: newest(path).revision == 2)
+            assert log_of(path).stat().st_size > 0
+        await until_async(lambda: log_of(path).stat().st_size == 0)
+
+
+async def test_a_clean_close_writes_the_sequence_and_an_end_like_a_kill_does_not(path):
+    store = await SqliteStore.open(path, create=True)
+    await store.create("k/1", b"v")
+    await store.register("r", b"v")
+    await store.close()
+    assert newest(path).revision == 3  # the registration was taken back
+    store = await SqliteStore.open(path)
+    await store.create("k/2", b"v")
+    store.abandon()
+    assert newest(path).revision == 3
+
+
+async def test_a_store_that_was_replaced_writes_nothing_beside_the_new_file(path, tmp_path):
+    store = await SqliteStore.open(path, create=True)
+    await store.create("k", b"v")
+    other = tmp_path / "other.db"
+    await fill(other, 1, 3)
+    os.rename(other, path)
+    before = SequenceFile(path).path.read_bytes()
+    await store.close()
+    assert SequenceFile(path).path.read_bytes() == before
 
 
 # --- what other rooms see ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("uri", "generation"), [("memory:generations", 0), ("sqlite:{}", 1)])
-def test_every_store_tells_its_generation(path, uri, generation):
-    async def scenario():
-        async with await open_store(uri.format(path), create=True) as store:
-            assert store.generation == generation
-
-    asyncio.run(scenario())
+async def test_every_store_tells_its_generation(path, uri, generation):
+    async with await open_store(uri.format(path), create=True) as store:
+        assert store.generation == generation
 
 
-def test_a_store_whose_file_was_replaced_says_so_and_closes(path):
-    async def scenario():
-        store = await SqliteStore.open(path, create=True)
-        await store.create("a", b"1")
-        assert store.is_current
-        shutil.rmtree(path.parent)
+async def test_a_store_whose_file_was_replaced_says_so_and_closes(path):
+    store = await SqliteStore.open(path, create=True)
+    await store.create("a", b"1")
+    assert store.is_current
+    shutil.rmtree(path.parent)
+    assert not store.is_current
+    async with await SqliteStore.open(path, create=True) as other:
         assert not store.is_current
-        async with await SqliteStore.open(path, create=True) as other:
-            assert not store.is_current
-            assert other.is_current
-            assert other.instance_id != store.instance_id
-            await store.close()
-            assert await other.get("a") is None
-
-    asyncio.run(scenario())
+        assert other.is_current
+        assert other.instance_id != store.instance_id
+        await store.close()
+        assert await other.get("a") is None

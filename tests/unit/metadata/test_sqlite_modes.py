@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import stat
@@ -50,16 +49,16 @@ async def used(path: Path, *, create: bool = False) -> dict[str, int]:
     return found
 
 
-def test_a_new_one_is_its_owners(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_new_one_is_its_owners(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     path = tmp_path / "below" / "metadata.db"
-    assert asyncio.run(used(path, create=True)) == expected(0o600, 0o700)
+    assert await used(path, create=True) == expected(0o600, 0o700)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert asyncio.run(used(path)) == expected(0o600, 0o700)
+    assert await used(path) == expected(0o600, 0o700)
     assert caplog.messages == []
 
 
-def test_one_that_an_older_version_left_open_is_closed_and_said(
+async def test_one_that_an_older_version_left_open_is_closed_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -81,31 +80,31 @@ def test_one_that_an_older_version_left_open_is_closed_and_said(
         await first.close()
         return found
 
-    assert asyncio.run(opened_by_two()) == expected(0o600, 0o700)
+    assert await opened_by_two() == expected(0o600, 0o700)
     [said] = caplog.messages
     assert said.startswith(f"the metadata file {path}, which holds passwords, was open to every user")
 
 
-def test_one_that_its_owner_opened_to_a_group_stays_so_with_all_beside_it(
+async def test_one_that_its_owner_opened_to_a_group_stays_so_with_all_beside_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     path = tmp_path / "metadata.db"
-    asyncio.run(used(path, create=True))
+    await used(path, create=True)
     for one in tmp_path.iterdir():
         if one.is_file():
             one.unlink() if one != path else one.chmod(0o660)
         else:
             [left.unlink() for left in one.iterdir()]
             one.rmdir()
-    assert asyncio.run(used(path)) == expected(0o660, 0o770)
+    assert await used(path) == expected(0o660, 0o770)
     assert caplog.messages == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_what_root_puts_beside_it_belongs_to_its_owner(tmp_path: Path) -> None:
+async def test_what_root_puts_beside_it_belongs_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    asyncio.run(used(path, create=True))
+    await used(path, create=True)
     for one in tmp_path.iterdir():
         if one != path:
             one.unlink() if one.is_file() else one.rmdir()
@@ -118,4 +117,4 @@ def test_what_root_puts_beside_it_belongs_to_its_owner(tmp_path: Path) -> None:
             assert len(found) == 7
             return {(status.st_uid, status.st_gid) for status in found}
 
-    assert asyncio.run(scenario()) == {(65534, 65533)}
+    assert await scenario() == {(65534, 65533)}

@@ -1,6 +1,5 @@
 """The file beside a metadata file that says how far it had come: its bytes, its two slots, and what can be wrong with it."""
 
-import asyncio
 import fcntl
 import logging
 import os
@@ -190,50 +189,50 @@ def warned(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_a_full_disk_is_said_once_and_the_store_goes_on(tmp_path, caplog):
+async def test_a_full_disk_is_said_once_and_the_store_goes_on(tmp_path, caplog):
     path = tmp_path / "metadata.db"
     beside = tmp_path / "metadata.db-sequence"
     beside.symlink_to("/dev/full")
-    asyncio.run(work(path, 1))
+    await work(path, 1)
     [line] = warned(caplog)
     assert f"{beside} cannot be written (No space left on device)" in line
     assert "whether the disk is full" in line
     caplog.clear()
     beside.unlink()
-    asyncio.run(work(path, 2))
+    await work(path, 2)
     assert warned(caplog) == []
     [progress] = {max(SequenceFile(path).read())}
     assert progress.revision == 6
 
 
-def test_one_that_cannot_be_opened_is_said_once_and_the_store_goes_on(tmp_path, caplog):
+async def test_one_that_cannot_be_opened_is_said_once_and_the_store_goes_on(tmp_path, caplog):
     path = tmp_path / "metadata.db"
     (tmp_path / "metadata.db-sequence").mkdir()
-    asyncio.run(work(path, 1))
+    await work(path, 1)
     [line] = warned(caplog)
     assert "metadata.db-sequence cannot be read (Is a directory)" in line
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
 @pytest.mark.parametrize(("mode", "what"), [(0o000, "cannot be read"), (0o400, "cannot be written")])
-def test_one_without_permission_is_said_once_and_the_store_goes_on(tmp_path, caplog, mode, what):
+async def test_one_without_permission_is_said_once_and_the_store_goes_on(tmp_path, caplog, mode, what):
     path = tmp_path / "metadata.db"
-    asyncio.run(work(path, 1))
+    await work(path, 1)
     Path(f"{path}-sequence").chmod(mode)
-    asyncio.run(work(path, 2))
+    await work(path, 2)
     [line] = warned(caplog)
     assert what in line
     assert "who owns it" in line
 
 
-def test_a_new_store_has_one_and_an_old_store_gets_one(tmp_path):
+async def test_a_new_store_has_one_and_an_old_store_gets_one(tmp_path):
     path = tmp_path / "metadata.db"
     SqliteFile(path, create=True).close()
     sequence = SequenceFile(path)
     [made] = sequence.read()
     assert made[1:] == (1, 0, 1)
     sequence.path.unlink()
-    asyncio.run(work(path, 1))
+    await work(path, 1)
     [*_, last] = sorted(sequence.read())
     sequence.path.unlink()
     file = SqliteFile(path, create=False)

@@ -80,29 +80,29 @@ async def commit(store: SqliteStore, prefix: str, count: int) -> float:
     return count / (time.perf_counter() - began)
 
 
-def test_a_commit_wakes_no_idle_client(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with AsyncExitStack() as stack:
-            path = tmp_path / "metadata.db"
-            stores, watches = await idle_clients(stack, path, CLIENTS)
-            busy = await stack.enter_async_context(await SqliteStore.open(path))
-            sleeping = stores[1:]  # the first one looks for changes of other processes
-            before = await woken_at_rest(sleeping)
-            await commit(busy, "seen", COMMITS)
-            for watch in watches:
-                async with asyncio.timeout(30):
-                    await anext(aiter(watch))
-            now = [woken(store) for store in sleeping]
-            # One may still have been going to sleep when it was counted; a commit that woke it would show each time.
-            assert all(after - early <= 2 for early, after in zip(before, now, strict=True)), (before, now)
-
-    asyncio.run(work())
+async def test_a_commit_wakes_no_idle_client(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        path = tmp_path / "metadata.db"
+        stores, watches = await idle_clients(stack, path, CLIENTS)
+        busy = await stack.enter_async_context(await SqliteStore.open(path))
+        sleeping = stores[1:]  # the first one looks for changes of other processes
+        before = await woken_at_rest(sleeping)
+        await commit(busy, "seen", COMMITS)
+        for watch in watches:
+            async with asyncio.timeout(30):
+                await anext(aiter(watch))
+        now = [woken(store) for store in sleeping]
+        # One may still have been going to sleep when it was counted; a commit that woke it would show each time.
+        assert all(after - early <= 2 for early, after in zip(before, now, strict=True)), (before, now)
 
 
-def test_an_idle_client_keeps_open_what_the_database_needs(tmp_path: Path) -> None:
+async def test_an_idle_client_keeps_open_what_the_database_needs(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-
-    async def work() -> None:
+    program = [sys.executable, "-c", REGISTERS, str(path), "3"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"registered\n"
         async with AsyncExitStack() as stack:
             await idle_clients(stack, path, 1)
             before = descriptors(os.getpid())
@@ -112,101 +112,79 @@ def test_an_idle_client_keeps_open_what_the_database_needs(tmp_path: Path) -> No
             await until_async(
                 lambda: descriptors(os.getpid()) <= before + 3 * CLIENTS, "the sessions' files to be closed"
             )
-
-    program = [sys.executable, "-c", REGISTERS, str(path), "3"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"registered\n"
-        asyncio.run(work())
         other.stdin.close()
 
 
-def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with AsyncExitStack() as stack:
-            path = tmp_path / "metadata.db"
-            looks = await SqliteStore.open(path, create=True)
-            first = looks.watch("seen/")
-            await first.__aenter__()
-            _, watches = await idle_clients(stack, path, 3)
-            # With other options it is to the rest as one of another process: only who looks finds its changes.
-            far = await stack.enter_async_context(
-                await SqliteStore.open(path, options=SqliteOptions(poll_ms=21))
-            )
-            await looks.close()
-            await commit(far, "seen", 1)
-            for watch in watches:
-                async with asyncio.timeout(30):
-                    await anext(aiter(watch))
-
-    asyncio.run(work())
+async def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        path = tmp_path / "metadata.db"
+        looks = await SqliteStore.open(path, create=True)
+        first = looks.watch("seen/")
+        await first.__aenter__()
+        _, watches = await idle_clients(stack, path, 3)
+        # With other options it is to the rest as one of another process: only who looks finds its changes.
+        far = await stack.enter_async_context(await SqliteStore.open(path, options=SqliteOptions(poll_ms=21)))
+        await looks.close()
+        await commit(far, "seen", 1)
+        for watch in watches:
+            async with asyncio.timeout(30):
+                await anext(aiter(watch))
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_look_that_fails_is_made_again_and_no_change_is_missed(tmp_path: Path, own: bool) -> None:
+async def test_a_look_that_fails_is_made_again_and_no_change_is_missed(tmp_path: Path, own: bool) -> None:
     """After a commit of another process, and after one of its own that finds the other's."""
+    path = tmp_path / "metadata.db"
+    never = SqliteOptions(poll_ms=3_600_000, session_timeout_ms=36_000_000)
+    async with (
+        await SqliteStore.open(path, create=True, options=never) as store,
+        store.watch("seen/") as changes,
+    ):
+        await anext(changes)
+        await store.get("k")  # after the first look
+        file = store._thread.file
+        look = file.changes
 
-    async def work() -> None:
-        path = tmp_path / "metadata.db"
-        never = SqliteOptions(poll_ms=3_600_000, session_timeout_ms=36_000_000)
-        async with (
-            await SqliteStore.open(path, create=True, options=never) as store,
-            store.watch("seen/") as changes,
-        ):
-            await anext(changes)
-            await store.get("k")  # after the first look
-            file = store._thread.file
-            look = file.changes
+        def fails_once(since: int) -> tuple[int, list[str] | None]:
+            file.changes = look  # type: ignore[method-assign]
+            raise sqlite3.OperationalError("disk I/O error")
 
-            def fails_once(since: int) -> tuple[int, list[str] | None]:
-                file.changes = look  # type: ignore[method-assign]
-                raise sqlite3.OperationalError("disk I/O error")
-
-            file.changes = fails_once  # type: ignore[method-assign]
-            other = SqliteFile(path, create=False)
-            other.begin()
-            other.apply([Create("seen/other", b"")])
-            other.commit()
-            other.close()
-            if own:
-                await store.create("seen/own", b"")
-            else:
-                store._thread.wake()
-                await until_async(lambda: file.changes == look, "a look that fails")
-                store._thread.wake()
-            async with asyncio.timeout(30):
-                assert "seen/other" in await anext(changes)
-
-    asyncio.run(work())
+        file.changes = fails_once  # type: ignore[method-assign]
+        other = SqliteFile(path, create=False)
+        other.begin()
+        other.apply([Create("seen/other", b"")])
+        other.commit()
+        other.close()
+        if own:
+            await store.create("seen/own", b"")
+        else:
+            store._thread.wake()
+            await until_async(lambda: file.changes == look, "a look that fails")
+            store._thread.wake()
+        async with asyncio.timeout(30):
+            assert "seen/other" in await anext(changes)
 
 
-def test_a_watch_whose_maker_is_cancelled_is_not_looked_for(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
-            attaching = asyncio.ensure_future(store.watch("seen/").__aenter__())
-            await asyncio.sleep(0)
-            attaching.cancel()
-            await asyncio.wait({attaching})
-            assert attaching.cancelled()
-            await store.get("k")  # after the attaching, which was asked for
-            looks = store._thread._watches.looks
-            await until_async(lambda: not looks(store._thread), "the watch to be gone")
-
-    asyncio.run(work())
+async def test_a_watch_whose_maker_is_cancelled_is_not_looked_for(tmp_path: Path) -> None:
+    async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+        attaching = asyncio.ensure_future(store.watch("seen/").__aenter__())
+        await asyncio.sleep(0)
+        attaching.cancel()
+        await asyncio.wait({attaching})
+        assert attaching.cancelled()
+        await store.get("k")  # after the attaching, which was asked for
+        looks = store._thread._watches.looks
+        await until_async(lambda: not looks(store._thread), "the watch to be gone")
 
 
 @pytest.mark.skipif(not FULL, reason="a rate of a loaded machine says nothing")
-def test_idle_clients_do_not_slow_a_busy_one(tmp_path: Path) -> None:
-    async def work() -> dict[str, float]:
-        async with AsyncExitStack() as stack:
-            path = tmp_path / "metadata.db"
-            busy = await stack.enter_async_context(await SqliteStore.open(path, create=True))
-            alone = await commit(busy, "alone", COMMITS)
-            await idle_clients(stack, path, CLIENTS)
-            beside = await commit(busy, "beside", COMMITS)
-        return {"idle_clients": CLIENTS, "commits_a_second_alone": round(alone), "beside": round(beside)}
-
-    figures = asyncio.run(work())
+async def test_idle_clients_do_not_slow_a_busy_one(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        path = tmp_path / "metadata.db"
+        busy = await stack.enter_async_context(await SqliteStore.open(path, create=True))
+        alone = await commit(busy, "alone", COMMITS)
+        await idle_clients(stack, path, CLIENTS)
+        beside = await commit(busy, "beside", COMMITS)
+    figures = {"idle_clients": CLIENTS, "commits_a_second_alone": round(alone), "beside": round(beside)}
     keep_figures("sqlite_idle_clients", figures, seed=0)
     assert figures["beside"] >= 0.7 * figures["commits_a_second_alone"]

@@ -122,22 +122,19 @@ def test_behind_a_long_frame_little_is_received_until_the_next_is_known() -> Non
     assert len(protocol.get_buffer(-1)) == SCRATCH_BYTES
 
 
-def test_a_busy_stream_whose_chunks_end_inside_a_length_does_not_look_stalled() -> None:
-    async def run() -> None:
-        protocol = Collector(scratch_bytes=SCRATCH_BYTES)
-        stream = HELLO + 3 * frame_of(b"x")
-        seen: list[float] = []
-        at = 0
-        for end in (len(HELLO) + 2, len(HELLO) + 7, len(HELLO) + 12):
-            protocol.get_buffer(-1)[: end - at] = stream[at:end]
-            protocol.buffer_updated(end - at)
-            assert protocol.partial_since is not None
-            seen.append(protocol.partial_since)
-            at = end
-            await asyncio.sleep(0)
-        assert seen[0] < seen[1] < seen[2]
-
-    asyncio.run(run())
+async def test_a_busy_stream_whose_chunks_end_inside_a_length_does_not_look_stalled() -> None:
+    protocol = Collector(scratch_bytes=SCRATCH_BYTES)
+    stream = HELLO + 3 * frame_of(b"x")
+    seen: list[float] = []
+    at = 0
+    for end in (len(HELLO) + 2, len(HELLO) + 7, len(HELLO) + 12):
+        protocol.get_buffer(-1)[: end - at] = stream[at:end]
+        protocol.buffer_updated(end - at)
+        assert protocol.partial_since is not None
+        seen.append(protocol.partial_since)
+        at = end
+        await asyncio.sleep(0)
+    assert seen[0] < seen[1] < seen[2]
 
 
 def test_a_stream_byte_by_byte() -> None:

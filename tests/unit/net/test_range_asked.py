@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -149,32 +148,28 @@ def v2_channels() -> list[Channel]:
 
 @pytest.mark.parametrize("fences_first", [False, True])
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
+async def test_a_response_to_a_read_without_a_fence_is_none_to_one_with_it(
     fences_first: bool, given_up: bool
 ) -> None:
     """In V2 they look alike: an entry that is denied before the fence may be acknowledged before it."""
-
-    async def work() -> None:
-        channels = v2_channels()
-        [channel] = channels
-        first = Asker(channel, fence=fences_first)
-        if given_up:
-            channel.drop(first)
-        second = Asker(channel, fence=not fences_first)
-        denied = b"".join(v2.encode_read_answer(bookkeeper.v2_code(Answer.NO_ENTRY), 5, 7))
-        channel.frames_received(denied, [0])
-        assert len(first.replies) == (0 if given_up else 1)
-        assert not second.replies
-        # The second one is asked for where each response names its request.
-        [_, beside] = channels
-        asked = v3.decode_request(beside.transport.sent)  # type: ignore[union-attr]
-        assert v3.has_flag(asked.readRequest, v3.FENCE_LEDGER) is not fences_first
-        # Once nothing is under way, both use V2 again.
-        Asker(channel, fence=not fences_first)
-        assert len(channels) == 2
-        assert channel.transport.sent.count(b"\x02\x02") == 2  # type: ignore[union-attr]
-
-    asyncio.run(work())
+    channels = v2_channels()
+    [channel] = channels
+    first = Asker(channel, fence=fences_first)
+    if given_up:
+        channel.drop(first)
+    second = Asker(channel, fence=not fences_first)
+    denied = b"".join(v2.encode_read_answer(bookkeeper.v2_code(Answer.NO_ENTRY), 5, 7))
+    channel.frames_received(denied, [0])
+    assert len(first.replies) == (0 if given_up else 1)
+    assert not second.replies
+    # The second one is asked for where each response names its request.
+    [_, beside] = channels
+    asked = v3.decode_request(beside.transport.sent)  # type: ignore[union-attr]
+    assert v3.has_flag(asked.readRequest, v3.FENCE_LEDGER) is not fences_first
+    # Once nothing is under way, both use V2 again.
+    Asker(channel, fence=not fences_first)
+    assert len(channels) == 2
+    assert channel.transport.sent.count(b"\x02\x02") == 2  # type: ignore[union-attr]
 
 
 class Adder:
@@ -192,42 +187,35 @@ class Adder:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_late_response_to_an_add_is_none_to_a_recovery_of_its_entry(given_up: bool) -> None:
+async def test_a_late_response_to_an_add_is_none_to_a_recovery_of_its_entry(given_up: bool) -> None:
     """The writer is fenced. In V2 its response looks like the recovery's, which the fence does not stop."""
-
-    async def work() -> None:
-        channels = v2_channels()
-        [channel] = channels
-        first = Adder(channel, recovery=False)
-        if given_up:
-            channel.expire(2e9)
-            assert first.answers == [Answer.TIMED_OUT]
-        second = Adder(channel, recovery=True)
-        channel.frames_received(v2.encode_add_answer(bookkeeper.v2_code(Answer.FENCED), 5, 7), [0])
-        assert first.answers == [Answer.TIMED_OUT if given_up else Answer.FENCED]
-        assert not second.answers
-        [_, beside] = channels
-        assert v3.decode_request(beside.transport.sent).addRequest.flag == v3.RECOVERY_ADD  # type: ignore[union-attr]
-        # Nothing of the writer's is under way any more: V2 carries entries that V3 has no room for.
-        third = Adder(channel, recovery=True)
-        channel.frames_received(v2.encode_add_answer(0, 5, 7), [0])
-        assert third.answers == [Answer.OK]
-
-    asyncio.run(work())
+    channels = v2_channels()
+    [channel] = channels
+    first = Adder(channel, recovery=False)
+    if given_up:
+        channel.expire(2e9)
+        assert first.answers == [Answer.TIMED_OUT]
+    second = Adder(channel, recovery=True)
+    channel.frames_received(v2.encode_add_answer(bookkeeper.v2_code(Answer.FENCED), 5, 7), [0])
+    assert first.answers == [Answer.TIMED_OUT if given_up else Answer.FENCED]
+    assert not second.answers
+    [_, beside] = channels
+    assert v3.decode_request(beside.transport.sent).addRequest.flag == v3.RECOVERY_ADD  # type: ignore[union-attr]
+    # Nothing of the writer's is under way any more: V2 carries entries that V3 has no room for.
+    third = Adder(channel, recovery=True)
+    channel.frames_received(v2.encode_add_answer(0, 5, 7), [0])
+    assert third.answers == [Answer.OK]
 
 
 @pytest.mark.parametrize("operation", [pb.READ_ENTRY, pb.RANGE_READ_ENTRY, pb.START_TLS])
-def test_a_refusal_of_whatever_operation_says_that_the_client_is_unknown_there(operation: int) -> None:
-    async def work() -> None:
-        context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
-        channel = Channel("b1", context, V3Codec(context), lambda *_: None)  # type: ignore[arg-type]
-        line = Line()
-        channel.connection_made(line)  # type: ignore[arg-type]
-        Asker(channel, fence=False)
-        txn_id = v3.decode_request(line.sent).header.txnId
-        refusal = v3.response(v3.request(operation, txn_id).header, bookkeeper.v3_code(Answer.UNAUTHORISED))
-        channel.frames_received(v3.frame_of(refusal), [0])
-        assert channel.was_refused
-        assert line.aborted
-
-    asyncio.run(work())
+async def test_a_refusal_of_whatever_operation_says_that_the_client_is_unknown_there(operation: int) -> None:
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20), at_once=True)
+    channel = Channel("b1", context, V3Codec(context), lambda *_: None)  # type: ignore[arg-type]
+    line = Line()
+    channel.connection_made(line)  # type: ignore[arg-type]
+    Asker(channel, fence=False)
+    txn_id = v3.decode_request(line.sent).header.txnId
+    refusal = v3.response(v3.request(operation, txn_id).header, bookkeeper.v3_code(Answer.UNAUTHORISED))
+    channel.frames_received(v3.frame_of(refusal), [0])
+    assert channel.was_refused
+    assert line.aborted

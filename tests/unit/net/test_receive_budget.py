@@ -218,30 +218,26 @@ class SecuredLine(ReadingLine):
         assert protocol is self.receiver
 
 
-def test_what_comes_with_the_end_of_a_handshake_does_not_wait_for_memory(
+async def test_what_comes_with_the_end_of_a_handshake_does_not_wait_for_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is here already; the loop would wait for others to give memory back, and none of them could."""
+    budget = ReceiveBudget(1 << 20)
+    protocol = Fed(budget)
+    protocol.connection_made(ReadingLine(protocol))  # type: ignore[arg-type]
+    budget.taken += 950_000
+    secured = SecuredLine(protocol)
 
-    async def work() -> None:
-        budget = ReceiveBudget(1 << 20)
-        protocol = Fed(budget)
-        protocol.connection_made(ReadingLine(protocol))  # type: ignore[arg-type]
-        budget.taken += 950_000
-        secured = SecuredLine(protocol)
+    async def start_tls(
+        _: object, meanwhile: asyncio.Protocol, *_arguments: object, **_options: object
+    ) -> Line:
+        meanwhile.data_received(frame_of(500_000)[:250_000])
+        return secured
 
-        async def start_tls(
-            _: object, meanwhile: asyncio.Protocol, *_arguments: object, **_options: object
-        ) -> Line:
-            meanwhile.data_received(frame_of(500_000)[:250_000])
-            return secured
-
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "start_tls", start_tls)
-        await upgrade(protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), server_side=True, seconds=1)
-        assert secured.closed
-        assert protocol.reasons
-        assert budget.taken == 950_000
-        assert not protocol.waits
-
-    asyncio.run(work())
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "start_tls", start_tls)
+    await upgrade(protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), server_side=True, seconds=1)
+    assert secured.closed
+    assert protocol.reasons
+    assert budget.taken == 950_000
+    assert not protocol.waits

@@ -30,7 +30,7 @@ from quire.spark.pushdown import Wanted
 from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Limits, Stream
-from support.log_cluster import in_world, numbers
+from support.log_cluster import numbers
 
 T0 = 1_795_000_000_000
 COUNT = 300
@@ -129,94 +129,88 @@ def options(use=Use.BATCH, **given):
 EVERY = project(StructType([StructField(name, COLUMNS[name]) for name in COLUMNS]))
 
 
-def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
-    async def work(at):
-        log = await at.made("orders")
-        async with await log.open_writer() as writer:
-            for first, end in ((0, COUNT), (COUNT, 350), (350, 400)):
-                times = range(T0 + first, T0 + end)
-                await writer.append_many(numbers(first, end), timestamps_ms=list(times))
-                if end < 400:
-                    await writer.roll()
-        heads = LogHeads(at.store)
-        log_id = await heads.find("orders")
-        place = write(tmp_path, log_id.hex())
-        head, version = await heads.read(log_id)
-        rows = 210
-        item = LogItem(7, place=Place.ARCHIVE, archive=place.digest).completed(
-            0, LedgerSummary(rows, 5_000, T0, T0 + 296)
-        )
-        item = replace(item, next_offset=COUNT, state=ItemState.CLOSED)
-        # The swap of an archive job, and its deletion.
-        await heads.write(replace(head, items=(item, *head.items[1:]), archive=str(tmp_path)), version)
-        await at.client.delete_ledger(head.items[0].ledger_id)
-        about = await log.describe()
-        assert (about.archive, about.items[0].archive) == (str(tmp_path), place.digest)
+async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
+    log = await at.made("orders")
+    async with await log.open_writer() as writer:
+        for first, end in ((0, COUNT), (COUNT, 350), (350, 400)):
+            times = range(T0 + first, T0 + end)
+            await writer.append_many(numbers(first, end), timestamps_ms=list(times))
+            if end < 400:
+                await writer.roll()
+    heads = LogHeads(at.store)
+    log_id = await heads.find("orders")
+    place = write(tmp_path, log_id.hex())
+    head, version = await heads.read(log_id)
+    rows = 210
+    item = LogItem(7, place=Place.ARCHIVE, archive=place.digest).completed(
+        0, LedgerSummary(rows, 5_000, T0, T0 + 296)
+    )
+    item = replace(item, next_offset=COUNT, state=ItemState.CLOSED)
+    # The swap of an archive job, and its deletion.
+    await heads.write(replace(head, items=(item, *head.items[1:]), archive=str(tmp_path)), version)
+    await at.client.delete_ledger(head.items[0].ledger_id)
+    about = await log.describe()
+    assert (about.archive, about.items[0].archive) == (str(tmp_path), place.digest)
 
-        async def read(wanted=Wanted(), **given):  # noqa: B008
-            chosen = options(**given)
-            found, _ = await _pieces(at.client, chosen, wanted)
-            planned = tasks_of(chosen, wanted, found)
-            batches = []
-            for task in planned:
-                for piece in task.pieces:
-                    if piece.archive is not None:
-                        alone = replace(task, pieces=(piece,))
-                        batches += tasks.read(alone, chosen, EVERY)
-            return planned, pa.Table.from_batches(batches, EVERY.arrow) if batches else None
+    async def read(wanted=Wanted(), **given):  # noqa: B008
+        chosen = options(**given)
+        found, _ = await _pieces(at.client, chosen, wanted)
+        planned = tasks_of(chosen, wanted, found)
+        batches = []
+        for task in planned:
+            for piece in task.pieces:
+                if piece.archive is not None:
+                    alone = replace(task, pieces=(piece,))
+                    batches += tasks.read(alone, chosen, EVERY)
+        return planned, pa.Table.from_batches(batches, EVERY.arrow) if batches else None
 
-        planned, found = await read(rowsPerBatch="16")
-        assert [[piece.archive is not None for piece in task.pieces] for task in planned] == [
-            [True, False, False]
-        ]
-        plain = table(0, COUNT)
-        for name in ("offset", "key", "value", "ledger", "entry", "index"):
-            assert found.column(name).to_pylist() == plain.column(name).to_pylist()
-        assert found.column("timestamp").cast(pa.int64()).to_pylist() == [
-            1000 * (T0 + offset) for offset in plain.column("offset").to_pylist()
-        ]
-        assert set(found.column("log").to_pylist()) == {"orders"}
-        # Only the row groups that are needed, only the records that are wanted.
-        planned, found = await read(startingOffsets='{"orders": 105}', endingOffsets='{"orders": 203}')
-        assert [(piece.first_entry, piece.last_entry) for piece in planned[0].pieces] == [(1, 2)]
-        assert found.column("offset").to_pylist() == [o for o in range(105, 203) if o % 10 < 7]
-        _, found = await read(startingTimestamp=str(T0 + 250), endingTimestamp=str(T0 + 260))
-        assert found.column("offset").to_pylist() == list(range(250, 257))
-        planned, _ = await read(splitBytes="1k")
-        assert len(planned) > 2
-        # A stream begins inside it, by time, and counts its records, not its offsets.
-        stream = Stream(options(Use.STREAM, startingTimestamp=str(T0 + 198)))
-        start = await stream.initial(at.client)
-        assert start["logs"]["orders"]["offset"] == 200
-        end = await stream.latest(at.client, start, Limits(records=35))
-        assert end["logs"]["orders"]["offset"] == 250
-        # A damaged file is named, or stepped over.
-        data = Path(place.path).read_bytes()
-        Path(place.path).write_bytes(data[:100] + b"?" + data[101:])
-        with pytest.raises(
-            SparkUseError, match=r"quire: log 'orders': archive file .* row group 0 \(offsets 0 to 96\)"
-        ):
-            await read()
-        _, found = await read(failOnDataLoss="false")
-        later = [offset for offset in plain.column("offset").to_pylist() if offset >= 100]
-        assert found.column("offset").to_pylist() == later, "the other row groups"
-        assert (
-            "row group 0 (offsets 0 to 96) differs from its checksum: offsets 0 to 96, up to 97 records"
-            in (caplog.text)
-        )
-        Path(place.path).unlink()
-        with pytest.raises(
-            SparkUseError, match=r"is missing from its directory.* failOnDataLoss=false skips"
-        ):
-            await read()
-        assert (await read(failOnDataLoss="false"))[1] is None
-        # With the whole directory it may be a disk that is away: nothing is proven lost.
-        Path(place.path).parent.rename(tmp_path / "away")
-        for given in ("true", "false"):
-            with pytest.raises(SparkUseError, match="It is not proven lost"):
-                await read(failOnDataLoss=given)
-
-    in_world(tmp_path, work)
+    planned, found = await read(rowsPerBatch="16")
+    assert [[piece.archive is not None for piece in task.pieces] for task in planned] == [
+        [True, False, False]
+    ]
+    plain = table(0, COUNT)
+    for name in ("offset", "key", "value", "ledger", "entry", "index"):
+        assert found.column(name).to_pylist() == plain.column(name).to_pylist()
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [
+        1000 * (T0 + offset) for offset in plain.column("offset").to_pylist()
+    ]
+    assert set(found.column("log").to_pylist()) == {"orders"}
+    # Only the row groups that are needed, only the records that are wanted.
+    planned, found = await read(startingOffsets='{"orders": 105}', endingOffsets='{"orders": 203}')
+    assert [(piece.first_entry, piece.last_entry) for piece in planned[0].pieces] == [(1, 2)]
+    assert found.column("offset").to_pylist() == [o for o in range(105, 203) if o % 10 < 7]
+    _, found = await read(startingTimestamp=str(T0 + 250), endingTimestamp=str(T0 + 260))
+    assert found.column("offset").to_pylist() == list(range(250, 257))
+    planned, _ = await read(splitBytes="1k")
+    assert len(planned) > 2
+    # A stream begins inside it, by time, and counts its records, not its offsets.
+    stream = Stream(options(Use.STREAM, startingTimestamp=str(T0 + 198)))
+    start = await stream.initial(at.client)
+    assert start["logs"]["orders"]["offset"] == 200
+    end = await stream.latest(at.client, start, Limits(records=35))
+    assert end["logs"]["orders"]["offset"] == 250
+    # A damaged file is named, or stepped over.
+    data = Path(place.path).read_bytes()
+    Path(place.path).write_bytes(data[:100] + b"?" + data[101:])
+    with pytest.raises(
+        SparkUseError, match=r"quire: log 'orders': archive file .* row group 0 \(offsets 0 to 96\)"
+    ):
+        await read()
+    _, found = await read(failOnDataLoss="false")
+    later = [offset for offset in plain.column("offset").to_pylist() if offset >= 100]
+    assert found.column("offset").to_pylist() == later, "the other row groups"
+    assert "row group 0 (offsets 0 to 96) differs from its checksum: offsets 0 to 96, up to 97 records" in (
+        caplog.text
+    )
+    Path(place.path).unlink()
+    with pytest.raises(SparkUseError, match=r"is missing from its directory.* failOnDataLoss=false skips"):
+        await read()
+    assert (await read(failOnDataLoss="false"))[1] is None
+    # With the whole directory it may be a disk that is away: nothing is proven lost.
+    Path(place.path).parent.rename(tmp_path / "away")
+    for given in ("true", "false"):
+        with pytest.raises(SparkUseError, match="It is not proven lost"):
+            await read(failOnDataLoss=given)
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -295,7 +294,7 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
 # --- the real disk ------------------------------------------------------------------------------------------------
 
 
-def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
+async def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
     async def life(directory: Path, expected: int) -> None:
         identity = open_identity(directory, "b1", "cluster-1")
         worker = ThreadWorker()
@@ -317,7 +316,7 @@ def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
         identity.release()
 
     for life_number in range(4):
-        asyncio.run(life(tmp_path / "bookie", 400 * life_number))
+        await life(tmp_path / "bookie", 400 * life_number)
 
 
 @pytest.mark.skipif(

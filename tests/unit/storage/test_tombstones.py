@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -209,25 +208,22 @@ def test_another_ledger_with_the_id_gets_none_of_the_old_entries(facts: bool, cl
     assert read_all(storage, 1, 0, 9) == {}
 
 
-def test_what_a_bookie_remembers_of_a_shrunk_tombstone_goes_too() -> None:
-    async def work() -> None:
-        bookie = OneBookie(open_storage(FaultyFiles()))
-        assert bookie.add(1, 0, 4) is Answer.OK
-        bookie.ledgers.delete(1, UNTIL_MS)
-        settle(bookie.storage)
-        assert bookie.add(1, 5, 5) is Answer.DELETED
-        gone = shrink(bookie.storage)
-        assert bookie.add(1, 5, 5) is Answer.DELETED, "until its ledgers hear of it"
-        bookie.ledgers.forget(gone)
-        assert bookie.add(1, 5, 5) is Answer.OK
-        settle(bookie.storage)
-        assert list(read_all(bookie.storage, 1, 0, 9)) == [5]
-        bookie.ledgers.forget([1])
-        assert Ledgers(bookie.storage, lambda: None).info(1) == bookie.ledgers.info(1), (
-            "a living one is not forgotten"
-        )
-
-    asyncio.run(work())
+async def test_what_a_bookie_remembers_of_a_shrunk_tombstone_goes_too() -> None:
+    bookie = OneBookie(open_storage(FaultyFiles()))
+    assert bookie.add(1, 0, 4) is Answer.OK
+    bookie.ledgers.delete(1, UNTIL_MS)
+    settle(bookie.storage)
+    assert bookie.add(1, 5, 5) is Answer.DELETED
+    gone = shrink(bookie.storage)
+    assert bookie.add(1, 5, 5) is Answer.DELETED, "until its ledgers hear of it"
+    bookie.ledgers.forget(gone)
+    assert bookie.add(1, 5, 5) is Answer.OK
+    settle(bookie.storage)
+    assert list(read_all(bookie.storage, 1, 0, 9)) == [5]
+    bookie.ledgers.forget([1])
+    assert Ledgers(bookie.storage, lambda: None).info(1) == bookie.ledgers.info(1), (
+        "a living one is not forgotten"
+    )
 
 
 @pytest.mark.parametrize("behind", [False, True])
