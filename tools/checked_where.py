@@ -28,7 +28,6 @@ BYTES: Final = (
     "unit/metadata/",
     "unit/storage/",
     "unit/wire/",
-    "upgrade/",
     "vectors/",
 )
 """Folders of tests that check bytes; elsewhere codecs are used, not checked."""

@@ -17,8 +17,8 @@ PAGES = {
     "metadata": "In the metadata store ([metadata.md](metadata.md))",
 }
 HEAD = [
-    "| field | at | written by | read by | since | what an earlier program does |",
-    "| --- | --- | --- | --- | --- | --- |",
+    "| field | at | written by | read by |",
+    "| --- | --- | --- | --- |",
 ]
 
 
@@ -48,10 +48,7 @@ def rows_of(table: Table) -> list[str]:
     """A table of one layout."""
     lines = [f"**{table.name}**", "", *HEAD]
     for row in table.rows():
-        use = row.use
-        lines.append(
-            f"| {row.field} | {row.place} | {use.writer} | {use.reader} | {use.since} | {use.older} |"
-        )
+        lines.append(f"| {row.field} | {row.place} | {row.use.writer} | {row.use.reader} |")
     return [*lines, ""]
 
 

@@ -2,10 +2,10 @@
 
     python tests/faults/ledger_worker.py write URI NAME HISTORY QUORUMS PACE    E/Qw/Qa, several with commas; ms a group
     python tests/faults/ledger_worker.py read URI NAME HISTORY             ledgers as they come, some with recovery
-    python tests/faults/ledger_worker.py read-all URI NAME HISTORY LOG     every ledger and the log, once; scan: every copy
-    python tests/faults/ledger_worker.py scan URI NAME HISTORY LOG
+    python tests/faults/ledger_worker.py read-all URI NAME HISTORY         every ledger, once; scan: every copy
+    python tests/faults/ledger_worker.py scan URI NAME HISTORY
 
-It prints a JSON object a line. Programs of revision 9e5fe3a run it too: it knows only what they had.
+It prints a JSON object a line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from quire_testing.history import History, entry_hashes
 from quire_testing.recording import (
     RecordedAppends,
     history_into,
-    record_log_read,
     record_open,
     record_read,
     record_scan,
@@ -171,14 +170,13 @@ async def read(client: Any, history: History, name: str, over: asyncio.Event, re
 
 
 async def read_all(client: Any, history: History, name: str, over: asyncio.Event, rest: list[str]) -> None:
-    """Nothing fails here: all bookies are up. Ledgers of the log are recovered by whoever reads the log."""
+    """Nothing fails here: all bookies are up."""
     entries = 0
     found = await ledgers_of(client)
     for ledger in found:
         with contextlib.suppress(quire.NoSuchLedgerError):
             entries += await read_one(client, history, name, ledger, recover=True)
-    records = await record_log_read(history, name, client.log(rest[0]))
-    say(ledgers=len(found), read=entries, records=records)
+    say(ledgers=len(found), read=entries)
 
 
 async def scan(client: Any, history: History, name: str, over: asyncio.Event, rest: list[str]) -> None:

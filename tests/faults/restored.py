@@ -15,7 +15,7 @@ from quire.cli.console.toolbox import Toolbox, open_toolbox
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from support.old_programs import NEW, BookieProcess
+from support.programs import NEW, BookieProcess
 
 COLLECT_EVERY = "0.3"
 ENTRIES = 3

@@ -18,7 +18,7 @@ from faults.recoverers import naming, no_marks, written
 from quire.core.ledger.metadata import LedgerState
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
-from support.old_programs import NEW, BookieProcess
+from support.programs import NEW, BookieProcess
 from support.tcp_proxy import tcp_proxy
 from support.waiting import until_async
 from support.zookeeper_server import zookeeper_or_skip

@@ -23,7 +23,7 @@ from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
 from quire.storage.directory.boot_file import MARKER_FILE
 from quire.wire.store_records import StoredBoot, decode_boot
-from support.old_programs import NEW, BookieProcess
+from support.programs import NEW, BookieProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Record = Callable[[str, dict[str, Any]], None]

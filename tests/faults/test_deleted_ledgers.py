@@ -19,7 +19,7 @@ from faults.restored import Cluster
 from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from support.old_programs import NEW
+from support.programs import NEW
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 

@@ -25,7 +25,7 @@ from quire.core.ids import BookieId
 from quire.log.config import LogConfig
 from quire.storage.space_reasons import SCARCE_SHARE
 from quire.wire.native_info import SpaceTask
-from support.old_programs import BookieProcess
+from support.programs import BookieProcess
 from support.small_disks import small_disk
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]

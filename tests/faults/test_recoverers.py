@@ -38,7 +38,7 @@ from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Create
 from quire.wire.ledger_metadata import serialize
 from support.etcd_server import own_server
-from support.old_programs import NEW, BookieProcess
+from support.programs import NEW, BookieProcess
 from support.records import record_of
 from support.shared_server import or_skip
 from support.tcp_proxy import tcp_proxy

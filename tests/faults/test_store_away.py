@@ -12,7 +12,7 @@ import pytest
 import quire
 from faults.harness import Loader, run
 from support.etcd_server import own_server
-from support.old_programs import NEW, BookieProcess
+from support.programs import NEW, BookieProcess
 from support.rounds import rounds
 from support.shared_server import or_skip
 from support.tcp_proxy import TcpProxy, tcp_proxy

@@ -48,15 +48,10 @@ class HostileBookies:
         self._serving: set[Any] = set()
 
     async def listen(self, protocol: int, bookie: str, cluster_instance: str) -> int:
-        answers = [
-            native_hello.HelloAnswer(
-                version, Answer.OK, bookie, cluster_instance, features=native_hello.OFFERED, boot=7
-            )
-            for version in (1, 2)
-        ]
-        hellos = [
-            native_hello.encode_hello_answer(answer) if protocol == NATIVE else b"" for answer in answers
-        ]
+        answer = native_hello.HelloAnswer(
+            2, Answer.OK, bookie, cluster_instance, features=native_hello.OFFERED, boot=7
+        )
+        hello = native_hello.encode_hello_answer(answer) if protocol == NATIVE else b""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -72,7 +67,7 @@ class HostileBookies:
                 count = min(len(frames), 20)
                 at = random.randrange(len(frames) - count + 1)
                 writer.write(
-                    hellos[self.connections % 2]
+                    hello
                     + self._mutator.changed(
                         V3 if protocol == V2 and is_v3 else protocol, frames[at : at + count]
                     )

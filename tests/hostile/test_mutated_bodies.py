@@ -1,4 +1,4 @@
-"""A million mutated hellos, headers and bodies of the native protocol, in both versions: a value, or an error that says why.
+"""A million mutated hellos, headers and bodies of the native protocol: a value, or an error that says why.
 
 What is made of one never takes more memory than a frame may have.
 """
@@ -47,40 +47,39 @@ def joined(parts: list[Any]) -> bytes:
     return b"".join(map(bytes, parts))
 
 
-def good(version: int) -> list[tuple[str, bytes, Decode]]:
+def good() -> list[tuple[str, bytes, Decode]]:
     """(name, a body that is right, what reads it) of everything that is said."""
     b = native_bodies
     held = [HeldInterval(0, 9, 1, 1, 3), HeldInterval(10, 40, 5, 7, 3)]
     runs = joined(b.encode_runs([a_run(0, 3), a_run(8, 9)]))
-    told = b.encode_told(9, [(4, 4), (6, 7)], [(6, 7)], 5, version=version)
-    places = b.encode_places([RunPlace("/d/1.seg", 4096, 70_000, 5, 3)], version=version)
+    told = b.encode_told(9, [(4, 4), (6, 7)], [(6, 7)], 5)
+    places = b.encode_places([RunPlace("/d/1.seg", 4096, 70_000, 5, 3)])
     item = LacItem(LEDGER, 7, 5, 0, 3, bytes(range(20)))
     mac = item._replace(digest_type=2, body=EntryDigest(DigestType.HMAC, b"").lac_body(LEDGER, 5))
-    hello = native_hello.Hello("cluster", "bookie", 1, version, 77, "sasl", b"auth")
-    answer = native_hello.HelloAnswer(version, Answer.OK, "bookie", "cluster", "text", 77, 12)
+    hello = native_hello.Hello("cluster", "bookie", 1, 2, 77, "sasl", b"auth")
+    answer = native_hello.HelloAnswer(2, Answer.OK, "bookie", "cluster", "text", 77, 12)
     head = len(native_hello.MAGIC) + 4
     request = native.encode_request(Kind.READ, 1, 4, checksum(b"body"), ledger_id=LEDGER) + b"body"
     said = joined(native.encode_answer(Kind.READ, Answer.OK, 1, ledger_id=LEDGER, term=4, body=[b"body"]))
-    by: dict[str, Any] = {"version": version}
     return [
         ("hello", native_hello.encode_hello(hello)[head:-4], native_hello.decode_hello),
         ("answer to a hello", native_hello.encode_hello_answer(answer)[head:-4], native_hello.decode_hello_answer),
         ("framed hello", native_hello.encode_hello(hello), native_hello.split_hello),
         ("request", request, native.decode_request),
         ("answer", said, native.decode_answer),
-        ("READ", b.encode_read(3, 9, 100, 4, **by), partial(b.decode_read, **by)),
-        ("LONG_POLL", b.encode_long_poll(-1, 3, 9, 100, 50, 4, **by), partial(b.decode_long_poll, **by)),
-        ("LIST_ENTRIES", b.encode_list(3, 100, version=2), partial(b.decode_list, version=2)),
-        ("CLEAR_LIMBO", b.encode_clear_limbo(9, version=2), partial(b.decode_clear_limbo, version=2)),
+        ("READ", b.encode_read(3, 9, 100, 4), b.decode_read),
+        ("LONG_POLL", b.encode_long_poll(-1, 3, 9, 100, 50, 4), b.decode_long_poll),
+        ("LIST_ENTRIES", b.encode_list(3, 100), b.decode_list),
+        ("CLEAR_LIMBO", b.encode_clear_limbo(9), b.decode_clear_limbo),
         ("TRUNCATE", b.encode_truncate(5), b.decode_truncate),
         ("WRITE_LACS", b.encode_lacs([item, mac, item]), b.decode_lacs),
         ("ADD_BUNDLE", bundle(), open_bundle),
         ("answer to ADD_BUNDLE", PART.pack(0, 2, 0, 1) + PART.pack(2, 1, Answer.FENCED, 0), lambda body: decode_parts(body, 3)),
         ("answer to WRITE_LACS", b.encode_refused_lacs([(5, Answer.DELETED)]), b.decode_refused_lacs),
-        ("entries", told + runs, partial(b.decode_entries, **by)),
-        ("places", told + places + runs, partial(b.decode_entries, placed=True, **by)),
-        ("READ_LAC", joined(b.encode_lac_body(b"lac", b"entry", 3, 4, **by)), partial(b.decode_lac_body, **by)),
-        ("held", b.encode_held(held, 50, **by), lambda body: b.decode_held(body, 0, **by)),
+        ("entries", told + runs, b.decode_entries),
+        ("places", told + places + runs, partial(b.decode_entries, placed=True)),
+        ("READ_LAC", joined(b.encode_lac_body(b"lac", b"entry", 3, 4)), b.decode_lac_body),
+        ("held", b.encode_held(held, 50), lambda body: b.decode_held(body, 0)),
         ("INFO", native_info.encode_info({"limbo": True, "doubt_ranges": [[1, 2]]}), native_info.decode_info),
         ("run", a_run(0, 3), RunView.parse),
         ("run of scheme 1", sealed_run(SCHEME_TERMS, 4), RunView.parse),
@@ -119,12 +118,11 @@ def largest() -> list[tuple[str, bytes, Decode]]:
     places = [RunPlace(f"/directory/segments/{n:016x}.seg", far, 8000, n, far) for n in range(b.PLACES_MAX)]
     held = [HeldInterval(far + n, far + n, 64, 2**63, far) for n in range(2 * b.PAGE_INTERVALS)]
     items = [LacItem(far + n, far, far, far, 2, bytes(20), bytes(36)) for n in range(b.LACS_MAX)]
-    by: dict[str, Any] = {"version": 2}
-    told = b.encode_told(0, [], [], **by)
+    told = b.encode_told(0, [], [])
     return [
-        ("unknown and damaged", b.encode_told(0, others + pairs, pairs, **by), partial(b.decode_entries, **by)),
-        ("places", told + b.encode_places(places, **by), partial(b.decode_entries, placed=True, **by)),
-        ("held", b.encode_held(held, **by), lambda body: b.decode_held(body, 0, **by)),
+        ("unknown and damaged", b.encode_told(0, others + pairs, pairs), b.decode_entries),
+        ("places", told + b.encode_places(places), partial(b.decode_entries, placed=True)),
+        ("held", b.encode_held(held), lambda body: b.decode_held(body, 0)),
         ("WRITE_LACS", b.encode_lacs(items), b.decode_lacs),
     ]  # fmt: skip
 
@@ -144,7 +142,7 @@ def test_the_largest_bodies(name: str) -> None:
 
 def test_mutated_bodies() -> None:
     chance = random.Random(SEED)
-    bodies = [(f"{name}, version {version}", *rest) for version in (1, 2) for name, *rest in good(version)]
+    bodies = good()
     for _, data, decode in bodies:
         decode(memoryview(data))
     outcome: Counter[str] = Counter()

@@ -38,7 +38,6 @@ STATE = StoredLedgerState(
     3,
     (DeadRange(1, 2, 3), DeadRange(7, 9, 11)),
 )
-V1_STATE = bytes([1, 3, 3, 20, 0, 0, 0, 4]) + bytes(40) + b"k" * 20 + b"lac."
 SEED_OF_SEGMENT = 77
 
 
@@ -72,7 +71,6 @@ _SEED_HEAD = RECORD_HEAD.pack(
 )
 DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "state": (lambda data: decode_state(7, data), encode_state(STATE)),
-    "state of version 1": (lambda data: decode_state(7, data, 9), V1_STATE),
     "shrunk tombstone": (lambda data: decode_state(7, data), encode_state(StoredLedgerState(None, 9))),
     "segment list": (bodies.decode_segment_list, bodies.encode_segment_list(1, 2, [3, 4, 9])),
     "retirement": (bodies.decode_retirement, bodies.encode_retirement([1, 2, 3])),

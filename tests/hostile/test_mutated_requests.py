@@ -65,10 +65,7 @@ async def serves_the_next(uri: str) -> None:
 
 async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[str, Any]:
     [bookie] = local.bookies
-    hellos = [
-        native_hello.encode_hello(native_hello.Hello("", bookie.id, version_max=version))
-        for version in (1, 2)
-    ]
+    hello = native_hello.encode_hello(native_hello.Hello("", bookie.id))
     async with quire.connect(local.uri) as client:
         one = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
         written = [b"entry %d" % number for number in range(100)]
@@ -84,7 +81,6 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
             for number in range(300):
                 protocol = PROTOCOLS[number % 3]
                 stream = mutator.some(protocol, FRAMES_A_CONNECTION)
-                hello = hellos[number // 3 % 2]
                 streams.put_nowait(hello + stream if protocol == NATIVE else stream)
             host, port = bookie.address.split(":")
             await asyncio.gather(*(attack(host, int(port), streams, counts) for _ in range(AT_ONCE)))

@@ -344,8 +344,8 @@ class Model:
         at = first
         while at != WHOLE_LIST:
             page, following = ledgers.held_page(ledger_id, at, intervals_max)
-            body = memoryview(encode_held(page, following, version=2))
-            assert decode_held(body, at, version=2) == (page, following)
+            body = memoryview(encode_held(page, following))
+            assert decode_held(body, at) == (page, following)
             assert len(page) >= intervals_max or following == WHOLE_LIST
             found.update((i, share.origin_term) for share in page for i in ids_in(*share[:4]))
             at = following

@@ -16,7 +16,6 @@ from support.hostile_worlds import (
     SEALED,
     V2,
     V3,
-    VERSION_2,
     StillBookie,
     StillClient,
     a_run,
@@ -51,18 +50,16 @@ def conversation() -> tuple[dict[int, list[bytes]], dict[int, list[bytes]]]:
     client, bookie = StillClient(), StillBookie()
     for protocol in (NATIVE, V2, V3):
         asked[protocol], answered[protocol] = [], []
-        for version in (1, 2) if protocol == NATIVE else (0,):
-            client.hear(bytes([protocol | (VERSION_2 if version == 2 else 0), 0]))
-            for _, line in client.lines:
-                said = bytes(line.sent)
-                if protocol == NATIVE:
-                    hello = bookie.hello_of(version)
-                    said = said[len(client.hello_sent) :] + (truncate() if version == 2 else b"")
-                    heard = bookie.serve_pieces([hello, said])[len(bookie.serve_pieces([hello])) :]
-                else:
-                    heard = bookie.serve_pieces([said])
-                asked[protocol] += frames_of(said)
-                answered[protocol] += frames_of(heard)
+        client.hear(bytes([protocol, 0]))
+        for _, line in client.lines:
+            said = bytes(line.sent)
+            if protocol == NATIVE:
+                said = said[len(client.hello_sent) :] + truncate()
+                heard = bookie.serve_pieces([bookie.hello, said])[bookie.greeting :]
+            else:
+                heard = bookie.serve_pieces([said])
+            asked[protocol] += frames_of(said)
+            answered[protocol] += frames_of(heard)
     asked[NATIVE].append(bundle())
     return asked, answered
 
@@ -104,8 +101,7 @@ def beginnings(side: str) -> list[bytes]:
     inputs = []
     for protocol in (NATIVE, V2, V3):
         frames = ours[protocol] + vectors.get(protocol, [])
-        for choice in (SEALED, SEALED | VERSION_2) if protocol == NATIVE else (0,):
-            head = bytes([protocol | choice, 0])
-            inputs += [head + frame for frame in frames if len(frame) <= 4096]
-            inputs.append(head + b"".join(ours[protocol]))
+        head = bytes([protocol | (SEALED if protocol == NATIVE else 0), 0])
+        inputs += [head + frame for frame in frames if len(frame) <= 4096]
+        inputs.append(head + b"".join(ours[protocol]))
     return inputs

@@ -56,8 +56,6 @@ GOOD = LedgerAccess(
 ENTRIES = 10
 LIVES = 2000
 """Inputs that one world takes before it is made anew."""
-VERSION_2 = 16
-"""In an input's first byte, beside the native protocol: version 2 is spoken, else version 1."""
 _AFTER_AN_INPUT_NS = SECOND // 10
 _HEAD_CRC_AT = {native.REQUEST_BYTES: (76, 92), native.ANSWER_BYTES: (44, 52)}
 
@@ -125,11 +123,6 @@ def stream_of(data: bytes, head_bytes: int) -> tuple[int, list[bytes]]:
         body = seal(body, head_bytes)
     cut = min(data[1], len(body)) if choice & CUT else len(body)
     return choice & 3, [piece for piece in (body[:cut], body[cut:]) if piece]
-
-
-def version_of(data: bytes) -> int:
-    """Which version of the native protocol an input speaks."""
-    return 2 if data and data[0] & VERSION_2 else 1
 
 
 class Line(MemoryTransport):
@@ -227,7 +220,7 @@ class StillBookie(StillWorld):
             chance=random.Random(1),
         )
         self.until_done(self.server.start())
-        self.hello = self.hello_of(native_hello.VERSION)
+        self.hello = self.hello_of()
         self.greeting = len(self.serve_pieces([self.hello]))
         for ledger in (ACCESS, GOOD):
             # Both are in the metadata; what inputs make up beside them is garbage, and goes.
@@ -237,11 +230,11 @@ class StillBookie(StillWorld):
         """Records of ledgers, so that the bookie may hear of them."""
         self.until_done(create_records(self.store, ledger_ids))
 
-    def hello_of(self, version: int, features: int = 0) -> bytes:
-        """The hello of a client that speaks nothing newer than this version."""
-        bookie_id = self.server.bookie_id
-        hello = native_hello.Hello("cluster", bookie_id, version_max=version, features=features)
-        return native_hello.encode_hello(hello)
+    def hello_of(self, features: int = 0) -> bytes:
+        """The hello of a client with these features."""
+        return native_hello.encode_hello(
+            native_hello.Hello("cluster", self.server.bookie_id, features=features)
+        )
 
     def _create(self, store: MemoryStore, ledger: LedgerAccess) -> None:
         self.until_done(put_record(store, record_of(ledger.ledger_id, [self.server.bookie_id])))
@@ -261,8 +254,7 @@ class StillBookie(StillWorld):
     def serve(self, data: bytes) -> bytes:
         """What the bookie answers to an input; it must still be there afterwards."""
         protocol, pieces = stream_of(data, native.REQUEST_BYTES)
-        hello = self.hello_of(version_of(data))
-        return self.serve_pieces([hello, *pieces] if protocol == NATIVE else pieces)
+        return self.serve_pieces([self.hello, *pieces] if protocol == NATIVE else pieces)
 
     def serve_pieces(self, pieces: list[bytes]) -> bytes:
         line = _Handed()
@@ -281,10 +273,10 @@ class StillBookie(StillWorld):
 
     def intact(self) -> bool:
         """Whether the ledger whose key nobody has is as it was."""
-        body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20, version=native_hello.VERSION)
+        body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20)
         head = native.encode_request(native.Kind.READ, 9, len(body), checksum(body), ledger_id=GOOD.ledger_id)
         said = memoryview(self.serve_pieces([self.hello, head + body]))[self.greeting :]
-        found = native_bodies.decode_entries(native.decode_answer(said).body, version=native_hello.VERSION)
+        found = native_bodies.decode_entries(native.decode_answer(said).body)
         entries, bad, _ = open_runs(found.runs, GOOD, 0, ENTRIES - 1)
         return not bad and list(entries.entry_ids) == list(range(ENTRIES))
 
@@ -310,20 +302,18 @@ class StillClient(StillWorld):
         self.lines: list[tuple[Any, Line]] = []
         self.bookie = BookieId("b")
         registry = BookieRegistry(self.inside(lambda: MemoryStore(self.space)))
-        info = BookieInfo(self.bookie, "b", 3181, properties={NATIVE_PROPERTY: native_property(3181, 1)})
+        info = BookieInfo(
+            self.bookie, "b", 3181, properties={NATIVE_PROPERTY: native_property(3181, native_hello.VERSION)}
+        )
         self.until_done(registry.register(info))
         self.clients: dict[int, BookieClient] = {}
         for protocol, name in ((NATIVE, "auto"), (V2, "v2"), (V3, "v3")):
             client = self.clients[protocol] = BookieClient(registry, "cluster", protocol=name)
             self.until_done(client.start())
-        self.hellos = {
-            version: native_hello.encode_hello_answer(
-                native_hello.HelloAnswer(
-                    version, Answer.OK, "b", "cluster", features=native_hello.OFFERED, boot=3
-                )
-            )
-            for version in (1, 2)
-        }
+        answer = native_hello.HelloAnswer(
+            native_hello.VERSION, Answer.OK, "b", "cluster", features=native_hello.OFFERED, boot=3
+        )
+        self.hello = native_hello.encode_hello_answer(answer)
         self.hello_sent = native_hello.encode_hello(native_hello.Hello("cluster", self.bookie))
 
     async def connect(self, loop: Any, factory: Callable[[], Any], host: str, port: int) -> Any:
@@ -345,7 +335,7 @@ class StillClient(StillWorld):
         sink = self.inside(lambda: add_something(client, self.bookie, 2000))
         self.pass_time(SECOND // 100)
         for receiver, line in list(self.lines):
-            heard = [self.hellos[version_of(data)], *pieces] if protocol == NATIVE else pieces
+            heard = [self.hello, *pieces] if protocol == NATIVE else pieces
             self.inside(lambda receiver=receiver, line=line, heard=heard: feed(receiver, heard, line))
         self.pass_time(SECOND // 100)
         for receiver, _ in list(self.lines):

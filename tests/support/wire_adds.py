@@ -27,7 +27,7 @@ class WireAdds:
     async def __aenter__(self) -> Self:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
         if self.protocol == "native":
-            self.writer.write(native_hello.encode_hello(native_hello.Hello("", "", 1, 1)))
+            self.writer.write(native_hello.encode_hello(native_hello.Hello("", "")))
             head = await self.reader.readexactly(len(native_hello.MAGIC) + 4)
             await self.reader.readexactly(int.from_bytes(head[-4:], "big") + 4)
         return self
@@ -89,7 +89,7 @@ class WireAdds:
             flag = v3.FENCE_LEDGER if fencing else None
             return v3.encode_read(self.asked, self._ledger_id, first, key=key, flag=flag)
         body = native_bodies.encode_read(
-            first, first if last is None else last, 1 if last is None else 1 << 30, version=1
+            first, first if last is None else last, 1 if last is None else 1 << 30
         )
         head = native.encode_request(
             native.Kind.READ, self.asked, len(body), checksum(body), ledger_id=self._ledger_id, key=key,
@@ -107,7 +107,7 @@ class WireAdds:
         if self.protocol == "v3":
             return v3.decode_response(await self._next()).readResponse.body
         answer = native.decode_answer(memoryview(await self._next()))
-        run = native_bodies.decode_entries(answer.body, version=1).runs[0]
+        run = native_bodies.decode_entries(answer.body).runs[0]
         return bytes(run.entry(run.position(entry_id)))
 
     async def _next(self) -> bytes:

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.store import Versioned
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 PLAIN_FORMAT: Final = 1
 """Stores whose values are stored as they are."""
@@ -28,7 +28,7 @@ FORMATS: Final = (PLAIN_FORMAT, CHECKED_FORMAT)
 
 HEAD: Final = b"\0QC1"
 TAIL: Final = HEAD[::-1]
-_USE: Final = FieldUse("the drivers for SQLite and etcd", "the same", "2", REFUSES)
+_USE: Final = FieldUse("the drivers for SQLite and etcd", "the same")
 SEAL_FIELDS: Final = Layout(
     "A checked value, before the value", [Field("magic", "4s", _USE), Field("checksum", "I", _USE)]
 )

@@ -14,7 +14,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
 from quire.metadata.store import KEY_LENGTH_MAX, check_key
 from quire.wire.bookie_service_info import check_bookie_id
-from quire.wire.layout import IGNORES, FieldUse, Names
+from quire.wire.layout import FieldUse, Names
 
 LEDGER_NOTES: Final = "ledger-notes/"
 TOMBSTONES: Final = "tombstones/"
@@ -137,8 +137,8 @@ def _digits(number: int) -> str:
     return f"{number:0{_DIGITS}d}"
 
 
-_SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's", "2", IGNORES)
-_OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's", "2", IGNORES)
+_SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")
+_OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's")
 KEYS: Final = Names(
     "Keys of the metadata store",
     {
@@ -159,37 +159,31 @@ KEYS: Final = Names(
         "log-cursors/<owner>/<name>": ("a named position", FieldUse("readers", "readers; truncation")),
         f"{LEDGER_NOTES}<19 digits>": (
             "holes and accepted losses of a ledger whose record has format 1",
-            FieldUse("whoever writes notes, in one transaction with the record", "the same", "2", IGNORES),
+            FieldUse("whoever writes notes, in one transaction with the record", "the same"),
         ),
         f"{TOMBSTONES}<19 digits>": (
             "of a deleted ledger",
-            FieldUse(
-                "whoever deletes the ledger, in one transaction with the record", "collectors", "2", IGNORES
-            ),
+            FieldUse("whoever deletes the ledger, in one transaction with the record", "collectors"),
         ),
         f"{WATERMARKS}<bookie>": (
             "what a bookie has dropped",
-            FieldUse("the bookie's collector", "whoever ends tombstones", "2", IGNORES),
+            FieldUse("the bookie's collector", "whoever ends tombstones"),
         ),
         f"{BOOTS}<bookie>": (
             "how far a bookie's directory is known to be",
-            FieldUse(
-                "the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES
-            ),
+            FieldUse("the bookie", "the bookie at its start, and before it goes on after holding"),
         ),
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
-            FieldUse("the bookie's collector; operators", "the same", "2", IGNORES),
+            FieldUse("the bookie's collector; operators", "the same"),
         ),
         HEALTH: (
             "when the store last took a change that was made to see whether it does",
-            FieldUse("`quire cluster health`", "people", "2", IGNORES),
+            FieldUse("`quire cluster health`", "people"),
         ),
         LEDGER_IDS_ABOVE: (
             "later ledger ids are above this number",
-            FieldUse(
-                "whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES
-            ),
+            FieldUse("whoever raises the ids; not in memory", "whoever has ids ready; in etcd all"),
         ),
         f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are gone", _SHARED),
         f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),
@@ -198,23 +192,23 @@ KEYS: Final = Names(
         LOST_DELAY: ("how long a bookie may be away, in seconds", _OPERATOR),
         f"{REPAIRS}<19 digits>": (
             "Quire's marks: entries that bookies lack that are there",
-            FieldUse("whoever sees it", "workers", "2", IGNORES),
+            FieldUse("whoever sees it", "workers"),
         ),
         f"{AWAY}<bookie>": (
             "how long a bookie has been away",
-            FieldUse("the auditor", "auditors", "2", IGNORES),
+            FieldUse("the auditor", "auditors"),
         ),
         f"{WORKERS}<name>": (
             "a registration: a worker that repairs, and what it has done",
-            FieldUse("the worker", "operators' commands", "2", IGNORES),
+            FieldUse("the worker", "operators' commands"),
         ),
         f"{STREAMS}<19 digits>": (
             "a stream's record",
-            FieldUse("the stream's writer, take-overs", "clients of streams, bookies", "2", IGNORES),
+            FieldUse("the stream's writer, take-overs", "clients of streams, bookies"),
         ),
         f"{STREAM_NAMES}<name>": (
             "a stream's id",
-            FieldUse("who creates or deletes the stream", "clients of streams", "2", IGNORES),
+            FieldUse("who creates or deletes the stream", "clients of streams"),
         ),
     },
 )

@@ -429,7 +429,7 @@ class NativeCodec(NativeGreeting):
     def encoded(self, name: int) -> Sequence[Buffer]:
         """Only now is it known how the bookie wants it."""
         sink, tag, _, request = self._outstanding[name]
-        frame = encode(request, name, self.version, self.channel.features)
+        frame = encode(request, name, self.channel.features)
         if frame is None:
             del self._outstanding[name]
             self.channel.refuse_request(request, sink, tag)
@@ -468,7 +468,7 @@ class NativeCodec(NativeGreeting):
             return
         sink, tag, _, request = outstanding
         rows = request if type(request) is AwaitedRows else None
-        response = response_to(request, answer, self.version) if rows is None else rows.answered(answer)
+        response = response_to(request, answer) if rows is None else rows.answered(answer)
         if rows is None or not rows.left:
             del self._outstanding[answer.number]
         sink.answered(tag, response)

@@ -21,16 +21,12 @@ class NativeGreeting(ChannelCodec):
     Args:
         sent_bytes_max, taken_bytes_max: longest frames of either direction.
         cluster_instance: the cluster that the bookie must belong to; "" = any.
-
-    Attributes:
-        version: what the hello settled, 0 before; requests and responses are laid out as it says.
     """
 
     def __init__(self, sent_bytes_max: int, taken_bytes_max: int, cluster_instance: str) -> None:
         super().__init__(sent_bytes_max, taken_bytes_max)
         self._cluster_instance = cluster_instance
         self._opening: NativeOpening | None = None
-        self.version = 0
 
     def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
         """Send a request of the opening, before all others."""
@@ -49,14 +45,13 @@ class NativeGreeting(ChannelCodec):
         if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != channel.meant:
             channel.give_up_on(hello.message or f"the bookie at this address is {hello.bookie_id}")
             return
-        if hello.version > native_hello.VERSION:
+        if hello.version and not native_hello.VERSION_MIN <= hello.version <= native_hello.VERSION:
             channel.refuse(
                 f"the bookie responds in version {hello.version} of the native protocol, and this "
-                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
-                "client"
+                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}"
             )
             return
-        self.version, channel.features = hello.version, hello.features
+        channel.features = hello.features
         if self._opening is not None and self._opening.takes(hello):
             if channel.state is HELLO:
                 channel.enter(AUTHENTICATING)

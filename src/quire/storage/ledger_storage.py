@@ -311,7 +311,7 @@ class LedgerStorage:
         try:
             self._boots.begin(self._journal.durable_lsn, stored)
         except OSError as error:
-            # Made when a directory of an earlier version is opened; on a full disk, the next start makes it.
+            # On a full disk the next start makes it.
             if error.errno not in NO_SPACE or self._boots.last is not None:
                 raise
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId
-from quire.wire.layout import IGNORES, FieldUse, Names
+from quire.wire.layout import FieldUse, Names
 from quire.wire.proto.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC: Final = "bookie-rpc"
@@ -178,11 +178,11 @@ PROPERTIES: Final = Names(
         ),
         FEATURES_PROPERTY: (
             "what the bookie's program can do",
-            FieldUse("Quire's bookies", "Quire's clients; `quire cluster upgrade`", "2", IGNORES),
+            FieldUse("Quire's bookies", "Quire's clients; `quire cluster upgrade`"),
         ),
         DIRECTORY_PROPERTY: (
             "the bookie's directory on its machine, for short-circuit reads",
-            FieldUse("Quire's bookies", "Quire's clients", "2", IGNORES),
+            FieldUse("Quire's bookies", "Quire's clients"),
         ),
     },
 )

@@ -20,12 +20,12 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.wire import native
 from quire.wire.entry import Buffer
-from quire.wire.layout import NEVER_SENT, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 from quire.wire.native import REQUEST_BYTES, Kind
 from quire.wire.parts import ANSWERS
 
-_SAID = FieldUse("client", "bookie", "2", NEVER_SENT)
-_TOLD = FieldUse("bookie", "client", "2", NEVER_SENT)
+_SAID = FieldUse("client", "bookie")
+_TOLD = FieldUse("bookie", "client")
 ROW_FIELDS: Final = Layout(
     "Row of a bundle",
     [

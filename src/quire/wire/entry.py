@@ -30,12 +30,12 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError, MisuseError
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger.metadata import DigestType
-from quire.wire.layout import NEVER_SENT, REFUSES, Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, Names
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _SAID = FieldUse("client", "client, bookie")
-_OF_STREAM = FieldUse("client of a stream", "client, bookie", "2", NEVER_SENT)
+_OF_STREAM = FieldUse("client of a stream", "client, bookie")
 HEADER_FIELDS = Layout(
     "Entry, then its digest and its payload",
     [
@@ -57,13 +57,13 @@ TERM_HEADER = TERM_HEADER_FIELDS.struct
 TERM_HEADER_BYTES = TERM_HEADER.size
 TERM_IDENTITY: Final = struct.Struct(">qq16xQ4x")
 """Ledger id, entry id and origin term in the header of an entry of scheme 1."""
-_FENCING = FieldUse("client of a stream whose terms only fence", "client", "2", NEVER_SENT)
-_LATER = FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT)
+_FENCING = FieldUse("client of a stream whose terms only fence", "client")
+_LATER = FieldUse("nobody yet", "nobody yet")
 NO_OP: Final = 1
 """Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
 ENTRY_FLAGS = Names(
     "Flags of an entry of scheme 1",
-    {str(NO_OP): ("no-op", _FENCING), "others": ("every other bit", _LATER._replace(older=REFUSES))},
+    {str(NO_OP): ("no-op", _FENCING), "others": ("every other bit", _LATER)},
 )
 _LAC_BODY = struct.Struct(">qq")
 LAC_BODY_BYTES = _LAC_BODY.size

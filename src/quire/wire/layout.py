@@ -1,7 +1,6 @@
 """Layouts of bytes, declared field by field: codecs are made from the same tables as the pages that describe them.
 
-A field says who writes it and who reads it, since which version it is there, and what a program does that is older.
-Knows no format; each format's own file declares its layouts.
+A field says who writes it and who reads it. Knows no format; each format's own file declares its layouts.
 
 Source: `docs/formats/fields.md`.
 """
@@ -13,10 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-REFUSES = "refuses"
-IGNORES = "ignores it"
-NEVER_SENT = "is never sent it"
-
 
 class FieldUse(NamedTuple):
     """What is said of a field besides its name and its place.
@@ -24,14 +19,10 @@ class FieldUse(NamedTuple):
     Attributes:
         writer: which program writes it; "nobody yet" where it is reserved.
         reader: which program acts on it.
-        since: the version of its format in which it appeared.
-        older: what a program does that knows only earlier versions.
     """
 
     writer: str
     reader: str
-    since: str = "1"
-    older: str = ""
 
 
 class Field(NamedTuple):

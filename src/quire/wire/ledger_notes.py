@@ -18,7 +18,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.wire.layout import IGNORES, FieldUse, Message, Names
+from quire.wire.layout import FieldUse, Message, Names
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_version, corrupt, parse, unknown_of, with_unknown
 
@@ -186,15 +186,10 @@ def _where(ledger_id: int) -> str:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_CARRIED: Final = "carries it over, in records of formats 2 and 3"
-_HOLES: Final = FieldUse(
-    "writers that close or leave a ledger", "ledger show, ledger verify; repair will", "2", _CARRIED
-)
-_LOST: Final = FieldUse(
-    "nobody yet; whoever accepts a loss will", "nobody yet; repair and collectors will", "2", _CARRIED
-)
-_EITHER: Final = FieldUse("as the list it is in", "as the list it is in", "2", _CARRIED)
-_PLAIN: Final = FieldUse("whoever writes notes of a record of format 1", "the same", "2", IGNORES)
+_HOLES: Final = FieldUse("writers that close or leave a ledger", "ledger show, ledger verify; repair will")
+_LOST: Final = FieldUse("nobody yet; whoever accepts a loss will", "nobody yet; repair and collectors will")
+_EITHER: Final = FieldUse("as the list it is in", "as the list it is in")
+_PLAIN: Final = FieldUse("whoever writes notes of a record of format 1", "the same")
 
 RANGE_FIELDS: Final = Message(
     "Range of entries in notes",

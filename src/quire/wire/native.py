@@ -18,7 +18,7 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger.metadata import DigestType
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, REFUSES, Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, Names
 from quire.wire.parts import ANSWERS, answer_of
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
@@ -38,15 +38,11 @@ REQUEST_FIELDS = Layout(
         Field("ledger id", "q", _ASKED),
         Field("ledger token", "Q", _ASKED),
         Field("key", "20s", _ASKED),
-        Field(
-            "sender's term",
-            "Q",
-            FieldUse("client of a stream: above 0", "bookie", older="answers BAD_REQUEST to one above 0"),
-        ),
+        Field("sender's term", "Q", FieldUse("client of a stream: above 0", "bookie")),
         Field("LAC", "q", _ASKED),
         Field("LAFR", "q", FieldUse("writer of a ledger that guarantees its write quorum", "bookie")),
         Field("checksum of the body", "I", _ASKED),
-        Field("zero", "12s", FieldUse("client", "bookie", older=REFUSES)),
+        Field("zero", "12s", _ASKED),
         Field("checksum of the header", "I", _ASKED),
     ],
 )
@@ -59,7 +55,7 @@ ANSWER_FIELDS = Layout(
         Field("answer code", "H", _TOLD),
         Field("request number", "I", _TOLD),
         Field("ledger id", "q", _TOLD),
-        Field("bookie's term", "Q", FieldUse("bookie", "client", "2", "finds 0 there")),
+        Field("bookie's term", "Q", _TOLD),
         Field("LAC", "q", _TOLD),
         Field("durable LSN", "Q", _TOLD),
         Field("checksum of the first bytes of the body", "I", _TOLD),
@@ -94,8 +90,8 @@ PLACED = 2
 ANSWER_FLAGS = Names(
     "Flags of an answer",
     {
-        str(FOLLOWED): ("followed", FieldUse("bookie", "client", older=IGNORES)),
-        str(PLACED): ("placed", FieldUse("bookie", "client", older="never asks for places")),
+        str(FOLLOWED): ("followed", _TOLD),
+        str(PLACED): ("placed", _TOLD),
     },
 )
 
@@ -120,19 +116,7 @@ class Kind(IntEnum):
     """Runs of many ledgers, to a bookie that announces `BUNDLES`; see `bundles.py`."""
 
 
-_HANGS_UP = "ends the connection"
-KINDS = Names(
-    "Kinds of requests",
-    {
-        str(int(kind)): (
-            kind.name,
-            FieldUse("client", "bookie")
-            if kind < Kind.WRITE_LACS
-            else FieldUse("client", "bookie", "2", _HANGS_UP),
-        )
-        for kind in Kind
-    },
-)
+KINDS = Names("Kinds of requests", {str(int(kind)): (kind.name, _ASKED) for kind in Kind})
 
 
 class Flag(IntEnum):
@@ -163,9 +147,7 @@ FLAGS = Names(
     {
         str(int(flag)): (
             flag.name.lower().replace("_", " "),
-            FieldUse("client", "bookie", "2" if flag is Flag.BACKGROUND else "1", _HANGS_UP)
-            if flag & KNOWN_FLAGS
-            else FieldUse("nobody yet", "bookie: refuses it", older=_HANGS_UP),
+            _ASKED if flag & KNOWN_FLAGS else FieldUse("nobody yet", "bookie: refuses it"),
         )
         for flag in Flag
         if flag

@@ -1,7 +1,6 @@
-"""What follows the headers of the native protocol's requests and responses, in each version of the protocol.
+"""What follows the headers of the native protocol's requests and responses.
 
-The version that a connection's hello settled says which fields a body has. In version 1 the bytes are those of the
-first revisions. Whatever a body announces is compared with its size before anything is made of it.
+Whatever a body announces is compared with its size before anything is made of it.
 
 Source: `docs/formats/native-protocol.md`.
 """
@@ -19,7 +18,6 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
-from quire.wire.layout import Layout
 from quire.wire.native import FRAME_BYTES_MAX
 from quire.wire.native_layouts import (
     CLEAR_LIMBO_FIELDS,
@@ -59,18 +57,12 @@ _PLACED_FRAMES_MAX: Final = 2
 """Runs that are placed come to no more than so many frames: what is asked for, and the rest of the last one."""
 
 
-def _by_version(layout: Layout) -> tuple[struct.Struct, struct.Struct, struct.Struct]:
-    """The layout in each version, to be indexed by it; there is no version 0."""
-    first = struct.Struct(">" + "".join(field.code for field in layout.fields if field.use.since == "1"))
-    return first, first, layout.struct
-
-
-_READ = _by_version(READ_FIELDS)
-_LONG_POLL = _by_version(LONG_POLL_FIELDS)
-_TOLD_HEAD = _by_version(TOLD_FIELDS)
-_PLACE = _by_version(PLACE_FIELDS)
-_PAGE = _by_version(PAGE_FIELDS)
-_HELD = _by_version(HELD_FIELDS)
+_READ = READ_FIELDS.struct
+_LONG_POLL = LONG_POLL_FIELDS.struct
+_TOLD_HEAD = TOLD_FIELDS.struct
+_PLACE = PLACE_FIELDS.struct
+_PAGE = PAGE_FIELDS.struct
+_HELD = HELD_FIELDS.struct
 _INTERVAL = INTERVAL_FIELDS.struct
 _LIST = LIST_FIELDS.struct
 _CLEAR_LIMBO = CLEAR_LIMBO_FIELDS.struct
@@ -96,23 +88,22 @@ def _whole(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
-def encode_read(first: int, last: int, bytes_max: int, origin_term: int = ANY_TERM, *, version: int) -> bytes:
-    """The body of a READ. `origin_term`: only entries of this term are meant; version 1 cannot say that."""
-    fields = (first, last, bytes_max, origin_term)
-    return _READ[version].pack(*(fields if version > 1 else fields[:-1]))
+def encode_read(first: int, last: int, bytes_max: int, origin_term: int = ANY_TERM) -> bytes:
+    """The body of a READ. `origin_term`: only entries of this term are meant."""
+    return _READ.pack(first, last, bytes_max, origin_term)
 
 
-def decode_read(body: Buffer, *, version: int) -> tuple[int, int, int, int]:
+def decode_read(body: Buffer) -> tuple[int, int, int, int]:
     """(first, last, bytes at most, origin term) of a READ.
 
     Raises:
         MalformedFrameError: another size, or ids that are no range.
     """
-    first, last, bytes_max, *term = _whole(_READ[version], body, "READ")
+    first, last, bytes_max, term = _whole(_READ, body, "READ")
     if not 0 <= first <= last:
         msg = f"a READ of entries {first}..{last}"
         raise MalformedFrameError(msg)
-    return first, last, bytes_max, term[0] if term else ANY_TERM
+    return first, last, bytes_max, term
 
 
 def encode_long_poll(
@@ -122,40 +113,35 @@ def encode_long_poll(
     bytes_max: int,
     wait_ms: int,
     origin_term: int = 0,
-    *,
-    version: int,
 ) -> bytes:
-    """The body of a LONG_POLL. `origin_term`: only entries of this term are meant; version 1 cannot say that."""
-    fields = (previous_lac, first, last, bytes_max, wait_ms, origin_term)
-    return _LONG_POLL[version].pack(*(fields if version > 1 else fields[:-1]))
+    """The body of a LONG_POLL. `origin_term`: only entries of this term are meant."""
+    return _LONG_POLL.pack(previous_lac, first, last, bytes_max, wait_ms, origin_term)
 
 
-def decode_long_poll(body: Buffer, *, version: int) -> tuple[int, int, int, int, int, int]:
+def decode_long_poll(body: Buffer) -> tuple[int, int, int, int, int, int]:
     """(previous LAC, first, last, bytes at most, wait in ms, origin term) of a LONG_POLL.
 
     Raises:
         MalformedFrameError: another size, or ids that are no range.
     """
-    previous, first, last, bytes_max, wait_ms, *term = _whole(_LONG_POLL[version], body, "LONG_POLL")
+    previous, first, last, bytes_max, wait_ms, term = _whole(_LONG_POLL, body, "LONG_POLL")
     if previous < NO_ENTRY or not 0 <= first <= last:
         msg = f"a LONG_POLL above {previous} for entries {first}..{last}"
         raise MalformedFrameError(msg)
-    return previous, first, last, bytes_max, wait_ms, term[0] if term else 0
+    return previous, first, last, bytes_max, wait_ms, term
 
 
-def encode_list(first: int, intervals_max: int, *, version: int) -> bytes:
-    """The body of a LIST_ENTRIES; in version 1 there is none, and the response is the whole list."""
-    return _LIST.pack(first, intervals_max) if version > 1 else b""
+def encode_list(first: int, intervals_max: int) -> bytes:
+    """The body of a LIST_ENTRIES."""
+    return _LIST.pack(first, intervals_max)
 
 
-def decode_list(body: Buffer, *, version: int) -> tuple[int, int]:
+def decode_list(body: Buffer) -> tuple[int, int]:
     """(first id, intervals at most) of the page that a LIST_ENTRIES asks for.
 
     Raises:
         MalformedFrameError: another size, or numbers that cannot be.
     """
-    if version == 1:
-        return 0, FRAME_BYTES_MAX
     first, intervals_max = _whole(_LIST, body, "LIST_ENTRIES")
     if first < 0 or not intervals_max:
         msg = f"a LIST_ENTRIES from the first id {first} with {intervals_max} intervals at most"
@@ -163,18 +149,18 @@ def decode_list(body: Buffer, *, version: int) -> tuple[int, int]:
     return first, min(intervals_max, PAGE_INTERVALS)
 
 
-def encode_clear_limbo(lsn: int, *, version: int) -> bytes:
-    """The body of a CLEAR_LIMBO: the LSN of the doubt that it ends, which version 1 cannot name."""
-    return _CLEAR_LIMBO.pack(lsn) if version > 1 else b""
+def encode_clear_limbo(lsn: int) -> bytes:
+    """The body of a CLEAR_LIMBO: the LSN of the doubt that it ends."""
+    return _CLEAR_LIMBO.pack(lsn)
 
 
-def decode_clear_limbo(body: Buffer, *, version: int) -> int | None:
-    """The LSN of the doubt that a CLEAR_LIMBO ends; None in version 1.
+def decode_clear_limbo(body: Buffer) -> int:
+    """The LSN of the doubt that a CLEAR_LIMBO ends.
 
     Raises:
         MalformedFrameError: another size.
     """
-    return int(_whole(_CLEAR_LIMBO, body, "CLEAR_LIMBO")[0]) if version > 1 else None
+    return int(_whole(_CLEAR_LIMBO, body, "CLEAR_LIMBO")[0])
 
 
 def encode_truncate(first: int, last: int = ID_MAX, kept: int = NO_TERM) -> bytes:
@@ -294,35 +280,29 @@ def encode_told(
     unknown: Sequence[Interval],
     damaged: Sequence[Interval] = (),
     lac_term: int = 0,
-    *,
-    version: int,
 ) -> bytes:
     """The first part of the body of a response to READ or LONG_POLL.
 
     Args:
         vouched_through: the last id that the response covers.
         unknown: all intervals that are no negatives.
-        damaged: those of them that are damaged; version 1 does not distinguish them.
+        damaged: those of them that are damaged.
         lac_term: of the writer that sent the LAC.
-        version: of the protocol.
     """
     intervals: Sequence[Interval] = unknown
-    if version > 1:
-        if damaged:
-            apart = set(damaged)
-            intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
-        head = _TOLD_HEAD[2].pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
-    else:
-        head = _TOLD_HEAD[1].pack(vouched_through, len(intervals))
+    if damaged:
+        apart = set(damaged)
+        intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
+    head = _TOLD_HEAD.pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
     return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
 
 
-def encode_places(places: Sequence[RunPlace], *, version: int) -> bytes:
+def encode_places(places: Sequence[RunPlace]) -> bytes:
     """The next part, in a response with the flag `PLACED`."""
     parts = [_U32.pack(len(places))]
     for place in places:
         fields = (place.offset, place.size, place.seed, place.origin_term)
-        parts += (_PLACE[version].pack(*(fields if version > 1 else fields[:-1])), encode_text(place.path))
+        parts += (_PLACE.pack(*fields), encode_text(place.path))
     return b"".join(parts)
 
 
@@ -334,14 +314,11 @@ def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
     return parts
 
 
-def decode_entries(
-    body: memoryview, *, version: int, placed: bool = False, origin_term: int = ANY_TERM
-) -> RangeAnswer:
+def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int = ANY_TERM) -> RangeAnswer:
     """The body of a response to READ or LONG_POLL.
 
     Args:
         body: the bytes.
-        version: of the protocol.
         placed: its flag says that there are places.
         origin_term: of the entries that were requested; `ANY_TERM`: those of a ledger, which have none; `BY_ID`: each run
             names its own.
@@ -350,11 +327,10 @@ def decode_entries(
         MalformedFrameError: it is cut, or a run in it does not fit or is of another term.
     """
     parts = BodyParts(body, "list of entries")
-    vouched, *head = parts.fixed(_TOLD_HEAD[version], "first fields")
-    lac_term, unknown_count, damaged_count = head if version > 1 else (0, head[0], 0)
+    vouched, lac_term, unknown_count, damaged_count = parts.fixed(_TOLD_HEAD, "first fields")
     unknown = _intervals(parts, unknown_count, "unknown") if unknown_count else []
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
-    places = _places(parts, version) if placed else []
+    places = _places(parts) if placed else []
     runs = []
     term = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}.get(origin_term, origin_term)
     while parts.left():
@@ -376,16 +352,15 @@ def _intervals(parts: BodyParts, count: int, what: str) -> list[Interval]:
     return intervals
 
 
-def _places(parts: BodyParts, version: int) -> list[RunPlace]:
-    layout = _PLACE[version]
+def _places(parts: BodyParts) -> list[RunPlace]:
     places = []
     left = _PLACED_FRAMES_MAX * FRAME_BYTES_MAX
     (count,) = parts.fixed(_U32, "count of places")
-    if count > PLACES_MAX or count * layout.size > parts.left():
+    if count > PLACES_MAX or count * _PLACE.size > parts.left():
         msg = f"{count} places do not fit into {parts.left()} bytes, or are more than {PLACES_MAX}"
         raise MalformedFrameError(msg)
     for _ in range(count):
-        offset, size, seed, *term = parts.fixed(layout, "places")
+        offset, size, seed, term = parts.fixed(_PLACE, "places")
         left -= size
         if size > FRAME_BYTES_MAX or left < 0:
             msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}, or all are than {_PLACED_FRAMES_MAX} of it"
@@ -393,21 +368,19 @@ def _places(parts: BodyParts, version: int) -> list[RunPlace]:
         if offset + size > ID_MAX:
             msg = f"the offset {offset} of a place of {size} bytes is in no file"
             raise MalformedFrameError(msg)
-        places.append(RunPlace(parts.text("path of a place"), offset, size, seed, term[0] if term else 0))
+        places.append(RunPlace(parts.text("path of a place"), offset, size, seed, term))
     return places
 
 
 def encode_lac_body(
-    explicit_lac: Buffer, evidence: Buffer, lac_term: int = 0, lafr: int = NO_ENTRY, *, version: int
+    explicit_lac: Buffer, evidence: Buffer, lac_term: int = 0, lafr: int = NO_ENTRY
 ) -> list[Buffer]:
     """The body of a response to READ_LAC."""
-    parts: list[Buffer] = [_U32.pack(len(explicit_lac)), explicit_lac, _U32.pack(len(evidence)), evidence]
-    if version > 1:
-        parts.append(_LAC.pack(lac_term, lafr))
-    return parts
+    sizes = _U32.pack(len(explicit_lac)), _U32.pack(len(evidence))
+    return [sizes[0], explicit_lac, sizes[1], evidence, _LAC.pack(lac_term, lafr)]
 
 
-def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, int, int]:
+def decode_lac_body(body: memoryview) -> tuple[bytes, bytes, int, int]:
     """(explicit LAC body, LAC evidence, LAC's term, LAFR) of a response to READ_LAC; the first two may be empty.
 
     Raises:
@@ -416,52 +389,47 @@ def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, in
     parts = BodyParts(body, "answer to READ_LAC")
     explicit = bytes(parts.take(parts.fixed(_U32, "size of the explicit LAC")[0], "explicit LAC"))
     evidence = bytes(parts.take(parts.fixed(_U32, "size of the evidence")[0], "evidence"))
-    lac_term, lafr = parts.fixed(_LAC, "LAC's term and LAFR") if version > 1 else (0, NO_ENTRY)
+    lac_term, lafr = parts.fixed(_LAC, "LAC's term and LAFR")
     if lafr < NO_ENTRY:
         msg = f"an answer to READ_LAC has the LAFR {lafr}"
         raise MalformedFrameError(msg)
     return explicit, evidence, lac_term, lafr
 
 
-def encode_held(intervals: Iterable[HeldInterval], following: int = WHOLE_LIST, *, version: int) -> bytes:
-    """The body of a response to LIST_ENTRIES: a page, and the first id of the next one. Version 1 has one page."""
-    layout = _HELD[version]
-    packed = [layout.pack(*(held if version > 1 else held[:4])) for held in intervals]
-    head = (following, len(packed)) if version > 1 else (len(packed),)
-    return _PAGE[version].pack(*head) + b"".join(packed)
+def encode_held(intervals: Iterable[HeldInterval], following: int = WHOLE_LIST) -> bytes:
+    """The body of a response to LIST_ENTRIES: a page, and the first id of the next one."""
+    packed = [_HELD.pack(*held) for held in intervals]
+    return _PAGE.pack(following, len(packed)) + b"".join(packed)
 
 
-def decode_held(body: memoryview, first: int, *, version: int) -> tuple[list[HeldInterval], int]:
+def decode_held(body: memoryview, first: int) -> tuple[list[HeldInterval], int]:
     """(the intervals, the first id of the next page or `WHOLE_LIST`) of the page from an id on.
 
     Raises:
         MalformedFrameError: it is cut, names what is no interval of ids, or is out of order.
     """
     parts = BodyParts(body, "list of intervals")
-    layout = _HELD[version]
-    *following, count = parts.fixed(_PAGE[version], "next id and count")
-    if count * layout.size != parts.left() or (version > 1 and count > _PAGE_INTERVALS_MAX):
+    following, count = parts.fixed(_PAGE, "next id and count")
+    if count * _HELD.size != parts.left() or count > _PAGE_INTERVALS_MAX:
         msg = (
             f"{count} intervals do not fit into {parts.left()} bytes, or are more than {_PAGE_INTERVALS_MAX}"
         )
         raise MalformedFrameError(msg)
-    intervals = [HeldInterval(*held) for held in layout.iter_unpack(parts.take(parts.left(), "intervals"))]
+    intervals = [HeldInterval(*held) for held in _HELD.iter_unpack(parts.take(parts.left(), "intervals"))]
     for low, high, period, residues, _ in intervals:
         if not (0 <= low <= high and 1 <= period <= ENSEMBLE_MAX and 0 < residues < 1 << period):
             msg = f"a list of intervals has {low}..{high}, period {period}, residues {residues:#x}"
             raise MalformedFrameError(msg)
-    if version == 1:
-        return intervals, WHOLE_LIST
     reached = first
     for held in intervals:
         if held.first < reached:
             msg = f"a list of intervals from {first} on is out of order: the first id {held.first} follows {reached}"
             raise MalformedFrameError(msg)
         reached = held.first
-    if following[0] != WHOLE_LIST and (not intervals or following[0] <= reached):
-        msg = f"a list of {len(intervals)} intervals up to the first id {reached} names {following[0]} as the next id"
+    if following != WHOLE_LIST and (not intervals or following <= reached):
+        msg = f"a list of {len(intervals)} intervals up to the first id {reached} names {following} as the next id"
         raise MalformedFrameError(msg)
-    return intervals, following[0]
+    return intervals, following
 
 
 def encode_refused_lacs(refused: Sequence[tuple[int, Answer]]) -> bytes:

@@ -17,14 +17,15 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ledger.terms import FENCING_FEATURE, TERMS_FEATURE
+from quire.core.version import FORMAT, UNRELEASED
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, NEVER_SENT, Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, Names
 from quire.wire.parts import BodyParts, answer_of, encode_text
 
 MAGIC = b"\xd1QUIRE\r\n"
-VERSION_MIN: Final = 1
-"""The lowest version that is spoken here: that of the first revisions."""
-VERSION: Final = 2
+VERSION_MIN: Final = FORMAT
+"""The lowest version that is spoken here."""
+VERSION: Final = FORMAT
 """The highest."""
 HELLO_BYTES_MAX = 64 * 1024
 
@@ -46,7 +47,6 @@ BUNDLES = 128
 """Feature: one ADD_BUNDLE carries runs of many ledgers."""
 OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS | BUNDLES
 """What this program does, as a client and as a bookie."""
-_OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
 _FEATURE_NAMES: Final = {
     BACKGROUND: "background",
     TERMS: TERMS_FEATURE,
@@ -61,12 +61,12 @@ FEATURES = Names(
     {
         str(START_TLS): ("START_TLS", FieldUse(*_EITHER)),
         str(AUTHENTICATE): ("AUTHENTICATE", FieldUse("bookie", "client")),
-        str(BESIDE): ("BESIDE", FieldUse("bookie", "client", older=IGNORES)),
-        str(BACKGROUND): ("BACKGROUND", FieldUse(*_EITHER, "2", IGNORES)),
-        str(TERMS): ("TERMS", FieldUse(*_EITHER, "2", IGNORES)),
-        str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER, "2", IGNORES)),
-        str(LACS): ("LACS", FieldUse(*_EITHER, "2", IGNORES)),
-        str(BUNDLES): ("BUNDLES", FieldUse(*_EITHER, "2", IGNORES)),
+        str(BESIDE): ("BESIDE", FieldUse("bookie", "client")),
+        str(BACKGROUND): ("BACKGROUND", FieldUse(*_EITHER)),
+        str(TERMS): ("TERMS", FieldUse(*_EITHER)),
+        str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER)),
+        str(LACS): ("LACS", FieldUse(*_EITHER)),
+        str(BUNDLES): ("BUNDLES", FieldUse(*_EITHER)),
     },
 )
 _SAID = FieldUse("client", "bookie")
@@ -102,7 +102,7 @@ HELLO_ANSWER_TEXTS = Names(
         "1st text": ("bookie id", _TOLD),
         "2nd text": ("cluster instance", _TOLD),
         "3rd text": ("message", _TOLD),
-        "u64": ("boot number", FieldUse("bookie", "client", "2", NEVER_SENT)),
+        "u64": ("boot number", FieldUse("bookie", "client")),
     },
 )
 _HELLO = HELLO_FIELDS.struct
@@ -144,6 +144,15 @@ def version_with(hello: Hello) -> int:
     return version if version >= max(VERSION_MIN, hello.version_min) else 0
 
 
+def refusal(hello: Hello) -> str:
+    """Why no version can be spoken with a client, for it."""
+    older = f", as spoken by {UNRELEASED}" if hello.version_max < VERSION_MIN else ""
+    return (
+        f"this bookie speaks versions {VERSION_MIN}..{VERSION} of the native protocol, not"
+        f" {hello.version_min}..{hello.version_max}{older}"
+    )
+
+
 def shown(name: str) -> str:
     """A name out of a hello, for the response and the log: whoever sent it may have sent anything."""
     is_one = name.isprintable() and len(name) <= _SHOWN_CHARACTERS
@@ -182,16 +191,13 @@ def decode_hello(body: Buffer) -> Hello:
 
 
 def encode_hello_answer(answer: HelloAnswer) -> bytes:
-    """The bytes that answer a hello. In version 1 they are those of the first revisions, bit for bit."""
-    old = answer.version <= 1
+    """The bytes that answer a hello; a refusal is the same in every version, so that each program can read it."""
     return _framed(
-        _HELLO_ANSWER.pack(
-            answer.version, answer.features & _OF_VERSION_1 if old else answer.features, answer.answer
-        )
+        _HELLO_ANSWER.pack(answer.version, answer.features, answer.answer)
         + encode_text(answer.bookie_id)
         + encode_text(answer.cluster_instance)
         + encode_text(answer.message)
-        + (b"" if old else _U64.pack(answer.boot))
+        + (_U64.pack(answer.boot) if answer.version else b"")
     )
 
 
@@ -205,7 +211,7 @@ def decode_hello_answer(body: Buffer) -> HelloAnswer:
     version, features, code = parts.fixed(_HELLO_ANSWER, "version, features and answer code")
     bookie, cluster = parts.text("bookie id"), parts.text("cluster instance")
     message = parts.text("message")
-    boot = parts.fixed(_U64, "boot number")[0] if version > 1 else 0
+    boot = parts.fixed(_U64, "boot number")[0] if version else 0
     return HelloAnswer(version, answer_of(code), bookie, cluster, message, features, boot)
 
 

@@ -5,13 +5,11 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
-from quire.wire.layout import NEVER_SENT, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 _ASKED = FieldUse("client", "bookie")
 _TOLD = FieldUse("bookie", "client")
-_ASKED_2 = FieldUse("client", "bookie", "2", NEVER_SENT)
-_TOLD_2 = FieldUse("bookie", "client", "2", NEVER_SENT)
-_FENCES = FieldUse("client of a stream whose terms only fence", "bookie", "2", NEVER_SENT)
+_FENCES = FieldUse("client of a stream whose terms only fence", "bookie")
 
 READ_FIELDS = Layout(
     "Body of READ",
@@ -22,9 +20,7 @@ READ_FIELDS = Layout(
         Field(
             "origin term",
             "Q",
-            FieldUse(
-                "client: 2^64-1, 2^64-2 for any, or that of a stream's entries", "bookie", "2", NEVER_SENT
-            ),
+            FieldUse("client: 2^64-1, 2^64-2 for any, or that of a stream's entries", "bookie"),
         ),
     ],
 )
@@ -39,15 +35,15 @@ LONG_POLL_FIELDS = Layout(
         Field(
             "origin term",
             "Q",
-            FieldUse("client: 0, 2^64-2 for any, or that of a stream's entries", "bookie", "2", NEVER_SENT),
+            FieldUse("client: 0, 2^64-2 for any, or that of a stream's entries", "bookie"),
         ),
     ],
 )
 LIST_FIELDS = Layout(
     "Body of LIST_ENTRIES",
-    [Field("from first id", "q", _ASKED_2), Field("intervals at most", "I", _ASKED_2)],
+    [Field("from first id", "q", _ASKED), Field("intervals at most", "I", _ASKED)],
 )
-CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
+CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED)])
 TRUNCATE_FIELDS = Layout(
     "Body of TRUNCATE",
     [
@@ -56,33 +52,33 @@ TRUNCATE_FIELDS = Layout(
         Field("origin term that stays, 0: the sender's and above", "Q", _FENCES),
     ],
 )
-LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
+LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED)])
 LACS_ITEM_FIELDS = Layout(
     "Item of WRITE_LACS, then its explicit LAC body",
     [
-        Field("ledger id", "q", _ASKED_2),
-        Field("ledger token", "Q", _ASKED_2),
-        Field("LAC", "q", _ASKED_2),
-        Field("LAC's term", "Q", FieldUse("client", "bookie", "2", NEVER_SENT)),
-        Field("digest type", "B", _ASKED_2),
-        Field("key", "20s", _ASKED_2),
-        Field("bytes of the explicit LAC body", "H", _ASKED_2),
+        Field("ledger id", "q", _ASKED),
+        Field("ledger token", "Q", _ASKED),
+        Field("LAC", "q", _ASKED),
+        Field("LAC's term", "Q", _ASKED),
+        Field("digest type", "B", _ASKED),
+        Field("key", "20s", _ASKED),
+        Field("bytes of the explicit LAC body", "H", _ASKED),
     ],
 )
 LACS_ANSWER_FIELDS = Layout(
-    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD_2)]
+    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD)]
 )
 LACS_REFUSED_FIELDS = Layout(
     "Refused item of an answer to WRITE_LACS",
-    [Field("ledger id", "q", _TOLD_2), Field("answer code", "H", _TOLD_2)],
+    [Field("ledger id", "q", _TOLD), Field("answer code", "H", _TOLD)],
 )
 TOLD_FIELDS = Layout(
     "Answer to READ or LONG_POLL, then its intervals",
     [
         Field("vouched through", "q", _TOLD),
-        Field("LAC's term", "Q", _TOLD_2),
+        Field("LAC's term", "Q", _TOLD),
         Field("count of unknown intervals", "I", _TOLD),
-        Field("count of damaged intervals", "I", _TOLD_2),
+        Field("count of damaged intervals", "I", _TOLD),
     ],
 )
 INTERVAL_FIELDS = Layout(
@@ -94,16 +90,16 @@ PLACE_FIELDS = Layout(
         Field("offset", "Q", _TOLD),
         Field("size", "I", _TOLD),
         Field("seed", "I", _TOLD),
-        Field("origin term", "Q", _TOLD_2),
+        Field("origin term", "Q", _TOLD),
     ],
 )
 LAC_FIELDS = Layout(
     "Answer to READ_LAC, behind its two parts",
-    [Field("LAC's term", "Q", _TOLD_2), Field("LAFR", "q", _TOLD_2)],
+    [Field("LAC's term", "Q", _TOLD), Field("LAFR", "q", _TOLD)],
 )
 PAGE_FIELDS = Layout(
     "Answer to LIST_ENTRIES, then its intervals",
-    [Field("next", "q", _TOLD_2), Field("count", "I", _TOLD)],
+    [Field("next", "q", _TOLD), Field("count", "I", _TOLD)],
 )
 HELD_FIELDS = Layout(
     "Interval of LIST_ENTRIES",
@@ -112,6 +108,6 @@ HELD_FIELDS = Layout(
         Field("last", "q", _TOLD),
         Field("period", "B", _TOLD),
         Field("residues", "Q", _TOLD),
-        Field("origin term", "Q", _TOLD_2),
+        Field("origin term", "Q", _TOLD),
     ],
 )

@@ -1,6 +1,6 @@
 """The native codec of a client: requests become frames, and frames the responses to them; a bookie opens plain ADDs here.
 
-The version and the features that the hello settled say how a body is laid out, and what a bookie can be asked.
+The features that the hello settled say what a bookie can be asked.
 
 Source: `docs/formats/native-protocol.md`.
 """
@@ -90,7 +90,7 @@ class _Laid(NamedTuple):
 
 
 def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
-    """The buffers of an ADD, the same in every version; the run stays by reference. One in the background needs the hello."""
+    """The buffers of an ADD, the same for every bookie; the run stays by reference. One in the background needs the hello."""
     ledger, body, body_crc, lac, recovery, background, term, lafr = request
     header = native.encode_request(
         Kind.ADD,
@@ -145,11 +145,11 @@ class AddEncoder:
         return number
 
 
-def encode(request: AnyRequest, number: int, version: int, features: int) -> list[Buffer] | None:
-    """The buffers of any request; None if a bookie of this version and with these features cannot do it."""
+def encode(request: AnyRequest, number: int, features: int) -> list[Buffer] | None:
+    """The buffers of any request; None if a bookie with these features cannot do it."""
     if isinstance(request, AddRun):
         return encode_add(request, number, features)
-    laid = _laid(request, version, features)
+    laid = _laid(request, features)
     if laid is None:
         return None
     kind, body, flags, lac, term = laid
@@ -174,19 +174,15 @@ def encode(request: AnyRequest, number: int, version: int, features: int) -> lis
     return [header, body]
 
 
-def _laid(request: Any, version: int, features: int) -> _Laid | None:
+def _laid(request: Any, features: int) -> _Laid | None:
     match request:
         case ReadRange(_, first, last, bytes_max, origin, fence, recovery, places, background, term):
-            if version == 1 and origin != ANY_TERM:
-                return None
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
             flags |= Flag.BACKGROUND * (background and bool(features & BACKGROUND))
-            body = native_bodies.encode_read(first, last, bytes_max, origin, version=version)
+            body = native_bodies.encode_read(first, last, bytes_max, origin)
             return _Laid(Kind.READ, body, flags, term=term)
         case LongPoll():
-            if version == 1 and request.origin_term:
-                return None
-            return _Laid(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:], version=version))
+            return _Laid(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:]))
         case ReadLac(_, fence, term):
             return _Laid(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence, term=term)
         case WriteLac(_, lac, body, term):
@@ -194,12 +190,12 @@ def _laid(request: Any, version: int, features: int) -> _Laid | None:
         case WriteLacs(items):
             return _Laid(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
         case ListEntries(_, first):
-            body = native_bodies.encode_list(first, PAGE_INTERVALS, version=version)
+            body = native_bodies.encode_list(first, PAGE_INTERVALS)
             return _Laid(Kind.LIST_ENTRIES, body)
         case AskInfo(_, question):
             return _Laid(Kind.INFO, native_info.encode_info_question(question))
         case ClearLimbo(_, lsn):
-            return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn, version=version))
+            return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn))
         case Truncate(_, first, last, kept, term):
             body = native_bodies.encode_truncate(first, last, kept)
             return _Laid(Kind.TRUNCATE, body, term=term) if features & TRUNCATE else None
@@ -209,14 +205,14 @@ def _laid(request: Any, version: int, features: int) -> _Laid | None:
     raise NotImplementedError(msg)
 
 
-def response_to(request: AnyRequest, frame: AnswerFrame, version: int) -> Any:
+def response_to(request: AnyRequest, frame: AnswerFrame) -> Any:
     """The response that a frame is to a request; one that does not fit becomes BAD_DIGEST or ERROR."""
     if frame.answer is not Answer.OK:
         return request.refused(frame.answer, frame.lac)
     if isinstance(request, AddRun):
         return _FOLLOWED if frame.flags & native.FOLLOWED else ADDED
     try:
-        return _opened(request, frame, version)
+        return _opened(request, frame)
     except MalformedFrameError as error:
         is_read = isinstance(request, ReadRange | LongPoll)
         level = logging.DEBUG if is_read else logging.WARNING
@@ -224,7 +220,7 @@ def response_to(request: AnyRequest, frame: AnswerFrame, version: int) -> Any:
         return request.refused(Answer.BAD_DIGEST if is_read else Answer.ERROR)
 
 
-def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
+def _opened(request: Any, frame: AnswerFrame) -> Any:
     body = frame.body
     match request:
         case ReadRange() | LongPoll():
@@ -234,7 +230,7 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
                 msg = "it has file offsets that were not requested"
                 raise MalformedFrameError(msg)
             origin = request.origin_term
-            found = native_bodies.decode_entries(body, version=version, placed=placed, origin_term=origin)
+            found = native_bodies.decode_entries(body, placed=placed, origin_term=origin)
             meant = 0 if origin == ANY_TERM else origin
             if any(place.origin_term != meant and origin != BY_ID for place in found.places):
                 msg = f"it has file offsets of entries of another origin term than {origin}"
@@ -250,14 +246,14 @@ def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
                 found.lac_term,
             )
         case ReadLac():
-            return LacReply(Answer.OK, frame.lac, *native_bodies.decode_lac_body(body, version=version))
+            return LacReply(Answer.OK, frame.lac, *native_bodies.decode_lac_body(body))
         case WriteLacs():
             return LacsReply(Answer.OK, native_bodies.decode_refused_lacs(body))
         case ListEntries(ledger, first):
             if frame.ledger_id != ledger.ledger_id:
                 msg = f"it lists entries of ledger {frame.ledger_id}, but ledger {ledger.ledger_id} was requested"
                 raise MalformedFrameError(msg, ledger_id=ledger.ledger_id)
-            return EntryListReply(Answer.OK, *native_bodies.decode_held(body, first, version=version))
+            return EntryListReply(Answer.OK, *native_bodies.decode_held(body, first))
         case AskInfo():
             return InfoReply(Answer.OK, native_info.decode_info(body))
         case Authenticate():

@@ -22,7 +22,7 @@ from quire.core.repair.marks import (
     RepairWorkerState,
     WaitsFor,
 )
-from quire.wire.layout import IGNORES, FieldUse, Message
+from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import (
     U63_MAX,
@@ -226,9 +226,9 @@ def _of_bookie(bookie: str) -> str:
     return f"the time that bookie {bookie} has been away"
 
 
-_MARKER: Final = FieldUse("whoever sees it; auditors", "workers", "2", IGNORES)
-_WORKER: Final = FieldUse("the worker", "operators' commands", "2", IGNORES)
-_AUDITOR: Final = FieldUse("the auditor", "auditors", "2", IGNORES)
+_MARKER: Final = FieldUse("whoever sees it; auditors", "workers")
+_WORKER: Final = FieldUse("the worker", "operators' commands")
+_AUDITOR: Final = FieldUse("the auditor", "auditors")
 
 REPAIRS_FIELDS: Final = Message(
     "Marks of repair of a ledger",

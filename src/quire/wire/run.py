@@ -19,7 +19,7 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.wire.entry import HEADER, HEADER_BYTES, MAC_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, Names
 
 RUN_VERSION = 1
 SCHEME_PLAIN: Final = 0
@@ -32,7 +32,7 @@ SCHEMES = Names(
         str(SCHEME_PLAIN): ("entries as BookKeeper has them", FieldUse("client", "client, bookie")),
         str(SCHEME_TERMS): (
             "origin term and flags",
-            FieldUse("client of a stream", "client, bookie", "2", REFUSES),
+            FieldUse("client of a stream", "client, bookie"),
         ),
     },
 )
@@ -49,7 +49,7 @@ RUN_FIELDS = Layout(
         Field("first entry id", "q", _SAID),
         Field("last entry id", "q", _SAID),
         Field("residues", "Q", _SAID),
-        Field("origin term", "Q", FieldUse("client of a stream: above 0", "client, bookie", older=REFUSES)),
+        Field("origin term", "Q", FieldUse("client of a stream: above 0", "client, bookie")),
         Field("checksum of the table", "I", _SAID),
         Field("checksum of the header", "I", _SAID),
     ],

@@ -13,7 +13,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId, LedgerId
-from quire.wire.layout import IGNORES, FieldUse, Message
+from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import (
     U64_MAX,
@@ -301,21 +301,17 @@ def _of_bookie(what: str, bookie: str) -> str:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_DELETER: Final = FieldUse("whoever deletes a ledger", "a bookie's collector; operators", "2", IGNORES)
-_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; whoever ends tombstones", "2", IGNORES)
-_HOLD: Final = FieldUse("a bookie's collector", "the collector; operators", "2", IGNORES)
-_BOOKIE: Final = FieldUse(
-    "the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES
-)
+_DELETER: Final = FieldUse("whoever deletes a ledger", "a bookie's collector; operators")
+_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; whoever ends tombstones")
+_HOLD: Final = FieldUse("a bookie's collector", "the collector; operators")
+_BOOKIE: Final = FieldUse("the bookie", "the bookie at its start, and before it goes on after holding")
 
 TOMBSTONE_FIELDS: Final = Message(
     "Tombstone of a deleted ledger",
     pb.Tombstone.DESCRIPTOR,
     {
         **dict.fromkeys(("format_version", "ledger_id", "token", "deleted_ms", "record_version"), _DELETER),
-        "by_hand": FieldUse(
-            "a person, with `quire cluster orphans --delete`", "a bookie's collector", "2", IGNORES
-        ),
+        "by_hand": FieldUse("a person, with `quire cluster orphans --delete`", "a bookie's collector"),
     },
 )
 WATERMARK_FIELDS: Final = Message(
@@ -346,6 +342,6 @@ PASSES_FIELDS: Final = Message(
     {
         **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
         **dict.fromkeys(("own", "held"), _HOLD),
-        "accepted": FieldUse("a person, with `quire cluster accept-store`", "the collector", "2", IGNORES),
+        "accepted": FieldUse("a person, with `quire cluster accept-store`", "the collector"),
     },
 )

@@ -16,7 +16,7 @@ from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
 from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from quire.core.ledger.terms import StreamMode, TermRange, Terms
-from quire.wire.layout import NEVER_SENT, FieldUse, Message
+from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_number, check_version, corrupt, parse, serialized, unknown_of
 
@@ -152,7 +152,7 @@ def _newer(where: str, what: str) -> CorruptMetadataError:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_WRITER: Final = FieldUse("the stream's writer, take-overs", "clients and bookies", "2", NEVER_SENT)
+_WRITER: Final = FieldUse("the stream's writer, take-overs", "clients and bookies")
 STREAM_FIELDS: Final = Message(
     "Record of a stream",
     pb.Stream.DESCRIPTOR,

@@ -17,7 +17,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from quire.core.ids import ENSEMBLE_MAX, BookieId
 from quire.wire.bookie_service_info import check_bookie_id
-from quire.wire.layout import REFUSES, FieldUse, Message
+from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import replication_pb2 as pb
 from quire.wire.records import corrupt
 
@@ -117,7 +117,7 @@ def _parsed(kind: type[M], data: bytes, where: str) -> M:
         raise corrupt(where, f"it reads {data[:80]!r} ({error})") from error
 
 
-_MARKER: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's", "2", REFUSES)
+_MARKER: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")
 MISSING_FIELDS: Final = Message(
     "BookKeeper's mark of a ledger (text)",
     pb.UnderreplicatedLedgerFormat.DESCRIPTOR,
@@ -126,5 +126,5 @@ MISSING_FIELDS: Final = Message(
 HOLDER_FIELDS: Final = Message(
     "Who holds a lock, or is a candidate (text)",
     pb.HolderFormat.DESCRIPTOR,
-    {"bookieId": FieldUse("workers and auditors", "people", "2", REFUSES)},
+    {"bookieId": FieldUse("workers and auditors", "people")},
 )

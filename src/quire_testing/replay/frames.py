@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.terms import NO_TERM
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native, native_bodies
 from quire.wire.bundles import decode_parts, open_bundle
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import LacItem
@@ -69,7 +69,7 @@ def request_of(frame: bytes) -> Sent:
     elif asked.kind is Kind.READ_LAC:
         request = ("fence", 0) if asked.flags & Flag.FENCE else ("known",)
     elif asked.kind is Kind.READ:
-        first, last, *_ = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
+        first, last, *_ = native_bodies.decode_read(asked.body)
         request = ("read" if asked.flags & Flag.RECOVERY else "look", 0, first, last)
         request = (*request, bool(asked.flags & Flag.FENCE))
     elif asked.kind is Kind.WRITE_LAC:
@@ -103,7 +103,7 @@ def _names_origin(asked: native.Request) -> bool:
     """Whether it reads entries of a stream."""
     if asked.kind is not Kind.READ:
         return False
-    return native_bodies.decode_read(asked.body, version=native_hello.VERSION)[3] != native_bodies.ANY_TERM
+    return native_bodies.decode_read(asked.body)[3] != native_bodies.ANY_TERM
 
 
 def _request_of_stream(asked: native.Request) -> Request:
@@ -125,7 +125,7 @@ def _request_of_stream(asked: native.Request) -> Request:
     if asked.kind is Kind.READ_LAC:
         return ("fence", 0, asked.term)
     if asked.kind is Kind.READ:
-        first, last, _, origin = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
+        first, last, _, origin = native_bodies.decode_read(asked.body)
         origin = NO_TERM if origin == native_bodies.BY_ID else origin
         recovers = bool(asked.flags & Flag.RECOVERY)
         return ("read" if recovers else "look", 0, first, last, fences, origin, asked.term)
@@ -140,12 +140,12 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
     said = native.decode_answer(memoryview(frame))
     payload: object = None
     if asked.request[0] == "fence" and said.answer is Answer.OK:
-        _, _, _, lafr = native_bodies.decode_lac_body(said.body, version=native_hello.VERSION)
+        _, _, _, lafr = native_bodies.decode_lac_body(said.body)
         payload = said.lac if lafr == NO_ENTRY else (said.lac, lafr)
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
         of_stream = len(asked.request) > 5
         origin = asked.request[5] or native_bodies.BY_ID if of_stream else native_bodies.ANY_TERM
-        entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION, origin_term=origin)
+        entries = native_bodies.decode_entries(said.body, origin_term=origin)
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
         payload = (ids, entries.vouched_through, tuple(entries.unknown))
         if origin == native_bodies.BY_ID:

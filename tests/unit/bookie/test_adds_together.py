@@ -23,7 +23,7 @@ FIRST = 10
 
 
 def fencing_read(number: int, first: int, last: int) -> bytes:
-    body = native_bodies.encode_read(first, last, 1 << 20, native_bodies.ANY_TERM, version=2)
+    body = native_bodies.encode_read(first, last, 1 << 20, native_bodies.ANY_TERM)
     head = native.encode_request(
         Kind.READ,
         number,
@@ -88,7 +88,7 @@ def test_a_fence_stands_between_the_adds_before_it_and_those_behind_it(peer: Pee
 
 def seen_by_the_fence(peer: Peer) -> list[int]:
     [answer] = [one for one in peer.answers() if one.number == 99]
-    found = native_bodies.decode_entries(answer.body, version=2)
+    found = native_bodies.decode_entries(answer.body)
     return [entry_id for run in found.runs for entry_id in run.ids()]
 
 

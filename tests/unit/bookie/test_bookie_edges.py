@@ -35,13 +35,11 @@ def bookie() -> StillBookie:
     return StillBookie()
 
 
-def ask(
-    bookie: StillBookie, kind: Kind, body: bytes = b"", *, version: int = VERSION, **fields: Any
-) -> native.AnswerFrame:
+def ask(bookie: StillBookie, kind: Kind, body: bytes = b"", **fields: Any) -> native.AnswerFrame:
     head = native.encode_request(kind, 7, len(body), checksum(body), **fields)
-    said = memoryview(bookie.serve_pieces([bookie.hello_of(version), head + body]))
+    said = memoryview(bookie.serve_pieces([bookie.hello, head + body]))
     greeting, used = native_hello.split_hello(said) or (b"", 0)
-    assert native_hello.decode_hello_answer(greeting).version == version
+    assert native_hello.decode_hello_answer(greeting).version == VERSION
     return native.decode_answer(said[used:])
 
 
@@ -62,8 +60,8 @@ def read_body(first: int, last: int, bytes_max: int = 100) -> bytes:
         (Kind.READ, read_body(0, 1), {"ledger_id": LEDGER, "digest_type": 200}),
         (Kind.READ, read_body(MINUS, 1), {"ledger_id": LEDGER, "key": ACCESS.key, "flags": int(Flag.FENCE)}),
         (Kind.READ_LAC, b"", {"ledger_id": -1}),
-        (Kind.LONG_POLL, native_bodies.encode_long_poll(-1, 0, 9, 100, 10, version=VERSION), {"ledger_id": -1}),
-        (Kind.LONG_POLL, native_bodies.encode_long_poll(MINUS, 0, 9, 100, 10, version=VERSION), {"ledger_id": LEDGER}),
+        (Kind.LONG_POLL, native_bodies.encode_long_poll(-1, 0, 9, 100, 10), {"ledger_id": -1}),
+        (Kind.LONG_POLL, native_bodies.encode_long_poll(MINUS, 0, 9, 100, 10), {"ledger_id": LEDGER}),
         (Kind.LIST_ENTRIES, b"", {"ledger_id": -1}),
         (Kind.INFO, b"", {"ledger_id": MINUS}),
         (Kind.CLEAR_LIMBO, b"", {"ledger_id": -1, "key": ACCESS.key}),
@@ -132,7 +130,7 @@ def test_nothing_is_remembered_of_who_has_no_key(bookie: StillBookie) -> None:
 def test_a_read_of_no_bytes_brings_the_first_entries(bookie: StillBookie) -> None:
     """It once was looked for without end: one request and the bookie served nobody any more."""
     answer = ask(bookie, Kind.READ, read_body(0, ENTRIES - 1, 0), ledger_id=GOOD.ledger_id)
-    found = native_bodies.decode_entries(answer.body, version=VERSION)
+    found = native_bodies.decode_entries(answer.body)
     assert found.runs[0].first == 0
 
 
@@ -199,13 +197,13 @@ def test_the_last_ids_there_are(bookie: StillBookie, entry_id: int) -> None:
         assert (answer.code, bytes(answer.entry)) == (0, entry(ledger_id, entry_id))
     batch = v2.decode_answer(bookie.serve_pieces([v2.encode_batch_read(ledger_id, entry_id, 1, 0, 1 << 20)]))
     assert len(batch.entries) == 1  # type: ignore[union-attr]
-    held = ask(bookie, Kind.LIST_ENTRIES, ledger_id=ledger_id, version=1)
-    assert native_bodies.decode_held(held.body, 0, version=1) == (
+    held = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(0, 9), ledger_id=ledger_id)
+    assert native_bodies.decode_held(held.body, 0) == (
         [HeldInterval(entry_id, entry_id, 1, 1)],
         -1,
     )
     found = native_bodies.decode_entries(
-        ask(bookie, Kind.READ, read_body(entry_id, ID_MAX), ledger_id=ledger_id).body, version=VERSION
+        ask(bookie, Kind.READ, read_body(entry_id, ID_MAX), ledger_id=ledger_id).body
     )
     assert [run.first for run in found.runs] == [entry_id]
 
@@ -276,7 +274,7 @@ def test_a_disk_that_says_nothing_of_itself_is_an_error_to_who_asks(
 
 
 def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:
-    body = native_bodies.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000, version=VERSION)
+    body = native_bodies.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000)
     head = native.encode_request(Kind.LONG_POLL, 1, len(body), checksum(body), ledger_id=LEDGER)
     said = bookie.serve_pieces([bookie.hello, (head + body) * (POLLS_MAX + 6)])[bookie.greeting :]
     # Those beyond the limit were refused; the others are gone with their client.

@@ -350,7 +350,7 @@ def hostile(first: int, count: int) -> bytes:
 
 async def connected(at: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection(*at.server.address)
-    writer.write(native_hello.encode_hello(native_hello.Hello("", "", 1, 2)))
+    writer.write(native_hello.encode_hello(native_hello.Hello("", "")))
     head = await reader.readexactly(len(native_hello.MAGIC) + 4)
     await reader.readexactly(int.from_bytes(head[-4:], "big") + 4)
     return reader, writer
@@ -406,7 +406,7 @@ async def test_a_read_with_a_term_of_a_ledger_that_has_none_is_refused(at: World
     reader, writer = await connected(at)
 
     async def ask(term: int, flags: Flag = Flag.NONE) -> Answer:
-        body = native_bodies.encode_read(0, 0, 1000, term, version=2)
+        body = native_bodies.encode_read(0, 0, 1000, term)
         crc = checksum(body)
         writer.write(
             native.encode_request(Kind.READ, 1, len(body), crc, ledger_id=1, key=who.key, flags=flags) + body

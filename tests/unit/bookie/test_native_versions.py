@@ -1,8 +1,7 @@
-"""A bookie between versions: what it agrees on, what a client of each version sees, and what it refuses of terms."""
+"""A bookie between versions: what it agrees on, what it tells, and what it refuses of terms."""
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
@@ -12,6 +11,7 @@ from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.shares import HeldInterval
+from quire.core.version import UNRELEASED
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
@@ -40,12 +40,11 @@ def ask(
     kind: Kind,
     body: bytes = b"",
     *,
-    version: int = 2,
     features: int = 0,
     **fields: Any,
 ) -> native.AnswerFrame:
     head = native.encode_request(kind, 7, len(body), checksum(body), **fields)
-    said = memoryview(bookie.serve_pieces([bookie.hello_of(version, features), head + body]))
+    said = memoryview(bookie.serve_pieces([bookie.hello_of(features), head + body]))
     split = native_hello.split_hello(said)
     assert split is not None
     return native.decode_answer(said[split[1] :])
@@ -54,26 +53,21 @@ def ask(
 # --- the hello ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("offered", "spoken"), [((1, 1), 1), ((1, 2), 2), ((2, 2), 2), ((1, 9), 2), ((0, 1), 1), ((2, 9), 2)]
-)
-def test_the_highest_version_that_both_know(
-    bookie: StillBookie, offered: tuple[int, int], spoken: int
-) -> None:
+@pytest.mark.parametrize("offered", [(1, 2), (2, 2), (1, 9), (2, 9)])
+def test_the_version_that_both_know(bookie: StillBookie, offered: tuple[int, int]) -> None:
     bookie.server.boot = 12
     answer = greet(bookie, version_min=offered[0], version_max=offered[1])
-    assert (answer.version, answer.answer) == (spoken, Answer.OK)
-    assert answer.boot == (12 if spoken > 1 else 0)
-    announced = answer.features & ~native_hello.BESIDE
-    assert announced == (native_hello.OFFERED if spoken > 1 else 0)
+    assert (answer.version, answer.answer, answer.boot) == (2, Answer.OK, 12)
+    assert answer.features & ~native_hello.BESIDE == native_hello.OFFERED
 
 
-@pytest.mark.parametrize("offered", [(3, 9), (0, 0), (2, 1), (9, 9)])
+@pytest.mark.parametrize("offered", [(3, 9), (0, 0), (2, 1), (9, 9), (1, 1)])
 def test_no_common_version_is_refused_in_a_sentence(bookie: StillBookie, offered: tuple[int, int]) -> None:
     answer = greet(bookie, version_min=offered[0], version_max=offered[1])
     assert (answer.version, answer.answer) == (0, Answer.BAD_REQUEST)
-    said = f"this bookie speaks versions 1..2 of the native protocol, not {offered[0]}..{offered[1]}"
-    assert answer.message == said
+    older = f", as spoken by {UNRELEASED}" if offered[1] < 2 else ""
+    said = f"this bookie speaks versions 2..2 of the native protocol, not {offered[0]}..{offered[1]}"
+    assert answer.message == said + older
 
 
 def test_features_that_nobody_knows_are_left_alone(bookie: StillBookie) -> None:
@@ -81,32 +75,7 @@ def test_features_that_nobody_knows_are_left_alone(bookie: StillBookie) -> None:
     assert (answer.version, answer.answer) == (2, Answer.OK)
 
 
-# --- what a client of version 1 sees ------------------------------------------------------------------------------------
-
-
-def test_version_1_gets_the_bodies_of_version_1(bookie: StillBookie) -> None:
-    facts = bookie.server.ledgers._machine(LEDGER).facts
-    facts.lac_term, facts.lafr, facts.doubt = 5, 3, Doubt(77)
-    body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20, version=1)
-    found = ask(bookie, Kind.READ, body, ledger_id=LEDGER, version=1)
-    assert bytes(found.body)[:12] == struct.pack(">qI", -1, 0)
-    assert len(ask(bookie, Kind.LIST_ENTRIES, ledger_id=LEDGER, version=1).body) == 4 + 25
-    assert set(json.loads(bytes(ask(bookie, Kind.INFO, ledger_id=LEDGER, version=1).body))) == {
-        "ledger_id", "fenced", "limbo", "term", "lac", "last_entry", "deleted",
-    }  # fmt: skip
-    lac = ask(bookie, Kind.READ_LAC, ledger_id=LEDGER, version=1).body
-    assert native_bodies.decode_lac_body(lac, version=1)[2:] == (0, -1)
-    cleared = ask(bookie, Kind.CLEAR_LIMBO, ledger_id=LEDGER, key=ACCESS.key, version=1)
-    assert cleared.answer is Answer.OK
-
-
-def test_a_body_of_the_other_version_is_refused(bookie: StillBookie) -> None:
-    for version in (1, 2):
-        body = native_bodies.encode_read(0, 1, 100, version=3 - version)
-        assert ask(bookie, Kind.READ, body, ledger_id=LEDGER, version=version).answer is Answer.BAD_REQUEST
-
-
-# --- what version 2 tells -----------------------------------------------------------------------------------------------
+# --- what it tells ------------------------------------------------------------------------------------------------------
 
 
 def test_answers_carry_the_term_and_the_lac_its_own(bookie: StillBookie) -> None:
@@ -114,15 +83,15 @@ def test_answers_carry_the_term_and_the_lac_its_own(bookie: StillBookie) -> None
     assert ask(bookie, Kind.READ_LAC, ledger_id=LEDGER).term == 0
     facts = ledgers._machine(LEDGER).facts
     facts.term, facts.lac_term, facts.lafr = 9, 8, 3
-    body = native_bodies.encode_read(0, 1, 100, 9, version=2)
+    body = native_bodies.encode_read(0, 1, 100, 9)
     found = ask(bookie, Kind.READ, body, ledger_id=LEDGER, features=native_hello.TERMS)
     assert found.term == 9
-    assert native_bodies.decode_entries(found.body, version=2).lac_term == 8
+    assert native_bodies.decode_entries(found.body).lac_term == 8
     told = ask(bookie, Kind.READ_LAC, ledger_id=LEDGER)
-    assert (told.term, native_bodies.decode_lac_body(told.body, version=2)[2:]) == (9, (8, 3))
-    poll = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 9, version=2)
+    assert (told.term, native_bodies.decode_lac_body(told.body)[2:]) == (9, (8, 3))
+    poll = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 9)
     polled = ask(bookie, Kind.LONG_POLL, poll, ledger_id=LEDGER, features=native_hello.TERMS)
-    assert (polled.term, native_bodies.decode_entries(polled.body, version=2).lac_term) == (9, 8)
+    assert (polled.term, native_bodies.decode_entries(polled.body).lac_term) == (9, 8)
     run = a_run(20, 21)
     refused = ask(bookie, Kind.ADD, run, ledger_id=LEDGER, digest_type=3, key=ACCESS.key)
     assert (refused.answer, refused.term) == (Answer.INVALID_TERM, 9), "the writer learns who came after it"
@@ -142,15 +111,15 @@ def test_pages_of_entries(bookie: StillBookie) -> None:
     whole = [HeldInterval(low, high, 1, 1) for low, high in ((0, 9), (20, 23), (30, 33), (40, 43))]
     at, pages = 0, []
     while at != WHOLE_LIST:
-        frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(at, 2, version=2), ledger_id=LEDGER)
-        page, at = native_bodies.decode_held(frame.body, at, version=2)
+        frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(at, 2), ledger_id=LEDGER)
+        page, at = native_bodies.decode_held(frame.body, at)
         pages.append(page)
     assert pages == [whole[:2], whole[2:]]
-    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(5, 9, version=2), ledger_id=LEDGER)
+    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(5, 9), ledger_id=LEDGER)
     clipped = [HeldInterval(5, 9, 1, 1), *whole[1:]]
-    assert native_bodies.decode_held(frame.body, 5, version=2) == (clipped, WHOLE_LIST)
-    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(44, 9, version=2), ledger_id=LEDGER)
-    assert native_bodies.decode_held(frame.body, 44, version=2) == ([], WHOLE_LIST)
+    assert native_bodies.decode_held(frame.body, 5) == (clipped, WHOLE_LIST)
+    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(44, 9), ledger_id=LEDGER)
+    assert native_bodies.decode_held(frame.body, 44) == ([], WHOLE_LIST)
 
 
 def test_clear_limbo_names_the_doubt_that_it_ends(bookie: StillBookie) -> None:
@@ -185,7 +154,7 @@ def tell(bookie: StillBookie, items: list[LacItem]) -> dict[int, Answer]:
 
 def lac_of(bookie: StillBookie, ledger_id: int) -> tuple[int, bytes]:
     said = ask(bookie, Kind.READ_LAC, ledger_id=ledger_id)
-    return said.lac, native_bodies.decode_lac_body(said.body, version=2)[0]
+    return said.lac, native_bodies.decode_lac_body(said.body)[0]
 
 
 def test_the_lacs_of_many_ledgers(bookie: StillBookie) -> None:
@@ -244,7 +213,6 @@ def run_with_a_term() -> bytes:
     return encode_run(LEDGER, 20, 20, [entry], [len(entry)], digest_type=3, origin_term=1)
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "body", "fields"),
     [
@@ -261,10 +229,10 @@ def run_with_a_term() -> bytes:
     ],
 )
 def test_terms_of_a_client_that_does_not_announce_them_are_refused(
-    bookie: StillBookie, kind: Kind, body: bytes, fields: dict[str, Any], version: int
+    bookie: StillBookie, kind: Kind, body: bytes, fields: dict[str, Any]
 ) -> None:
     fields = {"ledger_id": LEDGER, "digest_type": 3, "key": ACCESS.key} | fields
-    said = ask(bookie, kind, body, version=version, **fields)
+    said = ask(bookie, kind, body, **fields)
     assert said.answer is Answer.BAD_REQUEST
     info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["term"], info["fenced"], info["last_entry"]) == (0, False, ENTRIES - 1)
@@ -272,19 +240,18 @@ def test_terms_of_a_client_that_does_not_announce_them_are_refused(
 
 @pytest.mark.parametrize(("term", "answer"), [(0, Answer.OK), (ANY_TERM, Answer.OK), (1, Answer.BAD_REQUEST)])
 def test_a_read_of_such_a_client_names_no_term_but_0(bookie: StillBookie, term: int, answer: Answer) -> None:
-    body = native_bodies.encode_read(0, 1, 100, term, version=2)
+    body = native_bodies.encode_read(0, 1, 100, term)
     assert ask(bookie, Kind.READ, body, ledger_id=LEDGER).answer is answer
 
 
 def test_a_long_poll_of_such_a_client_names_no_term(bookie: StillBookie) -> None:
-    body = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 1, version=2)
+    body = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 1)
     assert ask(bookie, Kind.LONG_POLL, body, ledger_id=LEDGER).answer is Answer.BAD_REQUEST
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_truncate_is_refused(bookie: StillBookie, version: int) -> None:
+def test_a_truncate_is_refused(bookie: StillBookie) -> None:
     body = native_bodies.encode_truncate(5)
-    said = ask(bookie, Kind.TRUNCATE, body, ledger_id=LEDGER, key=ACCESS.key, version=version)
+    said = ask(bookie, Kind.TRUNCATE, body, ledger_id=LEDGER, key=ACCESS.key)
     assert said.answer is Answer.BAD_REQUEST
     assert bookie.intact()
 

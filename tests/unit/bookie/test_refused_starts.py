@@ -29,6 +29,7 @@ from quire.core.errors import (
     StorageError,
     WrongDirectoryError,
 )
+from quire.core.version import UNRELEASED
 from quire.env.interfaces import FileStamp
 from quire.env.real import RealFiles
 from quire.metadata.bookies import BookieInfo, BookieRegistry
@@ -82,6 +83,16 @@ def with_header(**other: object) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         header = decode_segment_header(data[:BLOCK_BYTES])._replace(**other)  # type: ignore[arg-type]
         return encode_segment_header(header) + data[BLOCK_BYTES:]
+
+    return change
+
+
+def with_format(version: int) -> Callable[[bytes], bytes]:
+    """A segment whose header says another version, with a right checksum."""
+
+    def change(data: bytes) -> bytes:
+        block = data[:8] + version.to_bytes(2, "big") + data[10 : BLOCK_BYTES - 4]
+        return block + crc32c(block).to_bytes(4, "big") + data[BLOCK_BYTES:]
 
     return change
 
@@ -260,7 +271,12 @@ REFUSALS = {
         WrongDirectoryError,
         "belongs to bookie other.aaaaa",
     ),
-    "segment of a newer version": (segment(with_header(version=9)), DamagedSegmentError, "newer version"),
+    "segment of a newer version": (segment(with_format(9)), DamagedSegmentError, "newer version"),
+    "segment of an older version": (
+        segment(with_format(1)),
+        DamagedSegmentError,
+        f"format 1 was written by {UNRELEASED}",
+    ),
     "segment without a header": (
         segment(lambda data: bytes(BLOCK_BYTES) + data[BLOCK_BYTES:]),
         DamagedSegmentError,

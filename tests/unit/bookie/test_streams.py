@@ -54,7 +54,7 @@ class StreamBookie(StillBookie):
     ) -> native.AnswerFrame:
         fields = {"ledger_id": STREAM, "digest_type": 3, "key": KEY} | fields
         head = native.encode_request(kind, 7, len(body), checksum(body), **fields)
-        said = memoryview(self.serve_pieces([self.hello_of(2, features), head + body]))
+        said = memoryview(self.serve_pieces([self.hello_of(features), head + body]))
         split = native_hello.split_hello(said)
         assert split is not None
         return native.decode_answer(said[split[1] :])
@@ -69,11 +69,11 @@ class StreamBookie(StillBookie):
     def read(
         self, first: int, last: int, origin_term: int, **fields: Any
     ) -> tuple[Answer, dict[int, bytes], int]:
-        body = native_bodies.encode_read(first, last, 1 << 20, origin_term, version=2)
+        body = native_bodies.encode_read(first, last, 1 << 20, origin_term)
         said = self.ask(Kind.READ, body, **fields)
         if said.answer is not Answer.OK:
             return said.answer, {}, -1
-        found = native_bodies.decode_entries(said.body, version=2, origin_term=origin_term)
+        found = native_bodies.decode_entries(said.body, origin_term=origin_term)
         here = payloads(found.runs, origin_term).items()  # runs may reach beyond
         return said.answer, {one: what for one, what in here if first <= one <= last}, found.vouched_through
 
@@ -131,7 +131,7 @@ def test_a_writer_appends_until_another_takes_over(bookie: StreamBookie) -> None
     assert [bookie.add(3, entry_id) for entry_id in range(3)] == [Answer.OK] * 3
     said = bookie.ask(Kind.READ_LAC, term=4, flags=FENCE)
     assert (said.answer, said.term, said.lac) == (Answer.OK, 4, 1)
-    assert native_bodies.decode_lac_body(said.body, version=2)[2] == 3, "the LAC is of the old writer's term"
+    assert native_bodies.decode_lac_body(said.body)[2] == 3, "the LAC is of the old writer's term"
     refused = bookie.ask(Kind.ADD, stream_run(3, 3, 3), term=3)
     assert (refused.answer, refused.term) == (Answer.INVALID_TERM, 4), (
         "it learns which term came after its own"
@@ -151,7 +151,7 @@ def test_an_entry_of_another_term_is_no_such_entry(bookie: StreamBookie) -> None
     assert bookie.read(2, 3, 3)[1] == {2: b"2 of 3", 3: b"3 of 3"}
     assert bookie.read(2, 3, 5) == (Answer.OK, {}, 3)
     page, _ = native_bodies.decode_held(
-        bookie.ask(Kind.LIST_ENTRIES, native_bodies.encode_list(0, 9, version=2)).body, 0, version=2
+        bookie.ask(Kind.LIST_ENTRIES, native_bodies.encode_list(0, 9)).body, 0
     )
     assert [(one.first, one.last, one.origin_term) for one in page] == [(0, 4, 3), (2, 3, 4)]
 
@@ -166,12 +166,12 @@ def test_a_stored_add_carries_its_term(bookie: StreamBookie) -> None:
 def test_a_poll_gets_entries_of_its_term(bookie: StreamBookie) -> None:
     assert bookie.add(3, 0, count=2) is Answer.OK
     assert bookie.add(3, 2) is Answer.OK
-    body = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10, 3, version=2)
+    body = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10, 3)
     said = bookie.ask(Kind.LONG_POLL, body)
-    found = native_bodies.decode_entries(said.body, version=2, origin_term=3)
+    found = native_bodies.decode_entries(said.body, origin_term=3)
     assert (said.lac, found.lac_term) == (1, 3)
     assert set(payloads(found.runs, 3)) >= {0, 1}
-    without = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10, version=2)
+    without = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10)
     assert bookie.ask(Kind.LONG_POLL, without).answer is Answer.BAD_REQUEST
 
 
@@ -255,7 +255,7 @@ def test_in_limbo_it_takes_the_term_of_the_record(bookie: StreamBookie) -> None:
         "what is not here is unknown"
     )
     lsn = bookie.info()["doubt_lsn"]
-    clear = native_bodies.encode_clear_limbo(lsn, version=2)
+    clear = native_bodies.encode_clear_limbo(lsn)
     assert bookie.ask(Kind.CLEAR_LIMBO, clear).answer is Answer.OK
     assert bookie.read(0, 9, 3, term=5, flags=FENCE)[1:] == ({0: b"0 of 3"}, 9)
     assert not bookie.info()["fenced"]
@@ -269,7 +269,7 @@ def test_in_limbo_the_first_request_of_any_kind_reads_the_record(bookie: StreamB
     if kind is Kind.READ_LAC:
         assert bookie.ask(kind, term=3, flags=FENCE).answer is Answer.INVALID_TERM
     else:
-        clear = native_bodies.encode_clear_limbo(bookie.info()["doubt_lsn"], version=2)
+        clear = native_bodies.encode_clear_limbo(bookie.info()["doubt_lsn"])
         assert bookie.ask(kind, clear).answer is Answer.OK
     assert bookie.info()["term"] == 5
 
@@ -328,9 +328,9 @@ def test_adds_whose_terms_do_not_fit(bookie: StreamBookie, body: bytes, fields: 
 def test_reads_without_a_possible_term(bookie: StreamBookie) -> None:
     assert bookie.add(3, 0) is Answer.OK
     for term in (0, ANY_TERM, 1 << 63):
-        body = native_bodies.encode_read(0, 9, 100, term, version=2)
+        body = native_bodies.encode_read(0, 9, 100, term)
         assert bookie.ask(Kind.READ, body).answer is Answer.BAD_REQUEST
-    body = native_bodies.encode_read(0, 9, 100, 3, version=2)
+    body = native_bodies.encode_read(0, 9, 100, 3)
     assert bookie.ask(Kind.READ, body, features=0).answer is Answer.BAD_REQUEST
     assert bookie.read(0, 9, 3, ledger_id=LEDGER) == (Answer.OK, {}, 9), "a ledger has no entry of a term"
 

@@ -1,4 +1,4 @@
-"""A client between versions: how it asks bookies of each, what it makes of their answers, and which it refuses."""
+"""A client and bookies of other programs: how it asks them, what it makes of their answers, and which it refuses."""
 
 from __future__ import annotations
 
@@ -83,39 +83,33 @@ def said(request: native.Request, *body: bytes, ledger_id: int | None = None) ->
 # --- how it asks ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_bodies_are_laid_out_as_the_bookie_speaks(version: int) -> None:
-    talk = Talk(version=version)
-
+def test_a_read_tells_what_is_damaged_and_the_lacs_term() -> None:
     def answer(request: native.Request) -> bytes:
-        assert native_bodies.decode_read(request.body, version=version)[:3] == (3, 9, 1000)
+        assert native_bodies.decode_read(request.body)[:3] == (3, 9, 1000)
         assert request.body_crc == crc32c(request.body)
-        return said(request, native_bodies.encode_told(8, [(3, 4)], [(3, 4)], 6, version=version))
+        return said(request, native_bodies.encode_told(8, [(3, 4)], [(3, 4)], 6))
 
-    reply = talk.run(lambda client, bookie: client.read(bookie, ACCESS, 3, 9, 1000), answer)
+    reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 3, 9, 1000), answer)
     assert (reply.answer, reply.vouched_through, reply.unknown) == (Answer.OK, 8, [(3, 4)])
-    assert (reply.damaged, reply.lac_term) == (([(3, 4)], 6) if version > 1 else ([], 0))
+    assert (reply.damaged, reply.lac_term) == ([(3, 4)], 6)
 
 
 def test_read_lac_tells_the_lacs_term_and_the_lafr() -> None:
     def answer(request: native.Request) -> bytes:
-        return said(request, *map(bytes, native_bodies.encode_lac_body(b"", b"", 6, 4, version=2)))
+        return said(request, *map(bytes, native_bodies.encode_lac_body(b"", b"", 6, 4)))
 
     reply = Talk().run(lambda client, bookie: client.read_lac(bookie, ACCESS), answer)
     assert (reply.answer, reply.lac_term, reply.lafr) == (Answer.OK, 6, 4)
 
 
-def test_a_bookie_of_version_1_cannot_be_asked_for_a_term() -> None:
+def test_a_read_names_the_term_of_the_entries() -> None:
     def work(client: BookieClient, bookie: BookieId) -> Any:
         return client.read(bookie, ACCESS, 0, 9, 1000, origin_term=4)
 
-    talk = Talk(version=1)
-    assert talk.run(work, lambda _: None).answer is Answer.BAD_REQUEST
-    assert talk.asked == []
     talk = Talk()
-    told = native_bodies.encode_told(9, [], version=2)
+    told = native_bodies.encode_told(9, [])
     assert talk.run(work, lambda request: said(request, told)).answer is Answer.OK
-    assert native_bodies.decode_read(talk.asked[0].body, version=2)[3] == 4
+    assert native_bodies.decode_read(talk.asked[0].body)[3] == 4
 
 
 @pytest.mark.parametrize("features", [0, native_hello.BACKGROUND])
@@ -140,13 +134,14 @@ def test_many_lacs_and_what_is_refused_of_them() -> None:
     assert refused == (Answer.OK, [(GOOD.ledger_id, Answer.UNAUTHORISED)])
 
 
-def test_an_answer_in_a_version_that_was_not_offered_is_refused() -> None:
-    talk = Talk(version=3)
+@pytest.mark.parametrize("version", [1, 3])
+def test_an_answer_in_a_version_that_was_not_offered_is_refused(version: int) -> None:
+    talk = Talk(version=version)
     told = talk.run(lambda client, bookie: client.read_lac(bookie, ACCESS), lambda _: None)
     assert told.answer is Answer.UNREACHABLE
     [peer] = talk.clients[NATIVE]._peers.values()
     assert (
-        "the bookie responds in version 3 of the native protocol, and this client offered 1..2"
+        f"the bookie responds in version {version} of the native protocol, and this client offered 2..2"
         in peer.trouble
     )
 
@@ -154,7 +149,7 @@ def test_an_answer_in_a_version_that_was_not_offered_is_refused() -> None:
 def test_a_run_of_entries_with_terms_is_not_taken_for_another() -> None:
     entry = ACCESS.digest.seal_with_term(LEDGER, 0, -1, 1, b"x", origin_term=1) + b"x"
     run = encode_run(LEDGER, 0, 0, [entry], [len(entry)], digest_type=3, scheme=SCHEME_TERMS)
-    told = native_bodies.encode_told(0, [], version=2) + len(run).to_bytes(4, "big") + run
+    told = native_bodies.encode_told(0, []) + len(run).to_bytes(4, "big") + run
     reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 0, 0, 99), lambda r: said(r, told))
     assert (reply.answer, reply.runs, reply.vouched_through) == (Answer.BAD_DIGEST, [], -1)
 
@@ -171,8 +166,8 @@ PAGES = {0: ([interval(0, 4), interval(7, 9)], 12), 12: ([interval(12, 12)], -1)
 
 def listed(pages: dict[int, tuple[list[HeldInterval], int]], *, ledger_id: int | None = None) -> Any:
     def answer(request: native.Request) -> bytes:
-        first, _ = native_bodies.decode_list(request.body, version=2)
-        return said(request, native_bodies.encode_held(*pages[first], version=2), ledger_id=ledger_id)
+        first, _ = native_bodies.decode_list(request.body)
+        return said(request, native_bodies.encode_held(*pages[first]), ledger_id=ledger_id)
 
     return Talk().run(lambda client, bookie: client.list_entries(bookie, ACCESS), answer)
 
@@ -208,14 +203,6 @@ def test_a_list_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert listed(PAGES) == (Answer.ERROR, [])
 
 
-def test_a_bookie_of_version_1_has_one_page() -> None:
-    body = native_bodies.encode_held(PAGES[0][0], version=1)
-    talk = Talk(version=1)
-    found = talk.run(lambda client, bookie: client.list_entries(bookie, ACCESS), lambda r: said(r, body))
-    assert found == (Answer.OK, PAGES[0][0])
-    assert [bytes(request.body) for request in talk.asked] == [b""]
-
-
 # --- the channel's queue --------------------------------------------------------------------------------------------
 
 
@@ -248,7 +235,7 @@ def test_work_in_the_background_is_marked_for_bookies_that_know_it(features: int
         AddRun(ACCESS, body, checksum(body), -1, recovery=True, background=True),
         ReadRange(ACCESS, 0, 9, 100, recovery=True, background=True),
     ):
-        frame = encode(request, 1, 2, features)
+        frame = encode(request, 1, features)
         assert frame is not None
         sent = native.decode_request(memoryview(b"".join(frame)))
         assert bool(sent.flags & native.Flag.BACKGROUND) == marked

@@ -1,4 +1,4 @@
-"""What follows the headers of the native protocol: both versions, there and back, and what does not fit by its name."""
+"""What follows the headers of the native protocol: there and back, and what does not fit by its name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from quire.wire.run import SCHEME_TERMS, RunPlace, encode_run
 IDS = st.integers(0, ID_MAX)
 TERMS = st.integers(0, ANY_TERM)
 U32 = st.integers(0, 2**32 - 1)
-VERSIONS = st.sampled_from([1, 2])
 RANGES = st.tuples(IDS, IDS).map(lambda pair: (min(pair), max(pair)))
 INTERVALS = st.lists(RANGES, max_size=5)
 
@@ -35,36 +34,29 @@ def joined(parts: list[Any]) -> memoryview:
 # --- there and back -------------------------------------------------------------------------------------------------
 
 
-@given(RANGES, U32, TERMS, VERSIONS)
-def test_read(ids: tuple[int, int], bytes_max: int, term: int, version: int) -> None:
-    body = native_bodies.encode_read(*ids, bytes_max, term, version=version)
-    assert len(body) == (20, 28)[version - 1]
-    back = native_bodies.decode_read(body, version=version)
-    assert back == (*ids, bytes_max, term if version > 1 else ANY_TERM)
+@given(RANGES, U32, TERMS)
+def test_read(ids: tuple[int, int], bytes_max: int, term: int) -> None:
+    body = native_bodies.encode_read(*ids, bytes_max, term)
+    assert native_bodies.decode_read(body) == (*ids, bytes_max, term)
 
 
-@given(st.integers(-1, ID_MAX), RANGES, U32, U32, TERMS, VERSIONS)
-def test_long_poll(lac: int, ids: tuple[int, int], size: int, wait: int, term: int, version: int) -> None:
-    body = native_bodies.encode_long_poll(lac, *ids, size, wait, term, version=version)
-    back = native_bodies.decode_long_poll(body, version=version)
-    assert back == (lac, *ids, size, wait, term if version > 1 else 0)
+@given(st.integers(-1, ID_MAX), RANGES, U32, U32, TERMS)
+def test_long_poll(lac: int, ids: tuple[int, int], size: int, wait: int, term: int) -> None:
+    body = native_bodies.encode_long_poll(lac, *ids, size, wait, term)
+    assert native_bodies.decode_long_poll(body) == (lac, *ids, size, wait, term)
 
 
 @given(IDS, st.integers(1, 2**32 - 1))
 def test_list(first: int, intervals_max: int) -> None:
-    body = native_bodies.encode_list(first, intervals_max, version=2)
+    body = native_bodies.encode_list(first, intervals_max)
     limit = min(intervals_max, native_bodies.PAGE_INTERVALS)
-    assert native_bodies.decode_list(body, version=2) == (first, limit)
-    assert native_bodies.encode_list(first, intervals_max, version=1) == b""
-    assert native_bodies.decode_list(b"", version=1)[0] == 0
+    assert native_bodies.decode_list(body) == (first, limit)
 
 
 @given(TERMS, IDS)
 def test_clear_limbo_and_truncate(lsn: int, first: int) -> None:
-    body = native_bodies.encode_clear_limbo(lsn, version=2)
-    assert native_bodies.decode_clear_limbo(body, version=2) == lsn
-    assert native_bodies.encode_clear_limbo(lsn, version=1) == b""
-    assert native_bodies.decode_clear_limbo(b"", version=1) is None
+    body = native_bodies.encode_clear_limbo(lsn)
+    assert native_bodies.decode_clear_limbo(body) == lsn
     assert native_bodies.decode_truncate(native_bodies.encode_truncate(first)) == (first, ID_MAX, 0)
     assert native_bodies.decode_truncate(native_bodies.encode_truncate(first, first, 7)) == (first, first, 7)
 
@@ -88,16 +80,16 @@ def test_refused_lacs(refused: list[tuple[int, Answer]]) -> None:
     assert native_bodies.decode_refused_lacs(native_bodies.encode_refused_lacs(refused)) == refused
 
 
-@given(st.integers(-1, ID_MAX), INTERVALS, INTERVALS, TERMS, VERSIONS)
+@given(st.integers(-1, ID_MAX), INTERVALS, INTERVALS, TERMS)
 def test_entries(
-    vouched: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int, version: int
+    vouched: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int
 ) -> None:
     unknown = [each for each in unknown if each not in damaged]
-    told = native_bodies.encode_told(vouched, unknown + damaged, damaged, term, version=version)
-    found = native_bodies.decode_entries(memoryview(told), version=version)
+    told = native_bodies.encode_told(vouched, unknown + damaged, damaged, term)
+    found = native_bodies.decode_entries(memoryview(told))
     assert found.vouched_through == vouched
     assert found.unknown == unknown + damaged, "what is damaged is never a negative"
-    assert (found.damaged, found.lac_term) == ((damaged, term) if version > 1 else ([], 0))
+    assert (found.damaged, found.lac_term) == (damaged, term)
 
 
 PLACES = st.lists(
@@ -109,19 +101,18 @@ PLACES = st.lists(
 )  # fmt: skip
 
 
-@given(PLACES, VERSIONS)
-def test_places(places: list[RunPlace], version: int) -> None:
-    told = native_bodies.encode_told(7, [], version=version)
-    told += native_bodies.encode_places(places, version=version)
-    found = native_bodies.decode_entries(memoryview(told), version=version, placed=True)
-    assert found.places == [place if version > 1 else place._replace(origin_term=0) for place in places]
+@given(PLACES)
+def test_places(places: list[RunPlace]) -> None:
+    told = native_bodies.encode_told(7, [])
+    told += native_bodies.encode_places(places)
+    found = native_bodies.decode_entries(memoryview(told), placed=True)
+    assert found.places == places
 
 
-@given(st.binary(max_size=40), st.binary(max_size=40), TERMS, st.integers(-1, ID_MAX), VERSIONS)
-def test_lac_body(explicit: bytes, evidence: bytes, term: int, lafr: int, version: int) -> None:
-    body = joined(native_bodies.encode_lac_body(explicit, evidence, term, lafr, version=version))
-    back = native_bodies.decode_lac_body(body, version=version)
-    assert back == (explicit, evidence, *((term, lafr) if version > 1 else (0, -1)))
+@given(st.binary(max_size=40), st.binary(max_size=40), TERMS, st.integers(-1, ID_MAX))
+def test_lac_body(explicit: bytes, evidence: bytes, term: int, lafr: int) -> None:
+    body = joined(native_bodies.encode_lac_body(explicit, evidence, term, lafr))
+    assert native_bodies.decode_lac_body(body) == (explicit, evidence, term, lafr)
 
 
 HELD = st.lists(
@@ -133,16 +124,14 @@ HELD = st.lists(
 ).map(sorted)  # fmt: skip
 
 
-@given(HELD, VERSIONS, st.data())
-def test_held(held: list[HeldInterval], version: int, data: st.DataObject) -> None:
+@given(HELD, st.data())
+def test_held(held: list[HeldInterval], data: st.DataObject) -> None:
     following = WHOLE_LIST
-    if version > 1 and held and held[-1].first < ID_MAX and data.draw(st.booleans()):
+    if held and held[-1].first < ID_MAX and data.draw(st.booleans()):
         following = data.draw(st.integers(held[-1].first + 1, ID_MAX))
     first = data.draw(st.integers(0, held[0].first)) if held else 0
-    body = memoryview(native_bodies.encode_held(held, following, version=version))
-    if version == 1:
-        held = [each._replace(origin_term=0) for each in held]
-    assert native_bodies.decode_held(body, first, version=version) == (held, following)
+    body = memoryview(native_bodies.encode_held(held, following))
+    assert native_bodies.decode_held(body, first) == (held, following)
 
 
 def test_info() -> None:
@@ -152,21 +141,21 @@ def test_info() -> None:
 # --- what does not fit ----------------------------------------------------------------------------------------------
 
 
-def told(version: int = 2) -> bytes:
-    return native_bodies.encode_told(7, [], version=version)
+def told() -> bytes:
+    return native_bodies.encode_told(7, [])
 
 
-def entries(body: bytes, *, placed: bool = False, version: int = 2) -> Callable[[], object]:
-    return lambda: native_bodies.decode_entries(memoryview(body), version=version, placed=placed)
+def entries(body: bytes, *, placed: bool = False) -> Callable[[], object]:
+    return lambda: native_bodies.decode_entries(memoryview(body), placed=placed)
 
 
 def placed(*places: RunPlace) -> Callable[[], object]:
-    return entries(told() + native_bodies.encode_places(places, version=2), placed=True)
+    return entries(told() + native_bodies.encode_places(places), placed=True)
 
 
 def page(held: list[HeldInterval], following: int = WHOLE_LIST, first: int = 0) -> Callable[[], object]:
-    body = memoryview(native_bodies.encode_held(held, following, version=2))
-    return lambda: native_bodies.decode_held(body, first, version=2)
+    body = memoryview(native_bodies.encode_held(held, following))
+    return lambda: native_bodies.decode_held(body, first)
 
 
 def lacs(**changes: Any) -> Callable[[], object]:
@@ -182,22 +171,21 @@ def a_scheme_1_run() -> bytes:
 
 FRAME = native.FRAME_BYTES_MAX
 BAD = {
-    "the body of a READ has 20 bytes, not 28": lambda: native_bodies.decode_read(bytes(20), version=2),
-    "the body of a READ has 28 bytes, not 20": lambda: native_bodies.decode_read(bytes(28), version=1),
-    "a READ of entries 9..3": lambda: native_bodies.decode_read(struct.pack(">qqI", 9, 3, 1), version=1),
+    "the body of a READ has 20 bytes, not 28": lambda: native_bodies.decode_read(bytes(20)),
+    "a READ of entries 9..3": lambda: native_bodies.decode_read(struct.pack(">qqIQ", 9, 3, 1, 0)),
     "a READ of entries -1..3": lambda: native_bodies.decode_read(
-        struct.pack(">qqIQ", -1, 3, 1, 0), version=2
+        struct.pack(">qqIQ", -1, 3, 1, 0)
     ),
     "the body of a LONG_POLL has 32 bytes, not 40": lambda: native_bodies.decode_long_poll(
-        bytes(32), version=2
+        bytes(32)
     ),
     "a LONG_POLL above -2": lambda: native_bodies.decode_long_poll(
-        native_bodies.encode_long_poll(-2, 0, 1, 1, 1, version=2), version=2
+        native_bodies.encode_long_poll(-2, 0, 1, 1, 1)
     ),
-    "the body of a LIST_ENTRIES has 0 bytes": lambda: native_bodies.decode_list(b"", version=2),
-    "from the first id -1": lambda: native_bodies.decode_list(struct.pack(">qI", -1, 1), version=2),
-    "with 0 intervals at most": lambda: native_bodies.decode_list(struct.pack(">qI", 0, 0), version=2),
-    "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_clear_limbo(b"", version=2),
+    "the body of a LIST_ENTRIES has 0 bytes": lambda: native_bodies.decode_list(b""),
+    "from the first id -1": lambda: native_bodies.decode_list(struct.pack(">qI", -1, 1)),
+    "with 0 intervals at most": lambda: native_bodies.decode_list(struct.pack(">qI", 0, 0)),
+    "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_clear_limbo(b""),
     "the body of a TRUNCATE has 9 bytes": lambda: native_bodies.decode_truncate(bytes(9)),
     "a TRUNCATE of entries -3..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", -3, 5, 0)),
     "a TRUNCATE of entries 6..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", 6, 5, 0)),
@@ -217,10 +205,9 @@ BAD = {
     "in term 9223372036854775808": lacs(term=1 << 63),
     "3 unknown intervals do not fit": entries(struct.pack(">qQII", 7, 0, 3, 0)),
     "4294967295 damaged intervals do not fit": entries(struct.pack(">qQII", 7, 0, 0, 2**32 - 1)),
-    "2147483648 unknown intervals do not fit": entries(struct.pack(">qI", 7, 2**31), version=1),
-    "unknown entries 9..3 are no interval": entries(native_bodies.encode_told(1, [(9, 3)], version=2)),
+    "unknown entries 9..3 are no interval": entries(native_bodies.encode_told(1, [(9, 3)])),
     "damaged entries -1..3 are no interval": entries(
-        native_bodies.encode_told(1, [(-1, 3)], [(-1, 3)], version=2)
+        native_bodies.encode_told(1, [(-1, 3)], [(-1, 3)])
     ),
     "in its first fields": entries(bytes(23)),
     "in its run": entries(told() + struct.pack(">I", 77)),
@@ -234,13 +221,13 @@ BAD = {
     "the path of a place in a list of entries is not UTF-8": entries(
         told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\1\xff", placed=True
     ),
-    "in its size of the explicit LAC": lambda: native_bodies.decode_lac_body(memoryview(b""), version=1),
-    "in its LAC's term and LAFR": lambda: native_bodies.decode_lac_body(memoryview(bytes(8)), version=2),
+    "in its size of the explicit LAC": lambda: native_bodies.decode_lac_body(memoryview(b"")),
+    "in its LAC's term and LAFR": lambda: native_bodies.decode_lac_body(memoryview(bytes(8))),
     "has the LAFR -2": lambda: native_bodies.decode_lac_body(
-        joined(native_bodies.encode_lac_body(b"", b"", 0, -2, version=2)), version=2
+        joined(native_bodies.encode_lac_body(b"", b"", 0, -2))
     ),
     "9 intervals do not fit": lambda: native_bodies.decode_held(
-        memoryview(struct.pack(">qI", -1, 9)), 0, version=2
+        memoryview(struct.pack(">qI", -1, 9)), 0
     ),
     "has 3..1, period 1": page([HeldInterval(3, 1, 1, 1)]),
     "period 65": page([HeldInterval(0, 1, 65, 1)]),

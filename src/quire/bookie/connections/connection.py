@@ -45,8 +45,6 @@ TURN_NS = 10_000_000
 _BUNDLE = bytes([Kind.ADD_BUNDLE])
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
-_DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
-"""What INFO reports of a ledger since version 2."""
 
 
 class Connection(ClientConnection):
@@ -58,7 +56,6 @@ class Connection(ClientConnection):
         super().__init__(server, server.config.frame_limits.native, FIRST)
         self._held: list[memoryview] = []
         self._beside = False
-        self._version = 0
         self._door: NativeDoor | None = None
         self._bundles = BundleRequests(self)
 
@@ -102,16 +99,12 @@ class Connection(ClientConnection):
                 self.take_tls()
                 return
             message, features = self._door.judge(hello)
-        self._version = native_hello.version_with(hello)
+        version = native_hello.version_with(hello)
         self.terms = bool(hello.features & native_hello.TERMS)
         if message:
             answer = Answer.UNAUTHORISED
-        elif not self._version:
-            answer = Answer.BAD_REQUEST
-            message = (
-                f"this bookie speaks versions {native_hello.VERSION_MIN}..{native_hello.VERSION} of the native "
-                f"protocol, not {hello.version_min}..{hello.version_max}"
-            )
+        elif not version:
+            answer, message = Answer.BAD_REQUEST, native_hello.refusal(hello)
         elif hello.auth_scheme not in {"", PLUGIN}:
             answer = Answer.UNAUTHORISED
             message = f"auth scheme {native_hello.shown(hello.auth_scheme)} is unknown to this bookie"
@@ -122,7 +115,7 @@ class Connection(ClientConnection):
             answer = Answer.WRONG_BOOKIE
             meant = native_hello.shown(hello.cluster_instance)
             message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {meant}"
-        version = self._version if answer is Answer.OK else 0
+        version = version if answer is Answer.OK else 0
         features |= native_hello.OFFERED
         self._beside = self._is_beside()
         if self._beside:
@@ -329,7 +322,7 @@ class Connection(ClientConnection):
             return lambda _: self.answer(request, Answer.BAD_REQUEST)
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
-        first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
+        first, last, bytes_max, term = native_bodies.decode_read(request.body)
         origin_term = 0 if term == native_bodies.ANY_TERM else self._origin_term(request, term)
         return lambda answer: self._entries(request, answer, first, last, bytes_max, origin_term)
 
@@ -359,12 +352,10 @@ class Connection(ClientConnection):
             self.answer(request, found.answer, lac=found.lac)
             return
         told = [
-            native_bodies.encode_told(
-                found.vouched_through, found.unknown, found.damaged, found.lac_term, version=self._version
-            )
+            native_bodies.encode_told(found.vouched_through, found.unknown, found.damaged, found.lac_term)
         ]
         if found.places:
-            told.append(native_bodies.encode_places(found.places, version=self._version))
+            told.append(native_bodies.encode_places(found.places))
         flags = native.PLACED if found.places else 0
         runs = native_bodies.encode_runs(found.runs)
         self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
@@ -380,13 +371,11 @@ class Connection(ClientConnection):
         body: Sequence[Buffer] = ()
         if answer is Answer.OK:
             lac_term, lafr = self._ledgers.confirmed_in(request.ledger_id)
-            body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr, version=self._version)
+            body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr)
         self.answer(request, answer, lac=lac, body=body)
 
     def _long_poll(self, request: Request) -> None:
-        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
-            request.body, version=self._version
-        )
+        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(request.body)
         if request.ledger_id < 0:
             self.answer(request, Answer.BAD_REQUEST)
             return
@@ -396,7 +385,7 @@ class Connection(ClientConnection):
             lac = self._ledgers.lac(request.ledger_id)
             if lac is not None and (min(last, lac) < first or self.is_congested()):
                 lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
-                told = native_bodies.encode_told(first - 1, (), (), lac_term, version=self._version)
+                told = native_bodies.encode_told(first - 1, (), (), lac_term)
                 self.answer(request, Answer.OK, lac=lac, body=(told,))
             else:
                 through = first if lac is None else min(last, lac)
@@ -421,16 +410,16 @@ class Connection(ClientConnection):
         elif kind is Kind.WRITE_LAC:
             self._write_lac(request)
         elif kind is Kind.CLEAR_LIMBO:
-            lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
+            lsn = native_bodies.decode_clear_limbo(request.body)
             ledgers.clear_limbo(request, lsn, self.unless_held(partial(self.answer, request)))
         elif kind is Kind.TRUNCATE:
             what = native_bodies.decode_truncate(request.body)
             ledgers.truncate(what, request, self.unless_held(partial(self.answer, request)), self)
         elif kind is Kind.LIST_ENTRIES:
-            wanted = native_bodies.decode_list(request.body, version=self._version)
+            wanted = native_bodies.decode_list(request.body)
             page = ledgers.held_page(request.ledger_id, *wanted)
             answer = Answer.UNKNOWN if ledgers.is_condemned(request.ledger_id) else Answer.OK
-            self.answer(request, answer, body=[native_bodies.encode_held(*page, version=self._version)])
+            self.answer(request, answer, body=[native_bodies.encode_held(*page)])
         else:
             self._ledger_info(request)
 
@@ -453,8 +442,6 @@ class Connection(ClientConnection):
         if info is None:
             self.answer(request, self._ledgers.read(request, 0, 0, 1).answer)
             return
-        if self._version == 1:
-            info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
         self.answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
 
     # --- responses -----------------------------------------------------------------------------------------------

@@ -498,12 +498,12 @@ class Ledgers:
         damaged = self._storage.damages.of_ledger(ledger_id)
         return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
-    def clear_limbo(self, request: Request, lsn: int | None, then: Then) -> None:
+    def clear_limbo(self, request: Request, lsn: int, then: Then) -> None:
         """End the limbo of a ledger whose entries have been restored; `then` is called once that is durable.
 
         Args:
             request: names ledger and key.
-            lsn: of the doubt that this ends; None from a client that cannot name one.
+            lsn: of the doubt that this ends.
             then: BAD_REQUEST when the ledger is in doubt since another loss; it stays so.
         """
         machine = self._known(request.ledger_id)

@@ -129,7 +129,7 @@ def shown(row: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _speaks(info: BookieInfo) -> dict[str, str | None]:
-    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do beyond version 1."""
+    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do."""
     from quire.wire.bookie_service_info import FEATURES_PROPERTY
 
     protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"

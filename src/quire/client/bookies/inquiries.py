@@ -129,6 +129,6 @@ class Inquiries(ABC):
 
         Args:
             lsn: of the doubt that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
-                there was another loss since then, the response is BAD_REQUEST. A bookie of version 1 knows no LSNs.
+                there was another loss since then, the response is BAD_REQUEST.
         """
         return (await self._request(bookie, ClearLimbo(access, lsn), timeout_ms)).answer

@@ -74,7 +74,7 @@ async def replica_list(
 
 
 def doubt_lsn(info: dict[str, Any]) -> int:
-    """The LSN of a ledger's doubt in what a bookie says of it; 0 where it names none (version 1)."""
+    """The LSN of a ledger's doubt in what a bookie says of it; 0 where it names none."""
     lsn = info.get("doubt_lsn")
     return lsn if isinstance(lsn, int) and 0 <= lsn < 1 << 64 else 0
 

@@ -432,14 +432,14 @@ class BookieLedgerMachine:
             self.fence_known = False
         return self.save()
 
-    def clear_limbo(self, lsn: int | None, *, key: bytes) -> BookieReady:
+    def clear_limbo(self, lsn: int, *, key: bytes) -> BookieReady:
         """Every entry that this bookie should hold has been restored: the limbo ends.
 
         A fence that is still unknown is set in the same facts, and so in the same record of the journal: nothing would
         tell of it any more.
 
         Args:
-            lsn: of the doubt that ends; None from clients that cannot name one.
+            lsn: of the doubt that ends.
             key: the ledger's.
 
         Returns:

@@ -162,9 +162,9 @@ class BookieRules(LedgerRules):
         return True
 
     @staticmethod
-    def ends_doubt(doubt_lsn: int, named: int | None) -> bool:
-        """Only the doubt that was there when the filling began ends by it (None: a client that cannot name one)."""
-        return named is None or named == doubt_lsn
+    def ends_doubt(doubt_lsn: int, named: int) -> bool:
+        """Only the doubt that was there when the filling began ends by it."""
+        return named == doubt_lsn
 
     @staticmethod
     def deleted_refuses_adds() -> bool:

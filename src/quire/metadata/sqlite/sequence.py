@@ -28,7 +28,7 @@ from crc32c import crc32c
 from quire.env.private import FILE_MODE, share_as
 from quire.env.real import RealFiles
 from quire.metadata.sqlite.schema import Counters, FileIdentity
-from quire.wire.layout import IGNORES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 SLOTS: Final = 2
 SLOT_BYTES: Final = 4096
@@ -37,7 +37,7 @@ SEQUENCE_VERSION: Final = 1
 COUNTER_END: Final = 1 << 62
 """Counters are below this: SQLite's integers end at twice as much, and there must be room for a leap."""
 _MAGIC: Final = b"\xd1QSEQ\r\n\x1a"
-_USE: Final = FieldUse("the driver for SQLite", "the same, when it opens the file", "1", IGNORES)
+_USE: Final = FieldUse("the driver for SQLite", "the same, when it opens the file")
 SEQUENCE: Final = Layout(
     "Sequence, one slot",
     [

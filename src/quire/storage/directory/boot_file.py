@@ -19,7 +19,7 @@ from quire.core.errors import WrongDirectoryError
 from quire.env.interfaces import Files, FileStamp
 from quire.storage.formats.segment_format import BLOCK_BYTES, FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 BOOT_FILE: Final = "BOOT"
 MARKER_FILE: Final = "MARKER"
@@ -30,21 +30,21 @@ _CLEAN: Final = 1
 _MARKER_TEXT: Final = (
     b"Never touch this file: its inode and its change time tell the directory from a copy of it.\n"
 )
-_NEW = FieldUse("bookie", "bookie", "2", IGNORES)
+_BOOKIE = FieldUse("bookie", "bookie")
 
 BOOT: Final = Layout(
     "Boot, one slot",
     [
-        Field("magic d1 51 42 4f 4f 0d 0a 1a", "8s", _NEW),
-        Field("version", "H", _NEW),
-        Field("flags: 1 = stopped cleanly with this very LSN", "H", _NEW),
-        Field("zero", "I", _NEW),
-        Field("boot number", "Q", FieldUse("bookie", "client, by the hello", "2", IGNORES)),
-        Field("writes of this file", "Q", _NEW),
-        Field("durable LSN", "Q", _NEW),
-        Field("inode of the marker", "Q", _NEW),
-        Field("change time of the marker, ns since 1970", "q", _NEW),
-        Field("checksum of all before", "I", _NEW),
+        Field("magic d1 51 42 4f 4f 0d 0a 1a", "8s", _BOOKIE),
+        Field("version", "H", _BOOKIE),
+        Field("flags: 1 = stopped cleanly with this very LSN", "H", _BOOKIE),
+        Field("zero", "I", _BOOKIE),
+        Field("boot number", "Q", FieldUse("bookie", "client, by the hello")),
+        Field("writes of this file", "Q", _BOOKIE),
+        Field("durable LSN", "Q", _BOOKIE),
+        Field("inode of the marker", "Q", _BOOKIE),
+        Field("change time of the marker, ns since 1970", "q", _BOOKIE),
+        Field("checksum of all before", "I", _BOOKIE),
     ],
 )
 TABLES: Final = (BOOT,)

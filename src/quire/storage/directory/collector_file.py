@@ -22,14 +22,14 @@ from quire.env.interfaces import Files
 from quire.storage.directory.patient_worker import shortage
 from quire.storage.formats.segment_format import FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 COLLECTOR_FILE: Final = "COLLECTOR"
 COLLECTOR_VERSION: Final = 2
 _MAGIC: Final = b"\xd1QCOL\r\n\x1a"
 _NUMBER_BYTES: Final = 8
 _CRC_BYTES: Final = 4
-_USE = FieldUse("the bookie's collector", "the bookie's collector", "2", IGNORES)
+_USE = FieldUse("the bookie's collector", "the bookie's collector")
 
 COLLECTOR: Final = Layout(
     "Collector's file",

@@ -15,17 +15,15 @@ from crc32c import crc32c
 
 from quire.storage.formats.segment_format import BLOCK_BYTES, U32, FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 from quire.wire.stored_record import place_seed
 
-_FOOTER = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
 TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"
 ROW = struct.Struct(">qQqqQIIIBBBBQ")
 ROW_BYTES = ROW.size
 DIRECTORY = struct.Struct(">qqqqQQQIIII")
 DIRECTORY_BYTES = DIRECTORY.size
 _BOOKIE = FieldUse("bookie", "bookie")
-_IGNORED = FieldUse("bookie", "bookie", "2", "never comes to it: the segment's header is refused")
 TRAILER_LAYOUT: Final = Layout(
     "Trailer",
     [
@@ -44,9 +42,9 @@ TRAILER_LAYOUT: Final = Layout(
         Field("checksum of the states", "I", _BOOKIE),
         Field("checksum of the directory", "I", _BOOKIE),
         Field("zero", "I", _BOOKIE),
-        Field("offset of the kept records", "Q", _IGNORED),
-        Field("kept records", "I", _IGNORED),
-        Field("checksum of the kept records", "I", _IGNORED),
+        Field("offset of the kept records", "Q", _BOOKIE),
+        Field("kept records", "I", _BOOKIE),
+        Field("checksum of the kept records", "I", _BOOKIE),
     ],
 )
 TRAILER = TRAILER_LAYOUT.struct
@@ -54,13 +52,13 @@ STATE_HEAD = struct.Struct(">qQI")
 KEPT_RECORD = Layout(
     "Kept record in a footer",
     [
-        Field("ledger, -1 if it concerns all", "q", _FOOTER),
-        Field("LSN", "Q", _FOOTER),
-        Field("offset of the record / 8", "I", _FOOTER),
-        Field("length of the body", "I", _FOOTER),
-        Field("kind", "B", _FOOTER),
-        Field("zero", "3s", _FOOTER),
-        Field("zero, to 32 bytes", "I", _FOOTER),
+        Field("ledger, -1 if it concerns all", "q", _BOOKIE),
+        Field("LSN", "Q", _BOOKIE),
+        Field("offset of the record / 8", "I", _BOOKIE),
+        Field("length of the body", "I", _BOOKIE),
+        Field("kind", "B", _BOOKIE),
+        Field("zero", "3s", _BOOKIE),
+        Field("zero, to 32 bytes", "I", _BOOKIE),
     ],
 )
 OFFSET_UNIT = 8
@@ -267,5 +265,4 @@ def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trai
         if fields[1] == sequence:
             raise FormatError("the checksum of the trailer differs")
         return None
-    # Segments of version 1 have zeros where kept records are counted: they had none.
     return Trailer(*fields[1 : _BEFORE_ZERO + 1], *fields[_BEFORE_ZERO + 2 :])

@@ -13,11 +13,10 @@ from quire.core.ids import ID_MAX
 from quire.storage.formats.segment_format import FormatError
 from quire.storage.formats.state_format import StoredLedgerState, encode_state
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 _BOOKIE = FieldUse("bookie", "bookie")
-_CRITICAL = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
-_KEPT = FieldUse("nobody yet", "nobody yet", "2", "carries the record over")
+_KEPT = FieldUse("nobody yet", "nobody yet")
 
 SEGMENT_LIST: Final = Layout(
     "Segment list (0x86)",
@@ -38,24 +37,24 @@ SUSPICION: Final = Layout(
         Field(
             "LSN of the last loss that cannot be named, 0 = none",
             "Q",
-            FieldUse("bookie", "bookie", "2", REFUSES + " the directory"),
+            FieldUse("bookie", "bookie"),
         ),
     ],
 )
 DAMAGED_INTERVAL: Final = Layout(
     "Damaged interval (0x8B), as often as the record says",
     [
-        Field("first id", "q", _CRITICAL),
-        Field("last id", "q", _CRITICAL),
-        Field("origin term", "Q", _CRITICAL),
-        Field("LSN of the record that was damaged", "Q", _CRITICAL),
+        Field("first id", "q", _BOOKIE),
+        Field("last id", "q", _BOOKIE),
+        Field("origin term", "Q", _BOOKIE),
+        Field("LSN of the record that was damaged", "Q", _BOOKIE),
     ],
 )
 TOMBSTONE: Final = Layout(
     "Shrunk tombstones (0x8C), as often as the record says",
     [
-        Field("ledger", "q", _CRITICAL),
-        Field("entries up to this LSN are dead", "Q", _CRITICAL),
+        Field("ledger", "q", _BOOKIE),
+        Field("entries up to this LSN are dead", "Q", _BOOKIE),
     ],
 )
 RECORD_COPY: Final = Layout(
@@ -69,7 +68,6 @@ _COUNT: Final = Layout("Count, before the items of 0x87, 0x8b and 0x8c", [Field(
 _SEQUENCE: Final = Layout("Retirement (0x87), as often as the record says", [Field("sequence", "Q", _BOOKIE)])
 SEGMENTS_MAX: Final = 1 << 20
 """No bookie has more segments: 64 TiB of the usual size."""
-_SUSPICION_V1_BYTES: Final = 9
 TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
 
 
@@ -152,13 +150,11 @@ def encode_suspicion(suspicion: Suspicion) -> bytes:
 
 
 def decode_suspicion(body: Buffer) -> Suspicion:
-    """Read a suspicion's body, of version 1 or 2. Version 1 kept no loss: what it suspected may have had no name.
+    """Read a suspicion's body.
 
     Raises:
-        FormatError: it is of neither size.
+        FormatError: it has another size, or flags that are not known.
     """
-    if len(body) == _SUSPICION_V1_BYTES:
-        body = bytes(body) + bytes(body[:8])
     _check_size("suspicion", body, SUSPICION.size)
     limbo_through, flags, lost_at = SUSPICION.struct.unpack(body)
     if flags > 1:

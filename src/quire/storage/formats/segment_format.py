@@ -12,13 +12,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from quire.core.version import FORMAT, UNRELEASED
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, Names
 from quire.wire.stored_record import RecordHeader, place_seed
 
 BLOCK_BYTES = 4096
-FORMAT_VERSION = 2
-FORMAT_VERSIONS_READ = frozenset({1, 2})
 GROUP_HEADER_BYTES = 1024
 RANGES_MAX = 39
 LSN_GAP = 1 << 32
@@ -40,9 +39,9 @@ SEGMENT_HEADER: Final = Layout(
     [
         Field("magic d1 51 53 45 47 0d 0a 1a", "8s", _BOOKIE),
         Field(
-            "format version: 1, 2",
+            "format version",
             "H",
-            FieldUse("bookie", "bookie", "1", REFUSES + " the directory if it is above its own"),
+            FieldUse("bookie", "bookie"),
         ),
         Field("flags: 1 = the file was recycled", "H", _BOOKIE),
         Field("block size, 4096", "I", _BOOKIE),
@@ -50,8 +49,8 @@ SEGMENT_HEADER: Final = Layout(
         Field("sequence", "Q", _BOOKIE),
         Field("nonce", "Q", _BOOKIE),
         Field("first LSN that may be in it", "Q", _BOOKIE),
-        Field("incompatible features", "Q", FieldUse("bookie", "bookie", "1", REFUSES + " the directory")),
-        Field("compatible features", "Q", FieldUse("nobody yet", "nobody yet", "1", "ignores them")),
+        Field("incompatible features", "Q", FieldUse("bookie", "bookie")),
+        Field("compatible features", "Q", FieldUse("nobody yet", "nobody yet")),
     ],
 )
 SEGMENT_HEAD = SEGMENT_HEADER.struct
@@ -64,7 +63,7 @@ SEGMENT_FEATURES: Final = Names(
     {
         str(TERMS): (
             "terms: it may hold entries and states of streams",
-            FieldUse("bookie", "bookie", older=REFUSES + " the directory"),
+            FieldUse("bookie", "bookie"),
         )
     },
 )
@@ -88,7 +87,6 @@ class SegmentRecordKind(IntEnum):
     DAMAGED = 0x8B
     RECORD_COPY = 0x0B
     TOMBSTONES = 0x8C
-    FORMAT = 0x8D
 
 
 KINDS: Final = Names(
@@ -99,11 +97,11 @@ KINDS: Final = Names(
         "0x83": ("delete: a ledger state; entries with a lower LSN are dead", _BOOKIE),
         "0x84": (
             "truncation; reserved, a truncation is a dead range of the ledger state",
-            FieldUse("nobody", "nobody", "2", REFUSES + " the directory"),
+            FieldUse("nobody", "nobody"),
         ),
         "0x85": (
             "explicit LAC; reserved, it travels in the ledger state",
-            FieldUse("nobody", "nobody", "1", REFUSES),
+            FieldUse("nobody", "nobody"),
         ),
         "0x86": ("segment list", _BOOKIE),
         "0x87": ("retirement", _BOOKIE),
@@ -112,14 +110,10 @@ KINDS: Final = Names(
         "0x0a": ("clean stop", _BOOKIE),
         "0x0b": (
             "copy of a metadata record",
-            FieldUse("nobody yet", "nobody yet", "2", "loses it at reclaim"),
+            FieldUse("nobody yet", "nobody yet"),
         ),
-        "0x8b": ("damaged intervals", FieldUse("bookie", "bookie", "2", REFUSES + " the directory")),
-        "0x8c": ("shrunk tombstones", FieldUse("bookie", "bookie", "2", REFUSES + " the directory")),
-        "0x8d": (
-            "format: from here on records are of version 2",
-            FieldUse("bookie", "bookie", "2", REFUSES + " the directory"),
-        ),
+        "0x8b": ("damaged intervals", FieldUse("bookie", "bookie")),
+        "0x8c": ("shrunk tombstones", FieldUse("bookie", "bookie")),
     },
 )
 
@@ -170,7 +164,7 @@ def seed_of(sequence: int, nonce: int) -> int:
 
 
 class SegmentHeader(NamedTuple):
-    """Block 0 of a segment. `terms`: it may hold terms, which programs before them do not read."""
+    """Block 0 of a segment. `terms`: it may hold terms."""
 
     segment_bytes: int
     sequence: int
@@ -179,7 +173,6 @@ class SegmentHeader(NamedTuple):
     recycled: bool
     cluster_instance: str
     bookie_id: str
-    version: int = FORMAT_VERSION
     terms: bool = False
 
 
@@ -189,7 +182,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     parts = [
         SEGMENT_HEAD.pack(
             SEGMENT_MAGIC,
-            header.version,
+            FORMAT,
             flags,
             BLOCK_BYTES,
             header.segment_bytes,
@@ -225,7 +218,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         SEGMENT_HEAD.unpack_from(block)
     )
     unknown = incompatible & ~TERMS or flags & ~RECYCLED
-    if version not in FORMAT_VERSIONS_READ or unknown or block_bytes != BLOCK_BYTES:
+    if version < FORMAT:
+        raise FormatError(f"format {version} was written by {UNRELEASED}")
+    if version > FORMAT or unknown or block_bytes != BLOCK_BYTES:
         raise FormatError(
             f"written by a newer version (format {version}, features {incompatible:#x}, flags {flags:#x}); "
             "start that version, or upgrade this one"
@@ -248,7 +243,6 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         bool(flags & RECYCLED),
         texts[0],
         texts[1],
-        version,
         bool(incompatible & TERMS),
     )
 

@@ -1,12 +1,11 @@
 """The bytes of a ledger's state: all that a bookie durably knows of a ledger besides its entries.
 
-Layout: `docs/formats/segment.md`, "Ledger state". Version 1 is read, version 2 is written. The newest state of a ledger
-is the whole of its state. Nothing here opens a file.
+Layout: `docs/formats/segment.md`, "Ledger state". The newest state of a ledger is the whole of its state. Nothing here
+opens a file.
 """
 
 from __future__ import annotations
 
-import struct
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -16,7 +15,7 @@ from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.storage.formats.segment_format import FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, FieldUse, Layout
+from quire.wire.layout import Field, FieldUse, Layout
 
 STATE_VERSION: Final = 2
 DEAD_RANGES_MAX: Final = 64
@@ -24,21 +23,15 @@ DEAD_RANGES_MAX: Final = 64
 FENCED: Final = 1
 SHRUNK: Final = 0x80
 
-_V1 = struct.Struct(">BBBBIQQqQQ")
 _UNTIL: Final = slice(32, 40)
-"""Where a state of version 1 or 2 says until when its tombstone stands."""
-_V1_FENCED, _V1_LIMBO = 1, 2
+"""Where a state says until when its tombstone stands."""
 _BOOKIE = FieldUse("bookie", "bookie")
-
-
-def _new(writer: str, reader: str = "bookie") -> FieldUse:
-    return FieldUse(writer, reader, "2", REFUSES + " the directory")
-
+_UNUSED = FieldUse("nobody yet", "bookie")
 
 STATE: Final = Layout(
-    "Ledger state, version 2",
+    "Ledger state",
     [
-        Field("version", "B", FieldUse("bookie", "bookie", "1", REFUSES + " another version")),
+        Field("version", "B", FieldUse("bookie", "bookie")),
         Field("flags: 1 fenced, 128 shrunk tombstone", "B", _BOOKIE),
         Field("digest type", "B", _BOOKIE),
         Field("key length, 0 or 20", "B", _BOOKIE),
@@ -48,36 +41,36 @@ STATE: Final = Layout(
         Field("LAC", "q", _BOOKIE),
         Field("tombstone until, wall clock ms, 0 = alive", "Q", _BOOKIE),
         Field("entries up to this LSN are dead", "Q", _BOOKIE),
-        Field("LSN of the last record before the term was taken", "Q", _new("bookie")),
-        Field("term of the writer that told the LAC", "Q", _new("nobody yet")),
-        Field("LAFR, -1 = not known", "q", _new("bookie")),
-        Field("entries below this id are dead", "q", _new("nobody yet")),
-        Field("LSN of the doubt", "Q", _new("bookie", "bookie, and who clears limbo")),
-        Field("the doubt covers ids below this, 2^63 = all", "Q", _new("bookie")),
-        Field("ranges of the doubt, at most 16", "B", _new("nobody yet")),
-        Field("dead ranges, at most 64", "B", _new("bookie")),
-        Field("zero", "H", _new("nobody yet")),
+        Field("LSN of the last record before the term was taken", "Q", _BOOKIE),
+        Field("term of the writer that told the LAC", "Q", _UNUSED),
+        Field("LAFR, -1 = not known", "q", _BOOKIE),
+        Field("entries below this id are dead", "q", _UNUSED),
+        Field("LSN of the doubt", "Q", FieldUse("bookie", "bookie, and who clears limbo")),
+        Field("the doubt covers ids below this, 2^63 = all", "Q", _BOOKIE),
+        Field("ranges of the doubt, at most 16", "B", _UNUSED),
+        Field("dead ranges, at most 64", "B", _BOOKIE),
+        Field("zero", "H", _UNUSED),
     ],
 )
 _DOUBT_RANGE: Final = Layout(
     "Range of a doubt",
-    [Field("first id", "q", _new("nobody yet")), Field("last id", "q", _new("nobody yet"))],
+    [Field("first id", "q", _UNUSED), Field("last id", "q", _UNUSED)],
 )
 _DEAD_RANGE: Final = Layout(
     "Dead range",
     [
-        Field("first id", "q", _new("bookie")),
-        Field("last id", "q", _new("bookie")),
-        Field("LSN up to which it applies", "Q", _new("bookie")),
+        Field("first id", "q", _BOOKIE),
+        Field("last id", "q", _BOOKIE),
+        Field("LSN up to which it applies", "Q", _BOOKIE),
     ],
 )
 SHRUNK_STATE: Final = Layout(
     "Shrunk tombstone",
     [
-        Field("version", "B", _new("bookie")),
-        Field("flags: 128", "B", _new("bookie")),
-        Field("zero", "H", _new("bookie")),
-        Field("entries up to this LSN are dead", "Q", _new("bookie")),
+        Field("version", "B", _BOOKIE),
+        Field("flags: 128", "B", _BOOKIE),
+        Field("zero", "H", _BOOKIE),
+        Field("entries up to this LSN are dead", "Q", _BOOKIE),
     ],
 )
 TABLES: Final = (STATE, _DOUBT_RANGE, _DEAD_RANGE, SHRUNK_STATE)
@@ -152,29 +145,21 @@ def encode_state(state: StoredLedgerState) -> bytes:
     )
 
 
-def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> StoredLedgerState:
-    """A ledger's state from its bytes, of version 1 or 2.
-
-    Args:
-        ledger_id: whose it is.
-        body: the bytes.
-        lsn: of the record: in version 1 a doubt has no LSN of its own.
+def decode_state(ledger_id: int, body: Buffer) -> StoredLedgerState:
+    """A ledger's state from its bytes.
 
     Raises:
         FormatError: naming the ledger and the field that does not fit.
     """
     if not len(body):
         raise FormatError(f"the state of ledger {ledger_id} is truncated")
-    version = body[0]
-    if version == 1:
-        return _decode_v1(ledger_id, body, lsn)
-    if version != STATE_VERSION:
+    if body[0] != STATE_VERSION:
         raise FormatError(
-            f"the state of ledger {ledger_id} has version {version}; this program reads 1 to {STATE_VERSION}"
+            f"the state of ledger {ledger_id} has version {body[0]}; this program reads {STATE_VERSION}"
         )
     if len(body) > 1 and body[1] & SHRUNK:
         return _decode_shrunk(ledger_id, body)
-    return _decode_v2(ledger_id, body)
+    return _decode_whole(ledger_id, body)
 
 
 def is_shrunk(body: Buffer) -> bool:
@@ -199,28 +184,6 @@ def check_acted_on(ledger_id: int, state: StoredLedgerState) -> None:
         )
 
 
-def _decode_v1(ledger_id: int, body: Buffer, lsn: int) -> StoredLedgerState:
-    if len(body) < _V1.size:
-        raise FormatError(f"the state of ledger {ledger_id} is truncated")
-    _, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead = _V1.unpack_from(body)
-    key_end = _V1.size + key_bytes
-    if flags & ~(_V1_FENCED | _V1_LIMBO) or len(body) != key_end + lac_bytes:
-        raise FormatError(f"the state of ledger {ledger_id} does not fit version 1")
-    facts = LedgerFacts(
-        ledger_id=ledger_id,
-        key=bytes(body[_V1.size : key_end]),
-        token=token,
-        digest_type=digest_type,
-        fenced=bool(flags & _V1_FENCED),
-        doubt=Doubt(lsn) if flags & _V1_LIMBO else None,
-        term=term,
-        lac=lac,
-        explicit_lac=bytes(body[key_end:]),
-        deleted_until_ms=until,
-    )
-    return StoredLedgerState(facts, dead)
-
-
 def _decode_shrunk(ledger_id: int, body: Buffer) -> StoredLedgerState:
     if len(body) != SHRUNK_STATE.size:
         raise FormatError(f"the shrunk tombstone of ledger {ledger_id} has {len(body)} bytes")
@@ -230,7 +193,7 @@ def _decode_shrunk(ledger_id: int, body: Buffer) -> StoredLedgerState:
     return StoredLedgerState(None, dead_through)
 
 
-def _decode_v2(ledger_id: int, body: Buffer) -> StoredLedgerState:
+def _decode_whole(ledger_id: int, body: Buffer) -> StoredLedgerState:
     if len(body) < STATE.size:
         raise FormatError(f"the state of ledger {ledger_id} is truncated")
     (
@@ -242,7 +205,7 @@ def _decode_v2(ledger_id: int, body: Buffer) -> StoredLedgerState:
     key_at = dead_at + dead * _DEAD_RANGE.size
     lac_at = key_at + key_bytes
     if flags & ~FENCED or zero or len(body) != lac_at + lac_bytes:
-        raise FormatError(f"the state of ledger {ledger_id} does not fit version 2")
+        raise FormatError(f"the state of ledger {ledger_id} does not fit its version")
     if lac < NO_ENTRY or lafr < NO_ENTRY:
         raise FormatError(f"the state of ledger {ledger_id} has LAC {lac} and LAFR {lafr}")
     view = memoryview(body)

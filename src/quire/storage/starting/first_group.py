@@ -10,7 +10,7 @@ from typing import Final
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.formats.record_bodies import Suspicion
-from quire.storage.formats.segment_format import ALL_LEDGERS, FORMAT_VERSION, SegmentRecordKind
+from quire.storage.formats.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.formats.state_format import encode_state
 from quire.storage.journal import Journal
 from quire.storage.segments.segment_files import Space
@@ -40,9 +40,6 @@ def write_start(start: Start, states: States, journal: Journal, group_bytes_max:
     """
     space = Space.RETIREMENT  # a start must not fail for want of space while there is any
     _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
-    if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
-        # On a full disk: an older program would take this segment for its own.
-        journal.put(SegmentRecordKind.FORMAT, ALL_LEDGERS, b"", 0, space)
     named = {ledger_id: _known(states, ledger_id) for ledger_id in sorted(start.named)}
     for ledger in named.values():
         facts_of(ledger).doubt = Doubt(since)

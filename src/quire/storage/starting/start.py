@@ -25,7 +25,6 @@ from quire.storage.formats.record_bodies import SegmentList, Suspicion, decode_s
 from quire.storage.formats.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
-    FORMAT_VERSION,
     GROUP_HEADER_BYTES,
     LSN_GAP,
     FormatError,
@@ -362,7 +361,6 @@ class Start:
             self.report.clean
             and sealed is None
             and not (self.all_suspect or self.named or self.report.damages)
-            and header.version == FORMAT_VERSION
         ):
             self.resume = segment
         else:
@@ -398,7 +396,7 @@ class Start:
         if lsn <= ledger.state_lsn:
             return
         with self._refusing(sequence):
-            state = decode_state(ledger_id, body, lsn)
+            state = decode_state(ledger_id, body)
             check_acted_on(ledger_id, state)
         ledger.facts, ledger.dead_through = state.facts, state.dead_through
         ledger.dead_ranges = state.dead_ranges
