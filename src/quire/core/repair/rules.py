@@ -1,6 +1,6 @@
 """The judgements of repair and of auto-recovery.
 
-Source: docs/protocol/repair.md; docs/protocol/auto-recovery.md.
+Source: docs/protocol/repair.md; docs/protocol/audit.md.
 """
 
 from __future__ import annotations

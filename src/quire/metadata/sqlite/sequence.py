@@ -9,7 +9,7 @@ It has two slots, written in turn; each is on the disk before the other is writt
 the one before. Slots are written under a lock on the file, read and compared first: a lower number never replaces a
 higher one of the same database. Who finds the lock taken comes back later.
 
-Source: `docs/formats/metadata.md`, "The sequence beside it"; Linux man-pages, flock(2): the lock ends with the
+Source: `docs/formats/metadata.md`, "The sequence file"; Linux man-pages, flock(2): the lock ends with the
 descriptor.
 """
 
