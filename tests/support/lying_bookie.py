@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quire.bookie.ledgers.found import Found
+from quire.bookie.ledgers.ledgers import Found
 from quire.bookie.server import BookieServer
 from quire.core.answers import Answer
 from quire.wire import native

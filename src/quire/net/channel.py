@@ -4,6 +4,8 @@ What the bookie says is an `Answer`; what the network does to a request is one t
 caller ever waits for ever or mistakes silence for a "no". What one loop turn sends leaves in one write. Frames wait here,
 not in the transport, once its buffer is full: so they can be forgotten when their ledger gives the bookie up. A codec
 knows the protocol: the native one is here, `v2_codec.py` and `v3_codec.py` have BookKeeper's.
+
+Source: `docs/formats/native-protocol.md`, "Hello".
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.net.awaited_rows import AwaitedRows
 from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Waiting
-from quire.net.connection_states import HELLO, OPEN, SECURING, SHUT
+from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING, SHUT
+from quire.net.ends import has_one_address
 from quire.net.framing import FrameProtocol
-from quire.net.native_greeting import NativeGreeting
 from quire.net.security.settings import ClientKeys
-from quire.net.security.signing_in import Opening, says_no, why_it_ended
+from quire.net.security.signing_in import WANTS_A_NAME, NativeOpening, Opening, says_no, why_it_ended
 from quire.net.silence import Silence, SilenceMachine
-from quire.wire import native
+from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import SETTING
 from quire.wire.native_requests import ADDED, encode, response_to
@@ -374,7 +376,7 @@ class Channel(FrameProtocol):
         self.refuse_request(request, sink, tag)
 
 
-class NativeCodec(NativeGreeting):
+class NativeCodec(ChannelCodec):
     """Our own protocol.
 
     Args:
@@ -389,11 +391,64 @@ class NativeCodec(NativeGreeting):
     short_kind = native.ADDED
 
     def __init__(self, context: ChannelContext, cluster_instance: str) -> None:
-        super().__init__(context.limits.native, context.limits.native, cluster_instance)
+        super().__init__(context.limits.native, context.limits.native)
+        self._cluster_instance = cluster_instance
+        self._opening: NativeOpening | None = None
         self._adds = context.adds
         self._newest = 0
         self._soonest = math.inf  # no deadline is before it
         self._outstanding: dict[int, _Outstanding] = {}
+
+    # --- the beginning -------------------------------------------------------------------------------------------
+
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        if keys is None:
+            self.write_hello(self.hello())
+        else:
+            self._opening = NativeOpening(self.channel, self, keys)
+        return self._opening
+
+    def hello_received(self, body: memoryview) -> None:
+        channel = self.channel
+        hello = native_hello.decode_hello_answer(body)
+        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != channel.meant:
+            channel.give_up_on(hello.message or f"the bookie at this address is {hello.bookie_id}")
+            return
+        if hello.version and not native_hello.VERSION_MIN <= hello.version <= native_hello.VERSION:
+            channel.refuse(
+                f"the bookie responds in version {hello.version} of the native protocol, and this "
+                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}"
+            )
+            return
+        channel.features = hello.features
+        if self._opening is not None and self._opening.takes(hello):
+            if channel.state is HELLO:
+                channel.enter(AUTHENTICATING)
+            return
+        if hello.answer is Answer.UNAUTHORISED:
+            channel.refuse(hello.message or WANTS_A_NAME)
+        elif hello.version == 0:
+            channel.give_up_on(hello.message or "the bookie refused the connection")
+        else:
+            channel.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(channel.transport)
+            channel.opened()
+
+    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
+        """Who is meant, and how this client can say who it is."""
+        return native_hello.Hello(
+            self._cluster_instance, self.channel.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
+        )
+
+    def write_hello(self, hello: native_hello.Hello) -> None:
+        """Say hello."""
+        assert self.channel.transport is not None
+        self.channel.transport.write(native_hello.encode_hello(hello))
+
+    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
+        """Send a request of the opening, before all others; its number is 0."""
+        self._outstanding[0] = (sink, None, math.inf, request)
+        assert self.channel.transport is not None
+        self.channel.transport.writelines(self.encoded(0))
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -492,9 +547,3 @@ class NativeCodec(NativeGreeting):
         outstanding, self._outstanding = self._outstanding, {}
         for sink, tag, _, request in outstanding.values():
             sink.answered(tag, request.refused(Answer.UNREACHABLE))
-
-    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
-        """Send a request of the opening, before all others; its number is 0."""
-        self._outstanding[0] = (sink, None, math.inf, request)
-        assert self.channel.transport is not None
-        self.channel.transport.writelines(self.encoded(0))

@@ -33,9 +33,9 @@ from quire.storage.directory.patient_worker import shortage
 from quire.storage.formats.footer_format import OFFSET_UNIT, ROW, Row, RowFlag, Trailer
 from quire.storage.formats.segment_format import ALL_LEDGERS, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.holding import RangeHeld
+from quire.storage.index import RecentRuns
 from quire.storage.journal import Journal
 from quire.storage.reading import RunReader
-from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.compaction import Compactor
 from quire.storage.reclaiming.dropping import EntryDropper
@@ -52,8 +52,7 @@ from quire.storage.starting.first_group import write_start
 from quire.storage.starting.rebuild import StoredRecord, records_of
 from quire.storage.starting.start import Start, StartReport
 from quire.storage.starting.taking_up import TakingUp
-from quire.storage.states import States
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import States, StoredLedger
 from quire.wire.plain_adds import AddedRun, OrdinaryRun, add_of
 
 

@@ -1,9 +1,12 @@
 """Reading entries back: from memory if they are recent, else from their segment, never without verifying.
 
 What does not verify is read again from the disk itself, then it is damaged: answered as that and reported, never as
-"no such entry". What the disk does not give is unknown.
+"no such entry". What the disk does not give is unknown. Where the rows of a footer are not there now, made-up ones stand for
+every id between its bounds, with the highest LSN of the segment: a read denies nothing of them. They are no evidence of an
+entry: whoever decides what may go looks for them first, and lets everything stay. Of a run whose body does not verify,
+compaction carries over the entries that do (`salvage`), and journals the others as damaged.
 
-Source: docs/decisions/029-single-reads.md; `docs/formats/segment.md`.
+Source: docs/decisions/029-single-reads.md, 040-damage-is-carried.md; `docs/formats/segment.md`, "Damaged intervals".
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import heapq
 import math
 import os.path
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from operator import attrgetter, itemgetter
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -25,23 +29,19 @@ from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.env.descriptors import is_shortage
 from quire.storage.config import StorageConfig
-from quire.storage.cutting import cut_run, fitting_part, header_of, is_entry
 from quire.storage.dead_ranges import Dead, living
-from quire.storage.formats.footer_format import ROW_BYTES, Row, row_at
+from quire.storage.formats.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
-from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
-from quire.storage.recent_runs import RecentRuns
-from quire.storage.salvage import CHECKED_DIGESTS
+from quire.storage.index import RecentRuns, RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.segments.extents import extents
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.footer_cache import FooterCache
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.storage.segments.unknown_rows import is_unreadable, unknown_row
-from quire.storage.stored_ledger import Span, StoredLedger
+from quire.storage.states import Span, StoredLedger
 from quire.wire import native
-from quire.wire.entry import Buffer, EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids
-from quire.wire.stored_record import RECORD_HEADER_BYTES, place_seed
+from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer, EntryDigest
+from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids, encode_run, ids_in
+from quire.wire.stored_record import RECORD_HEADER_BYTES, RecordHeader, decode_record_header, place_seed
 
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
@@ -54,6 +54,8 @@ SPANS_EXPECTED_MAX = 32
 """Of so many footers at most, the rows of a ledger are fetched at one time."""
 _MUCH = 4
 """Of a run of which no more than one entry in so many is wanted, not all is read."""
+CHECKED_DIGESTS: Final = frozenset({DigestType.CRC32, DigestType.CRC32C})
+"""Digests that a bookie can verify without the ledger's password."""
 _SHORT_DIGESTS = CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
@@ -495,3 +497,184 @@ def _noted(pieces: Iterator[RunPiece], taken: list[RunPiece]) -> Iterator[RunPie
     for piece in pieces:
         taken.append(piece)
         yield piece
+
+
+def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
+    """The header of the record that the bytes begin with, if it is the very one that a row names."""
+    header = decode_record_header(data, row.offset, seed)
+    if (
+        header is not None
+        and header.ledger_id == row.ledger_id
+        and header.first == row.first
+        and header.last == row.last
+        and header.lsn == row.lsn
+        and header.origin_term == row.origin_term
+        and header.body_bytes == row.body_bytes
+    ):
+        return header
+    return None
+
+
+def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
+    """(first position, position behind the last, the id up to which they reach) of the entries that fit.
+
+    One always does unless there is `more` in the response already; then the id may be below `low`.
+    """
+    start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
+    end = count_ids(run.first, high, run.period, run.residues)
+    offsets = run.offsets()
+
+    def size_through(position: int) -> int:
+        return RUN_HEADER_BYTES + offsets[position + 1] - offsets[start] + 4 * (position + 1 - start)
+
+    fitting = bisect_right(range(start, end), left, key=size_through) + start
+    if fitting == end:
+        return start, end, high
+    if fitting == start:
+        if more:
+            return start, start, low - 1
+        fitting += 1
+    return start, fitting, high if fitting == end else run.ids()[fitting - 1]
+
+
+def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
+    """The body of some positions of a run."""
+    ids = run.ids()[start:end]
+    residues = 1
+    if run.period > 1:
+        residues = sum({1 << entry_id % run.period for entry_id in ids})
+    return encode_run(
+        run.ledger_id,
+        ids[0],
+        ids[-1],
+        [entries],
+        run.sizes[start:end],
+        digest_type=run.digest_type,
+        period=run.period,
+        residues=residues,
+        origin_term=run.origin_term,
+        scheme=run.scheme,
+    )
+
+
+def part_of(run: RunView, start: int, end: int) -> RunView:
+    """The run of some positions of a run whose entries are all there."""
+    offsets = run.offsets()
+    return RunView.parse(cut_run(run, start, end, memoryview(run.body)[offsets[start] : offsets[end]]))
+
+
+def is_entry(entry: Buffer, row: Row, entry_id: int) -> bool:
+    """Whether an entry's header is that of an entry of a row."""
+    if not row.origin_term:
+        return len(entry) >= HEADER_BYTES and HEADER.unpack_from(entry)[:2] == (row.ledger_id, entry_id)
+    identity = row.ledger_id, entry_id, row.origin_term
+    return len(entry) >= TERM_HEADER_BYTES and TERM_IDENTITY.unpack_from(entry) == identity
+
+
+class Salvage(NamedTuple):
+    """What is left of the wanted ids of a run.
+
+    Attributes:
+        runs: of the entries that verify, ascending.
+        damaged: (first, last) of the others; between the ends are the ids of the run's residues.
+    """
+
+    runs: Sequence[RunView]
+    damaged: Sequence[tuple[int, int]]
+
+
+def ends_of(row: Row, low: int, high: int) -> tuple[int, int] | None:
+    """The lowest and the highest id of a row within low..high; None if it has none there."""
+    low, high = max(low, row.first), min(high, row.last)
+    first = next(iter(ids_in(low, min(high, low + row.period - 1), row.period, row.residues)), None)
+    if first is None:
+        return None
+    return first, ids_in(max(low, high - row.period + 1), high, row.period, row.residues)[-1]
+
+
+def positions_of(row: Row, low: int, high: int) -> tuple[int, int]:
+    """Positions start:end of the ids low..high in the run of a row."""
+    low, high = max(low, row.first), min(high, row.last)
+    start = count_ids(row.first, low - 1, row.period, row.residues) if low > row.first else 0
+    return start, max(start, count_ids(row.first, high, row.period, row.residues)) if high >= low else start
+
+
+def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
+    """Look at each entry of low..high in the body of a run that as a whole does not verify.
+
+    Args:
+        body: what lies on the disk; its record's header verifies.
+        row: of the run.
+        low: lowest id of interest.
+        high: highest id of interest.
+    """
+    ends = ends_of(row, low, high)
+    if ends is None:
+        return Salvage((), ())
+    everything = Salvage((), (ends,))
+    if row.digest_type not in CHECKED_DIGESTS:  # or none at all: an old client's, before the type was known
+        return everything
+    try:
+        run = RunView.parse_table(body)
+    except MalformedFrameError:
+        return everything
+    if (run.ledger_id, run.first, run.last, run.count) != (row.ledger_id, row.first, row.last, row.entries):
+        return everything
+    ids, offsets, view = run.ids(), run.offsets(), memoryview(body)
+    digest = EntryDigest(DigestType(row.digest_type), b"")
+
+    def verifies(position: int) -> bool:
+        entry = view[offsets[position] : offsets[position + 1]]
+        if not is_entry(entry, row, ids[position]):
+            return False
+        opened = digest.open if run.scheme == SCHEME_PLAIN else digest.open_with_term
+        try:
+            opened(entry, row.ledger_id, ids[position])
+        except (MalformedFrameError, DigestMismatchError):
+            return False
+        return True
+
+    runs: list[RunView] = []
+    damaged: list[tuple[int, int]] = []
+    for good, group in groupby(range(*positions_of(row, *ends)), key=verifies):
+        positions = list(group)
+        start, end = positions[0], positions[-1] + 1
+        if good:
+            runs.append(part_of(run, start, end))
+        else:
+            damaged.append((ids[start], ids[end - 1]))
+    return Salvage(runs, damaged)
+
+
+_UNREADABLE: Final = 0x80
+"""Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
+_PASSING: Final = 0x40
+"""What stands in the way will pass: no descriptor is left, or the segment's records are being read instead."""
+
+
+def is_unreadable(row: Row) -> bool:
+    """Whether a row stands for rows of a footer that are not there now: all of it is unknown, its origin term too."""
+    return bool(row.flags & _UNREADABLE)
+
+
+def is_passing(row: Row) -> bool:
+    """Whether the rows that a made-up row stands for will be there again by themselves."""
+    return bool(row.flags & _PASSING)
+
+
+def unknown_row(ledger_id: int, span: Span, newest: int, origin_term: int, *, passing: bool) -> bytes:
+    """What stands for a ledger's rows in a sealed segment, packed.
+
+    Args:
+        ledger_id: the ledger.
+        span: the bounds of what the segment holds of it.
+        newest: the highest LSN in the segment.
+        origin_term: that is asked for.
+        passing: they will be there again.
+    """
+    ids = span.last - span.first + 1
+    flags = RowFlag.DAMAGED | _UNREADABLE | (_PASSING if passing else 0)
+    row = Row(
+        ledger_id, max(origin_term, 0), span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, flags, 0, 0, 1,
+    )  # fmt: skip
+    return ROW.pack(*row)

@@ -21,8 +21,7 @@ from quire.core.errors import MalformedFrameError
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.layout import Field, FieldUse, Layout
-from quire.wire.native import REQUEST_BYTES, Kind
-from quire.wire.parts import ANSWERS
+from quire.wire.native import ANSWERS, REQUEST_BYTES, Kind
 
 _SAID = FieldUse("client", "bookie")
 _TOLD = FieldUse("bookie", "client")

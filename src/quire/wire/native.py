@@ -1,7 +1,7 @@
 """The frames of the native protocol, both directions: kinds, flags and headers, which both sides read and write by.
 
 Layouts: `docs/formats/native-protocol.md`. Functions only; limits are checked before anything is allocated. The hello
-is in `native_hello.py`, what follows a header in `native_bodies.py`.
+is in `native_hello.py`, what follows a header in `native_bodies.py`; what both read with, parts of no fixed size, is here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from crc32c import crc32c
 
@@ -19,7 +20,92 @@ from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger.metadata import DigestType
 from quire.wire.entry import Buffer
 from quire.wire.layout import Field, FieldUse, Layout, Names
-from quire.wire.parts import ANSWERS, answer_of
+
+_U16 = struct.Struct(">H")
+ANSWERS = {int(answer): answer for answer in Answer}
+
+
+def encode_text(value: str) -> bytes:
+    """A text: u16 length and UTF-8."""
+    encoded = value.encode()
+    return _U16.pack(len(encoded)) + encoded
+
+
+def answer_of(code: int) -> Answer:
+    """The response with this number.
+
+    Raises:
+        MalformedFrameError: there is none.
+    """
+    try:
+        return ANSWERS[code]
+    except KeyError:
+        msg = f"answer code {code} is not known here"
+        raise MalformedFrameError(msg) from None
+
+
+class BodyParts:
+    """Takes the parts of a message off its bytes, one after another.
+
+    Args:
+        buffer: the message.
+        what: what it is, for the error when something is missing.
+    """
+
+    __slots__ = ("_at", "_view", "_what")
+
+    def __init__(self, buffer: Buffer, what: str) -> None:
+        self._view = memoryview(buffer)
+        self._at = 0
+        self._what = what
+
+    def left(self) -> int:
+        """Bytes that have not been taken."""
+        return len(self._view) - self._at
+
+    def take(self, size: int, what: str) -> memoryview:
+        """The next bytes; `what` they are, for the error.
+
+        Raises:
+            MalformedFrameError: the message ends before them.
+        """
+        if size > self.left():
+            msg = f"a {self._what} ends {size - self.left()} bytes too early, in its {what}"
+            raise MalformedFrameError(msg)
+        self._at += size
+        return self._view[self._at - size : self._at]
+
+    def fixed(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
+        """The next fields.
+
+        Raises:
+            MalformedFrameError: the message ends within them.
+        """
+        return layout.unpack(self.take(layout.size, what))
+
+    def text(self, what: str) -> str:
+        """The next text.
+
+        Raises:
+            MalformedFrameError: the message ends within it, or it is not UTF-8.
+        """
+        (size,) = self.fixed(_U16, what)
+        try:
+            return str(self.take(size, what), "utf-8")
+        except UnicodeDecodeError as error:
+            msg = f"the {what} in a {self._what} is not UTF-8"
+            raise MalformedFrameError(msg) from error
+
+    def end(self) -> None:
+        """Check that nothing follows.
+
+        Raises:
+            MalformedFrameError: something does.
+        """
+        if self.left():
+            msg = f"a {self._what} has {self.left()} bytes behind its end"
+            raise MalformedFrameError(msg)
+
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""

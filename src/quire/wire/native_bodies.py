@@ -18,7 +18,7 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
-from quire.wire.native import FRAME_BYTES_MAX
+from quire.wire.native import FRAME_BYTES_MAX, BodyParts, answer_of, encode_text
 from quire.wire.native_layouts import (
     CLEAR_LIMBO_FIELDS,
     HELD_FIELDS,
@@ -34,7 +34,6 @@ from quire.wire.native_layouts import (
     TOLD_FIELDS,
     TRUNCATE_FIELDS,
 )
-from quire.wire.parts import BodyParts, answer_of, encode_text
 from quire.wire.run import RunPlace, RunView
 
 ANY_TERM: Final = 2**64 - 1

@@ -20,7 +20,7 @@ from quire.core.ledger.terms import FENCING_FEATURE, TERMS_FEATURE
 from quire.core.version import FORMAT, UNRELEASED
 from quire.wire.entry import Buffer
 from quire.wire.layout import Field, FieldUse, Layout, Names
-from quire.wire.parts import BodyParts, answer_of, encode_text
+from quire.wire.native import BodyParts, answer_of, encode_text
 
 MAGIC = b"\xd1QUIRE\r\n"
 VERSION_MIN: Final = FORMAT

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from quire.bookie.ledgers.followers import SWEEPS, Followers
+from quire.bookie.ledgers.waiters import SWEEPS, Followers
 
 LONG_S = 3600.0
 

@@ -19,7 +19,7 @@ from quire.bookie.server import BookieServer
 from quire.cli.cluster.orphans import kept_without_record
 from quire.cli.console.output import Output
 from quire.cli.main import app
-from quire.client.bookies.inquiries import Inquiries
+from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.errors import NoClusterError
 from quire.metadata.ledgers import LedgerStore, ledger_key
@@ -159,8 +159,11 @@ async def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path
         assert "needs no acceptance" in await at.quire("accept-store", "--yes", code=1)
 
 
-class Stuck(Inquiries):
+class Stuck(BookieClient):
     """A bookie that gives its first page again and again."""
+
+    def __init__(self) -> None:
+        pass
 
     async def _request(self, *_: Any) -> Any:
         await asyncio.sleep(0)

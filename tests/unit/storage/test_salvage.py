@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.quorum import residues_of_slot
-from quire.storage.cutting import cut_run
 from quire.storage.formats.footer_format import Row
-from quire.storage.salvage import ends_of, positions_of, salvage
+from quire.storage.reading import cut_run, ends_of, positions_of, salvage
 from quire.wire.run import RUN_HEADER_BYTES, RunView, ids_in
 from support.storage_disk import make_run, payload_of
 

@@ -15,7 +15,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.formats.footer_format import DirectoryEntry
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import StoredLedger
 from quire_testing.kit.stepped import HurriedClock, StepWorker
 from support.storage_disk import (
     SMALL,

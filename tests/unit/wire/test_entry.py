@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from quire.core.errors import DigestMismatchError, MisuseError
 from quire.core.ledger.metadata import DigestType
+from quire.wire.entries import open_entries
 from quire.wire.entry import Entry, EntryDigest, digest_type_of, explicit_lac_of, master_key
-from quire.wire.opening import open_entries
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "digests.json").read_text())
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger.metadata import DigestType
-from quire.storage.cutting import cut_run
-from quire.wire.entries import Entries
+from quire.storage.reading import cut_run
+from quire.wire.entries import Entries, open_entries
 from quire.wire.entry import NO_OP, TERM_HEADER, TERM_HEADER_BYTES, Entry, EntryDigest, NoOp
-from quire.wire.opening import open_entries
 from quire.wire.run import RUN_HEADER, SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 
 IDS = st.integers(0, 2**63 - 1)

@@ -16,9 +16,9 @@ from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.add_columns import Adds
+from quire.wire.entries import open_entries
 from quire.wire.entry import HEADER, Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.opening import open_entries
 from quire.wire.run import RunView, checksum
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.bookie.ledgers.found import Found
-from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.ledgers import Found, Ledgers
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire.bookkeeper import LAST_ENTRY

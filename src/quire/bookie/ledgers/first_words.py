@@ -19,10 +19,17 @@ from collections import deque
 from functools import partial
 from typing import Final, NamedTuple
 
-from quire.bookie.ledgers.introductions import Again, Then
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads, Told
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
+from quire.bookie.ledgers.waiters import (
+    FIRST_WORDS_MAX,
+    NO_ASKER,
+    Again,
+    Asker,
+    LateRefusalError,
+    Then,
+    Waiter,
+)
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import once_read
 from quire.core.bookie.ledger import NO_KEY

@@ -10,18 +10,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeAlias
 
 from crc32c import crc32c
 
-from quire.bookie.ledgers.followers import Followers, Poll
-from quire.bookie.ledgers.found import Found, found_of, ledger_info, page_of
-from quire.bookie.ledgers.introductions import Introductions, Then
 from quire.bookie.ledgers.lac_bodies import is_lac_body
 from quire.bookie.ledgers.told_lacs import ToldLacs
-from quire.bookie.ledgers.waiters import FACTS_OF, NO_ASKER, NOBODY, WHEN_DURABLE, Asker, Waiter
+from quire.bookie.ledgers.waiters import (
+    FACTS_OF,
+    NO_ASKER,
+    NOBODY,
+    WHEN_DURABLE,
+    Asker,
+    Followers,
+    Introductions,
+    Poll,
+    Then,
+    Waiter,
+)
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
@@ -30,14 +39,16 @@ from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.shares import HeldInterval
+from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment import Sink
 from quire.wire.bundles import Row
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import NO_KEY, Flag, Request
+from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.native_requests import plain_run
 from quire.wire.plain_adds import AddedRun, AddRequest, OrdinaryRun
-from quire.wire.run import RunView
+from quire.wire.run import RunPlace, RunView
 
 EVERY_LAC = 1 << 63
 """Above each LAC: all waiting polls look again."""
@@ -53,6 +64,83 @@ SHORT_BODIES: Final = 1024
 _NO_MACHINES: Final[dict[int, BookieLedgerMachine]] = {}
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a read; the response may leave now."""
+
+    answer: Answer
+    runs: list[Buffer]
+    vouched_through: int
+    unknown: list[tuple[int, int]]
+    lac: int
+    places: Sequence[RunPlace] = ()
+    damaged: Sequence[tuple[int, int]] = ()
+    lac_term: int = 0
+
+
+def found_of(held: RangeHeld, machine: BookieLedgerMachine, first: int, *, failing: bool) -> Found:
+    """The result of a read from an id on.
+
+    Args:
+        held: what the disk has of it.
+        machine: the ledger's.
+        first: the first id that was asked for.
+        failing: the disk fails.
+    """
+    conclusive = machine.conclusive_through(first, held.vouched_through, failing=failing)
+    tells = bool(held.unknown) and machine.tells_damage()
+    facts = machine.facts
+    return Found(
+        Answer.OK,
+        list(held.runs),
+        conclusive,
+        list(held.unknown) if tells else [],
+        facts.lac,
+        held.places,
+        held.damaged if tells else (),
+        facts.lac_term,
+    )
+
+
+def ledger_info(machine: BookieLedgerMachine, last_entry: int, *, damaged: bool) -> dict[str, Any]:
+    """What INFO reports of a ledger.
+
+    Args:
+        machine: the ledger's.
+        last_entry: the highest entry that is here, -1 if none is.
+        damaged: some entry that is here is known to be damaged.
+    """
+    facts = machine.facts
+    doubt = facts.doubt
+    return {
+        "ledger_id": facts.ledger_id,
+        "fenced": facts.fenced,
+        "fence_known": facts.fenced or machine.fence_known,
+        "limbo": facts.limbo,
+        "doubt_lsn": None if doubt is None else doubt.lsn,
+        "doubt_below": None if doubt is None or doubt.covers_all else doubt.below,
+        "doubt_ranges": [] if doubt is None else [list(pair) for pair in doubt.ranges],
+        "term": facts.term,
+        "lac": facts.lac,
+        "last_entry": last_entry,
+        "damaged": damaged,
+        "deleted": bool(facts.deleted_until_ms),
+    }
+
+
+def page_of(held: Iterable[HeldInterval], intervals_max: int) -> tuple[list[HeldInterval], int]:
+    """The first of some intervals, and the first id of the next ones, or `WHOLE_LIST`.
+
+    A page does not end between intervals with equal first ids: the next one would not get beyond them.
+    """
+    page: list[HeldInterval] = []
+    for interval in held:
+        if len(page) >= intervals_max and interval.first > page[-1].first:
+            return page, interval.first
+        page.append(interval)
+    return page, WHOLE_LIST
 
 
 class Ledgers:

@@ -14,9 +14,8 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
-from quire.bookie.ledgers.followers import Followers
-from quire.bookie.ledgers.introductions import Introductions
 from quire.bookie.ledgers.lac_bodies import key_of, lac_body_of, plain_lac_body
+from quire.bookie.ledgers.waiters import Followers, Introductions
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem

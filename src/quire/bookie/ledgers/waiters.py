@@ -1,13 +1,27 @@
-"""The callers that wait until something is on the disk, and stand-ins for them."""
+"""The callers that wait: until something is on the disk, until a LAC rises, until a ledger's record was read.
+
+Only the writer knows when its last entry is confirmed, and only it can report that. A bookie therefore marks its
+responses to adds of a followed ledger, and the writer sends it the LAC as soon as no later header will. A ledger stays
+followed for a moment after a poll was answered, because its reader is about to poll again.
+
+Source: Vanlightly's guide, "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers"; `docs/protocol/bookie.md`,
+"The first word".
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie.rules import BookieRules, Introduction
 from quire.core.errors import StorageError
+from quire.wire.native import Request
+from quire.wire.plain_adds import AddedRun, AddRequest
 
 FIRST_WORDS_MAX: Final = 128
 """A client with so many requests that wait for records is not served meanwhile: the others' records come first."""
@@ -87,3 +101,180 @@ def settle(done: asyncio.Future[None], outcome: object) -> None:
         done.set_exception(outcome)
     else:
         done.set_result(None)
+
+
+SWEEPS = 2
+"""A ledger is dropped at the so many-th call of `sweep` after its last poll."""
+FOLLOWED_MAX = 65_536
+
+
+@dataclass(slots=True, eq=False)
+class Poll:
+    """One reader that waits for the LAC of one ledger."""
+
+    ledger_id: int
+    previous_lac: int
+    wake: Callable[[], None]
+    timer: asyncio.TimerHandle = field(init=False)
+
+
+class Followers:
+    """The polls of one bookie.
+
+    Attributes:
+        polls: the polls of each ledger with one.
+        followed: the followed ledgers, each with the calls of `sweep` that it has left. Looked at for every add.
+    """
+
+    def __init__(self) -> None:
+        self.followed: dict[int, int] = {}
+        self.polls: dict[int, list[Poll]] = {}
+
+    def saw(self, ledger_id: int) -> None:
+        """A reader polls this ledger. It is a hint: where too many are followed, the newest are not."""
+        if len(self.followed) < FOLLOWED_MAX or ledger_id in self.followed:
+            self.followed[ledger_id] = SWEEPS
+
+    def wait(self, ledger_id: int, previous_lac: int, seconds: float, wake: Callable[[], None]) -> Poll:
+        """Call `wake` once: when the LAC has passed `previous_lac`, or the time is over."""
+        poll = Poll(ledger_id, previous_lac, wake)
+        poll.timer = asyncio.get_running_loop().call_later(seconds, self._time_over, poll)
+        self.polls.setdefault(ledger_id, []).append(poll)
+        return poll
+
+    def forget(self, poll: Poll) -> None:
+        """The waiting client is gone."""
+        poll.timer.cancel()
+        polls = self.polls.get(poll.ledger_id, [])
+        if poll in polls:
+            self._take(polls, poll)
+
+    @property
+    def waited(self) -> Container[int]:
+        """The ledgers with a waiting reader, as they are at each look."""
+        return self.polls
+
+    def waits(self, ledger_id: int) -> bool:
+        """Whether a reader waits for this ledger."""
+        return ledger_id in self.polls
+
+    def tell(self, ledger_id: int, lac: int) -> None:
+        """Wake those who wait for a LAC below this one."""
+        polls = self.polls.pop(ledger_id, None)
+        if polls is None:
+            return
+        still = [poll for poll in polls if poll.previous_lac >= lac]
+        if still:
+            self.polls[ledger_id] = still
+        for poll in polls:
+            if poll.previous_lac < lac:
+                poll.timer.cancel()
+                poll.wake()
+
+    def sweep(self) -> None:
+        """Drop ledgers without a recent poll. Called once a second."""
+        self.followed = {
+            ledger_id: SWEEPS if ledger_id in self.polls else left - 1
+            for ledger_id, left in self.followed.items()
+            if left > 1 or ledger_id in self.polls
+        }
+
+    def _time_over(self, poll: Poll) -> None:
+        self._take(self.polls[poll.ledger_id], poll)
+        poll.wake()
+
+    def _take(self, polls: list[Poll], poll: Poll) -> None:
+        polls.remove(poll)
+        if not polls:
+            del self.polls[poll.ledger_id]
+
+
+Then: TypeAlias = Callable[[Answer], None]
+Again: TypeAlias = Callable[[], object]
+Keep: TypeAlias = Callable[[AddRequest, AddedRun, Waiter, object], Answer]
+Gone: TypeAlias = Callable[[int, Then, Asker], None]
+Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
+"""Calls back when a ledger's record was read; False: it will not."""
+
+
+class Introductions:
+    """Who may be the first to speak of a ledger. Nothing is kept of one that is not known.
+
+    Args:
+        known: the machine of a ledger that is known here.
+        rules: the judgements.
+
+    Attributes:
+        wait: has a request wait for its ledger's record; None where records are not read: there the first key counts.
+        keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
+        seen: what is known of a ledger at once, possibly from an older record. A record's key never changes, so it is
+            enough to accept a ledger, and never to refuse one: its id may have come again. None: the record must be
+            read.
+        gone: calls back with what is said of a deleted ledger that was to be fenced, where there is no word for that.
+        heard: for the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it
+            may not.
+    """
+
+    __slots__ = ("_known", "_rules", "gone", "heard", "keep", "seen", "wait")
+
+    def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: BookieRules) -> None:
+        self._known = known
+        self._rules = rules
+        self.wait: Wait | None = None
+        self.keep: Keep = lambda *_: Answer.READ_ONLY
+        self.gone: Gone = lambda _ledger_id, then, _asker: then(Answer.UNKNOWN)
+        self.seen: Callable[[int], Introduction | None] = lambda _: None
+        self.heard: dict[int, Introduction | Answer] = {}
+
+    def knows(self, ledger_id: int) -> bool:
+        """Whether a ledger's key is known here, or that it was deleted."""
+        machine = self._known(ledger_id)
+        return machine is not None and bool(machine.facts.key or machine.facts.deleted_until_ms)
+
+    def judge(self, ledger_id: int, key: bytes, token: int, term: int = 0) -> Answer:
+        """May a ledger become known by this key, if it is not known? `term`: the request's, of a stream.
+
+        Returns:
+            OK; UNAUTHORISED, WRONG_TOKEN, INVALID_TERM, BAD_REQUEST or DELETED; UNKNOWN: its record must be read first, or
+            does not come.
+        """
+        if self.knows(ledger_id):
+            return Answer.OK
+        if not key:
+            return Answer.UNAUTHORISED
+        if self.wait is None:
+            return Answer.OK
+        heard = self.heard.get(ledger_id)
+        if heard is None:
+            seen = self.seen(ledger_id)
+            accepted = seen is not None and self._rules.first_word(seen, key, token, term) is Answer.OK
+            return Answer.OK if accepted else Answer.UNKNOWN
+        return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token, term)
+
+    def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
+        """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""
+        return self.wait is not None and ledger_id not in self.heard and self.wait(ledger_id, again, asker)
+
+    def without_deleted(self, ledger_id: int, then: Then, asker: Asker) -> Then:
+        """For a fence in protocols that have no word for a deleted ledger: NO_LEDGER or UNKNOWN stand for it."""
+
+        def answered(answer: Answer) -> None:
+            if answer is Answer.DELETED:
+                self.gone(ledger_id, then, asker)
+            else:
+                then(answer)
+
+        return answered
+
+    def refuse(
+        self,
+        answer: Answer,
+        again: Callable[[Request, Then, Asker], None],
+        request: Request,
+        then: Then,
+        asker: Asker,
+    ) -> None:
+        """Refuse a request; one that `judge` could not decide waits for the record, and is served again."""
+        later = partial(again, request, then, asker)
+        if answer is not Answer.UNKNOWN or not self.waits(request.ledger_id, later, asker):
+            then(answer)

@@ -10,17 +10,19 @@ import contextlib
 import logging
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import short_circuit
 from quire.client.bookies.channels import Channels
-from quire.client.bookies.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
-from quire.client.bookies.peers import Follower, Peer, Reply, channels_with
 from quire.client.bookies.sweeping import Sweep
 from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
-from quire.core.ids import BookieId
+from quire.core.ids import ID_MAX, BookieId
+from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.terms import NO_TERM
 from quire.env.home import check_home
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.store import Versioned
@@ -29,19 +31,95 @@ from quire.net.keepalive import keep_alive
 from quire.net.security.settings import ClientKeys, ClientSecurity
 from quire.wire.bookie_service_info import DIRECTORY_PROPERTY
 from quire.wire.frame_limits import FrameLimits
-from quire.wire.native_bodies import ANY_TERM
+from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST
 from quire.wire.native_hello import LACS
-from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
+from quire.wire.native_info import InfoQuestion, SpaceTask
+from quire.wire.requests import (
+    AddRun,
+    AskInfo,
+    BookieRequest,
+    ClearLimbo,
+    ListEntries,
+    LongPoll,
+    ReadLac,
+    ReadRange,
+    Truncate,
+    WriteLac,
+    WriteLacs,
+)
 from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 
 log = logging.getLogger(__name__)
 
+REQUEST_TIMEOUT_MS = 10_000
+LISTED_MAX: Final = 1 << 19
+"""Intervals of one ledger that are listed; more are an error, so that memory stays bounded."""
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 CONNECT_SECONDS = 5
 """How long a connection may take to be made: a packet that is lost on the way is sent again after 1 and 3 s."""
 POLL_GRACE_MS = 500
 """How much later than asked for the response to a long poll may come."""
+
+
+R = TypeVar("R")
+
+
+class Orphans(NamedTuple):
+    """A page of the ledgers that a bookie keeps without a record, ascending.
+
+    Attributes:
+        unknown: there is no proof that they were deleted.
+        due: they would be deleted if the bookie's collection were not held.
+        through: the page covers all ids up to this; `ID_MAX` on the last one.
+    """
+
+    unknown: list[int]
+    due: list[int]
+    through: int
+
+
+class Reply(Generic[R]):
+    """Turns one channel response into a future's result."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+    def answered(self, tag: object, response: R) -> None:  # noqa: ARG002 - one request, no tag
+        """What the channel says."""
+        if not self.future.done():
+            self.future.set_result(response)
+
+
+@dataclass(slots=True)
+class Peer:
+    """One bookie: its channel now, when it may be tried again, and what is wrong between it and this client.
+
+    Attributes:
+        trouble: why the last connection that was not opened ended; empty if one was.
+        refused: because one side does not take the other, which no waiting will change.
+    """
+
+    channel: Channel | None = None
+    retry_at: float = 0.0
+    failures: int = 0
+    trouble: str = ""
+    refused: bool = False
+    connecting: asyncio.Task[None] | None = None
+
+    @property
+    def blocked_because(self) -> str:
+        """The trouble, while no connection is open."""
+        return self.trouble if self.channel is None or not self.channel.was_ready else ""
+
+
+class Follower(Protocol):
+    """Who wants to know when other bookies take entries."""
+
+    def bookies_changed(self) -> None:
+        """The list is another one."""
 
 
 class AddSink:
@@ -65,7 +143,7 @@ class AddSink:
         raise NotImplementedError
 
 
-class BookieClient(Inquiries):
+class BookieClient:
     """Connections to the bookies of one cluster, made on first use and again after a loss.
 
     Args:
@@ -385,7 +463,14 @@ class BookieClient(Inquiries):
 
     def channels_with(self, feature: int, bookies: Sequence[BookieId]) -> Sequence[Channel]:
         """The connections to these bookies, if all are open now and every bookie said that it does this; else none."""
-        return channels_with(feature, map(self._peers.get, bookies))
+        channels = []
+        for bookie in bookies:
+            peer = self._peers.get(bookie)
+            channel = peer.channel if peer is not None else None
+            if channel is None or not channel.was_ready or not channel.features & feature:
+                return ()
+            channels.append(channel)
+        return channels
 
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
         """Send encoded items of a WRITE_LACS, `LACS_MAX` at most. The response is not awaited."""
@@ -414,6 +499,91 @@ class BookieClient(Inquiries):
         else:
             channel.send(request, reply, None, deadline=asyncio.get_running_loop().time() + timeout_ms / 1000)
         return reply, channel
+
+    # --- questions of tools -----------------------------------------------------------------------------------
+
+    async def probe(self, bookies: Iterable[BookieId], *, timeout_ms: int) -> dict[BookieId, Answer]:
+        """What each of these bookies answers to a question for its state."""
+        asked = list(bookies)
+        replies = await asyncio.gather(*(self.info(bookie, timeout_ms=timeout_ms) for bookie in asked))
+        return {bookie: answer for bookie, (answer, _) in zip(asked, replies, strict=True)}
+
+    async def list_entries(
+        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, list[HeldInterval]]:
+        """The intervals that a bookie holds of a ledger, ascending; `timeout_ms` is for each page of them."""
+        intervals: list[HeldInterval] = []
+        following = 0
+        while following != WHOLE_LIST:
+            answer, page, following = await self._request(bookie, ListEntries(access, following), timeout_ms)
+            if answer is not Answer.OK:
+                return answer, []
+            intervals += page
+            if len(intervals) > LISTED_MAX:
+                log.warning(
+                    "ignoring the list of entries of bookie %s: the entries of ledger %d form more than %d intervals, "
+                    "which is the limit of a list",
+                    bookie, access.ledger_id, LISTED_MAX,
+                )  # fmt: skip
+                return Answer.ERROR, []
+        return Answer.OK, intervals
+
+    async def truncate(
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        first: int,
+        last: int = ID_MAX,
+        kept: int = NO_TERM,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> Answer:
+        """Let entries first..last of a stream go at a bookie: below the sender's term, or of any other than `kept`."""
+        request = Truncate(access, first, last, kept, access.term)
+        return (await self._request(bookie, request, timeout_ms)).answer
+
+    async def info(
+        self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, dict[str, Any]]:
+        """What a bookie says of itself, or of one ledger (`fenced`, `limbo`, `lac`, `last_entry`, …)."""
+        return await self._request(bookie, AskInfo(access), timeout_ms)
+
+    async def orphans(
+        self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, Orphans | None]:
+        """A page of the ledgers that it keeps without a record, above an id; None if its version has no such page."""
+        answer, info = await self._request(
+            bookie, AskInfo(question=InfoQuestion(orphans_after=after)), timeout_ms
+        )
+        try:
+            told = info.get("orphans")
+            if told is None:
+                return answer, None
+            unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))
+            through = int(told["through"])
+            return (answer, Orphans(unknown, due, through)) if through > after else (Answer.ERROR, None)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return Answer.ERROR, None
+
+    async def space(
+        self, bookie: BookieId, task: SpaceTask, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, dict[str, Any]]:
+        """What holds its space, after a task: `space`, `came_back` and `failure`; BAD_REQUEST where its version cannot say."""
+        question = InfoQuestion(space=task)
+        answer, info = await self._request(bookie, AskInfo(question=question), timeout_ms)
+        # A bookie of Java says what it says of its disk.
+        return (Answer.BAD_REQUEST, {}) if answer is Answer.OK and "came_back" not in info else (answer, info)
+
+    async def clear_limbo(
+        self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> Answer:
+        """End a ledger's limbo on a bookie: it holds again all entries that it should.
+
+        Args:
+            lsn: of the doubt that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
+                there was another loss since then, the response is BAD_REQUEST.
+        """
+        return (await self._request(bookie, ClearLimbo(access, lsn), timeout_ms)).answer
 
     # --- connections -------------------------------------------------------------------------------------------------
 

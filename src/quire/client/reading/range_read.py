@@ -20,9 +20,8 @@ from quire.core.ledger.effects import ReadFailed, SendRead, SetTimer
 from quire.core.ledger.reader import ReadMachine
 from quire.core.ledger.terms import Ranges, last_of_term
 from quire.env.interfaces import Clock
-from quire.wire.entries import Entries
+from quire.wire.entries import Entries, open_entries
 from quire.wire.native_bodies import ANY_TERM, BY_ID
-from quire.wire.opening import open_entries
 from quire.wire.responses import ReadReply
 from quire.wire.run import RunView
 

@@ -13,9 +13,8 @@ from quire.storage.damages import Damages
 from quire.storage.formats.footer_format import OFFSET_UNIT, Row, RowFlag
 from quire.storage.formats.record_bodies import DamagedInterval, encode_damaged
 from quire.storage.formats.segment_format import RecordFlag, SegmentRecordKind
-from quire.storage.index import RunPiece
+from quire.storage.index import RecentRuns, RunPiece
 from quire.storage.journal import Journal
-from quire.storage.recent_runs import RecentRuns
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment_files import SegmentFiles, Space
 from quire.storage.states import States

@@ -25,26 +25,30 @@ from quire.core.ledger.shares import joined_stretches
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock
-from quire.storage.cutting import part_of
 from quire.storage.damages import Damages
 from quire.storage.formats.footer_format import DIRECTORY_BYTES, ROW_BYTES, STATE_HEAD, Row
 from quire.storage.formats.segment_format import SegmentRecordKind
 from quire.storage.formats.state_format import STATE
 from quire.storage.index import RunPiece, is_damaged
 from quire.storage.journal import Journal
-from quire.storage.reading import RunReader
+from quire.storage.reading import (
+    RunReader,
+    ends_of,
+    is_passing,
+    is_unreadable,
+    part_of,
+    positions_of,
+    salvage,
+)
 from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.measuring import directory_of
 from quire.storage.reclaiming.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
 from quire.storage.reclaiming.reclaim import BACKLOG_MAX
-from quire.storage.salvage import ends_of, positions_of, salvage
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles, Space
-from quire.storage.segments.unknown_rows import is_passing, is_unreadable
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.space_reasons import SCARCE_SHARE
-from quire.storage.states import States
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import States, StoredLedger
 from quire.wire.run import RunView
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 

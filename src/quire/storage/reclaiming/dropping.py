@@ -27,14 +27,12 @@ from quire.storage.formats.state_format import DEAD_RANGES_MAX, DeadRange
 from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
 from quire.storage.journal import Journal
-from quire.storage.reading import RunReader
+from quire.storage.reading import RunReader, is_unreadable
 from quire.storage.reclaiming.forgetting import Look, RangeForgetter, look_sealed, look_unsealed
 from quire.storage.reclaiming.kept_records import KeptRecords
 from quire.storage.segments.segment import Segment, Sink
 from quire.storage.segments.segment_files import Space
-from quire.storage.segments.unknown_rows import is_unreadable
-from quire.storage.states import States
-from quire.storage.stored_ledger import Span, StoredLedger
+from quire.storage.states import Span, States, StoredLedger
 
 WINDOW_IDS = 64
 """How many of the highest ids are looked at first for the last entry that lives."""

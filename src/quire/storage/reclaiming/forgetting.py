@@ -18,12 +18,11 @@ from quire.storage.dead_ranges import Dead, living
 from quire.storage.formats.state_format import DeadRange
 from quire.storage.holding import Segments
 from quire.storage.index import RowTable, RunPiece
-from quire.storage.reading import RunReader
+from quire.storage.reading import RunReader, is_unreadable
 from quire.storage.reclaiming.measuring import directory_of
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.storage.segments.unknown_rows import is_unreadable
-from quire.storage.stored_ledger import Span, StoredLedger, span_of
+from quire.storage.states import Span, StoredLedger, span_of
 from quire.wire.run import ids_in
 
 Look: TypeAlias = Callable[[int, int], list[Iterator[RunPiece]]]

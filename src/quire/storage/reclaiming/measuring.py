@@ -26,8 +26,7 @@ from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.space_reasons import Reason, SegmentUse, bytes_by_reason
-from quire.storage.states import States, stored_state
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import States, StoredLedger, stored_state
 from quire.wire.run import count_ids
 from quire.wire.stored_record import RECORD_HEADER_BYTES, place_seed
 

@@ -15,8 +15,7 @@ from quire.storage.formats.state_format import encode_state
 from quire.storage.journal import Journal
 from quire.storage.segments.segment_files import Space
 from quire.storage.starting.start import Start
-from quire.storage.states import States, facts_of, stored_state
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import States, StoredLedger, facts_of, stored_state
 from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS: Final = 2048

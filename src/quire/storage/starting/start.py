@@ -39,7 +39,7 @@ from quire.storage.segments.footers import decode_quietly, read_footer
 from quire.storage.segments.replay import SegmentScanner
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles, Space
-from quire.storage.stored_ledger import StoredLedger
+from quire.storage.states import StoredLedger
 from quire.wire.stored_record import RECORD_HEADER_BYTES, decode_record_header
 
 MISSING_NAMED_MAX = 1024
