@@ -48,9 +48,10 @@ from quire.core.bookie.boot import BootState
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DiskFullError, QuireError, StorageError
 from quire.core.ids import BookieId
+from quire.core.ledger.placement import RandomSource
 from quire.core.version import VERSION
 from quire.env.descriptors import share_out
-from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.env.interfaces import Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.both_records import BothRecords
@@ -97,7 +98,7 @@ class BookieServer:
         clock: Clock | None = None,
         files: Files | None = None,
         worker: Worker | None = None,
-        chance: Chance | None = None,
+        chance: RandomSource | None = None,
         process_id: int | None = None,
         descriptors: int | None = None,
         rules: BookieRules = RULES,
@@ -125,7 +126,7 @@ class BookieServer:
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
-        self._chance: Chance = chance or random.SystemRandom()
+        self._chance: RandomSource = chance or random.SystemRandom()
         self._process_id = os.getpid() if process_id is None else process_id
         self._rules = rules
         self._owner = self._chance.getrandbits(64) or 1

@@ -44,10 +44,11 @@ from quire.core.errors import (
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.guarantee import GUARANTEE_KEY
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.ledger.placement import RandomSource
 from quire.core.ledger.terms import StreamMode, mode_of
 from quire.core.ledger.writer_state import Hole
 from quire.env.home import not_pickled
-from quire.env.interfaces import Chance, Clock
+from quire.env.interfaces import Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_name_key
@@ -102,7 +103,7 @@ class Client:
         store: MetadataStore,
         bookies: BookieClient,
         clock: Clock,
-        chance: Chance,
+        chance: RandomSource,
         config: ClientConfig | None = None,
         machines: Machines = SHIPPED,
     ) -> None:

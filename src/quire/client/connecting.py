@@ -13,7 +13,8 @@ from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.errors import NoClusterError
-from quire.env.interfaces import Chance, Clock
+from quire.core.ledger.placement import RandomSource
+from quire.env.interfaces import Clock
 from quire.env.real import RealClock, keep_freed_memory
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
@@ -25,7 +26,7 @@ SECURITY_VARIABLE = "QUIRE_SECURITY"
 """Names the file with TLS and the password for bookies; see `docs/security.md`."""
 
 C = TypeVar("C", bound=Client)
-MakeClient = Callable[[MetadataStore, BookieClient, Clock, Chance, ClientConfig], C]
+MakeClient = Callable[[MetadataStore, BookieClient, Clock, RandomSource, ClientConfig], C]
 
 
 def security_of_environment() -> ClientSecurity | None:

@@ -13,8 +13,8 @@ from quire.client.machines import SHIPPED, Machines
 from quire.client.sending.bundles import LoopTurn
 from quire.client.sending.lac_sending import LacFrames
 from quire.client.sending.ticks import Ticks
-from quire.core.ledger.placement import Quarantine
-from quire.env.interfaces import Chance, Clock
+from quire.core.ledger.placement import Quarantine, RandomSource
+from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.records import NotedRecords, RecordStore
 from quire.metadata.streams import StreamStore
@@ -44,7 +44,7 @@ class ClientContext:
     records: RecordStore
     noted: NotedRecords
     clock: Clock
-    chance: Chance
+    chance: RandomSource
     config: ClientConfig
     machines: Machines
     quarantine: Quarantine
@@ -58,7 +58,7 @@ class ClientContext:
         bookies: BookieClient,
         ledgers: LedgerStore,
         clock: Clock,
-        chance: Chance,
+        chance: RandomSource,
         config: ClientConfig,
         machines: Machines = SHIPPED,
         noted: NotedRecords | None = None,

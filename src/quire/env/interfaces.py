@@ -34,13 +34,6 @@ class Clock(Protocol):
         """Milliseconds since 1970, for people and for what outlives a restart."""
 
 
-class Chance(Protocol):
-    """Randomness; `random.Random` and `random.SystemRandom` have this shape."""
-
-    def getrandbits(self, k: int, /) -> int:
-        """A number of `k` random bits."""
-
-
 class File(Protocol):
     """One open file. Offsets are in bytes from its start."""
 

@@ -28,12 +28,12 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.ledger.guarantee import ACK_QUORUM, WRITE_QUORUM
+from quire.core.ledger.placement import RandomSource
 from quire.core.log import effects as e
 from quire.core.log.effects import EndReason
 from quire.core.log.handle import LogStatus
 from quire.core.log.list import LedgerSummary, LogHead, PageLayout
 from quire.core.log.machine import LogMachine
-from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
 from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
@@ -97,7 +97,7 @@ class LogLeader:
         heads: LogHeads,
         ledgers: LogLedgers,
         config: LogConfig,
-        chance: Chance,
+        chance: RandomSource,
         *,
         holder: str,
         host: str,

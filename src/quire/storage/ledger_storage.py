@@ -21,10 +21,11 @@ from quire.core.bookie.ledger import LedgerFacts
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
+from quire.core.ledger.placement import RandomSource
 from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.terms import NO_TERM
 from quire.env.descriptors import is_shortage
-from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.env.interfaces import Clock, Files, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.directory.boot_file import BootFile
@@ -205,7 +206,7 @@ class LedgerStorage:
         files: Files,
         worker: Worker,
         clock: Clock,
-        chance: Chance | None = None,
+        chance: RandomSource | None = None,
         served: bool = False,
         stored: BootState | None = None,
         rules: BookieRules = RULES,

@@ -19,8 +19,8 @@ from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedger
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.guarantee import WRITE_QUORUM
 from quire.core.ledger.metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.placement import RandomSource
 from quire.core.ledger.writer_state import Hole
-from quire.env.interfaces import Chance
 from quire.metadata.store import MetadataStore
 from quire.wire.batch import BatchView
 from quire.wire.batch_format import FORMAT_BATCH1
@@ -222,7 +222,7 @@ class StepClient:
         requests: those that wait, oldest first.
     """
 
-    def __init__(self, ledgers: list[StepLedger], store: MetadataStore, chance: Chance) -> None:
+    def __init__(self, ledgers: list[StepLedger], store: MetadataStore, chance: RandomSource) -> None:
         self.ledgers, self.store, self.chance = ledgers, store, chance
         self.clock = StepClock()
         self.config = ClientConfig()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.ledgers.waiters import Waiter
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
@@ -18,6 +17,7 @@ from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
 from quire.core.ids import BookieId
+from quire.storage.segments.segment import Sink
 from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
 from support.small_cluster import SmallCluster, small_cluster
@@ -251,7 +251,7 @@ class HeldAdds:
         self._add = server.ledgers.add
         server.ledgers.add = self._hold  # type: ignore[method-assign]
 
-    def _hold(self, request: Any, run: Any, waiter: Waiter, tag: object) -> Answer:
+    def _hold(self, request: Any, run: Any, waiter: Sink, tag: object) -> Answer:
         said = self._said
 
         class Held:

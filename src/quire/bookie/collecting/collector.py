@@ -51,7 +51,8 @@ from quire.core.errors import (
     StorageError,
 )
 from quire.core.ids import ID_MAX, LedgerId
-from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.core.ledger.placement import RandomSource
+from quire.env.interfaces import Clock, Files, Worker
 from quire.metadata.store import RAISED_MAX, StoreBusyError
 from quire.storage.directory.collector_file import CollectorFile
 from quire.storage.formats.segment_format import FormatError
@@ -109,7 +110,7 @@ class GarbageCollector:
         clock: Clock,
         files: Files,
         worker: Worker,
-        chance: Chance,
+        chance: RandomSource,
         rules: BookieRules = RULES,
     ) -> None:
         self.told = CollectorReport()

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import settle
@@ -38,13 +38,8 @@ NAMED_MAX: Final = 20
 """So many of the ledgers of which one pass drops something have a line of the log each."""
 
 
-class MemberLists(Protocol):
-    """Asks bookies what they hold of a ledger."""
-
-    async def __call__(
-        self, record: LedgerMetadata, members: Sequence[BookieId], /
-    ) -> Mapping[BookieId, Replica]:
-        """The lists of those that gave one."""
+MemberLists: TypeAlias = Callable[[LedgerMetadata, Sequence[BookieId]], Awaitable[Mapping[BookieId, Replica]]]
+"""Asks bookies what they hold of a ledger: the lists of those that gave one."""
 
 
 async def no_lists(

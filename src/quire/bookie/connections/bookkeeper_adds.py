@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import Waiter
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
+from quire.storage.segments.segment import Sink
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.add_columns import Adds
 from quire.wire.entries import open_entries
@@ -88,7 +88,7 @@ class AddCollector:
         waiter: called when a group is on disk; its tag is the group.
     """
 
-    def __init__(self, ledgers: Ledgers, digests: DigestTypes, waiter: Waiter) -> None:
+    def __init__(self, ledgers: Ledgers, digests: DigestTypes, waiter: Sink) -> None:
         self._ledgers = ledgers
         self._digests = digests
         self._waiter = waiter

@@ -8,13 +8,14 @@ from __future__ import annotations
 from quire.bookie.config import BookieConfig
 from quire.core.errors import WrongDirectoryError
 from quire.core.ids import BookieId
-from quire.env.interfaces import Chance, Files
+from quire.core.ledger.placement import RandomSource
+from quire.env.interfaces import Files
 from quire.metadata.bookies import BookieRegistry
 from quire.storage.directory.identity import Identity, damaged_cookie, find_identity, is_nearly
 
 
 async def find_directory(
-    config: BookieConfig, registry: BookieRegistry, cluster_instance: str, files: Files, chance: Chance
+    config: BookieConfig, registry: BookieRegistry, cluster_instance: str, files: Files, chance: RandomSource
 ) -> Identity:
     """Find out whose directory it is; with `config.adopt` one that lost its cookie is to get it from the cluster.
 

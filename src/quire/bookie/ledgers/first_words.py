@@ -28,7 +28,6 @@ from quire.bookie.ledgers.waiters import (
     Asker,
     LateRefusalError,
     Then,
-    Waiter,
 )
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import once_read
@@ -37,6 +36,7 @@ from quire.core.bookie.rules import RULES, BookieRules, Introduction
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
+from quire.storage.segments.segment import Sink
 from quire.wire.entry import master_key
 from quire.wire.plain_adds import AddedRun, AddRequest
 
@@ -127,7 +127,7 @@ class FirstWords:
         self._reads.read(ledger_id, self._decide)
         return True
 
-    def keep(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
+    def keep(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
         """Keep a run until its ledger's record was read.
 
         Returns:
@@ -157,7 +157,7 @@ class FirstWords:
         if asker.first_words == FIRST_WORDS_MAX - 1:
             asyncio.get_running_loop().call_soon(asker.release)
 
-    def _add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> None:
+    def _add(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> None:
         """Take or refuse a run that waited."""
         answer = once_read(self._ledgers.admit(request, run, waiter, tag))
         if answer is not Answer.OK:

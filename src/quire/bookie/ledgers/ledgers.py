@@ -29,7 +29,6 @@ from quire.bookie.ledgers.waiters import (
     Introductions,
     Poll,
     Then,
-    Waiter,
 )
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
@@ -189,7 +188,7 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
+    def add(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
@@ -200,7 +199,7 @@ class Ledgers:
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
         return self.introductions.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
-    def admit(self, request: AddRequest, run: AddedRun, waiter: Waiter, tag: object) -> Answer:
+    def admit(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Work in the background stops before the space that fences and recovery need.
@@ -263,7 +262,7 @@ class Ledgers:
         return Answer.OK
 
     def add_bundle(
-        self, frame: Buffer, rows: Sequence[Row], at: int, waiter: Waiter, tag: RowsTag
+        self, frame: Buffer, rows: Sequence[Row], at: int, waiter: Sink, tag: RowsTag
     ) -> list[OtherRow]:
         """Admit the ordinary runs of a bundle in one step, so that a fence sees all of them or comes before all.
 
@@ -307,9 +306,7 @@ class Ledgers:
             self._put_runs(runs, indices, waiter, tag)
         return others
 
-    def _put_runs(
-        self, runs: list[OrdinaryRun], indices: Sequence[int], waiter: Waiter, tag: RowsTag
-    ) -> None:
+    def _put_runs(self, runs: list[OrdinaryRun], indices: Sequence[int], waiter: Sink, tag: RowsTag) -> None:
         """Hand admitted runs to storage, and note of them what `admit` notes of one."""
 
         def tag_of(at: int, count: int) -> object:

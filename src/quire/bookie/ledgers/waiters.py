@@ -14,12 +14,13 @@ import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.bookie.rules import BookieRules, Introduction
 from quire.core.errors import StorageError
+from quire.storage.segments.segment import Sink
 from quire.wire.native import Request
 from quire.wire.plain_adds import AddedRun, AddRequest
 
@@ -51,13 +52,6 @@ class LateRefusalError(StorageError):
     def __init__(self, answer: Answer, ledger_id: int) -> None:
         super().__init__(f"a run of ledger {ledger_id} is refused: {answer.name}", ledger_id=ledger_id)
         self.answer = answer
-
-
-class Waiter(Protocol):
-    """A caller that waits until something is on disk."""
-
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        """What was put with this tag is durable, or failed for ever."""
 
 
 class _Nobody:
@@ -191,7 +185,7 @@ class Followers:
 
 Then: TypeAlias = Callable[[Answer], None]
 Again: TypeAlias = Callable[[], object]
-Keep: TypeAlias = Callable[[AddRequest, AddedRun, Waiter, object], Answer]
+Keep: TypeAlias = Callable[[AddRequest, AddedRun, Sink, object], Answer]
 Gone: TypeAlias = Callable[[int, Then, Asker], None]
 Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
@@ -50,11 +50,8 @@ _READS_MAX: Final = 20
 """So often the metadata store may not respond before a repair gives up."""
 
 
-class CopyAllowance(Protocol):
-    """Says when a bookie may be sent more copies: a rate, and room on its disk."""
-
-    async def __call__(self, bookie: BookieId, size: int, /) -> bool:
-        """Wait until so many bytes may be sent to a bookie; False: it is to get no more."""
+CopyAllowance: TypeAlias = Callable[[BookieId, int], Awaitable[bool]]
+"""Waits until so many bytes may be sent to a bookie: a rate, and room on its disk; False: it is to get no more."""
 
 
 async def unlimited(bookie: BookieId, size: int) -> bool:  # noqa: ARG001 - the shape of a `CopyAllowance`

@@ -119,13 +119,6 @@ def _item(access: LedgerAccess, lac: int) -> bytes:
     return encode_lac_item(ledger_id, access.token, lac, access.term, digest_type, access.key, body)
 
 
-class LacSource(Protocol):
-    """Whose news it is."""
-
-    def idle(self) -> bool:
-        """Whether no entry is on its way, or about to be."""
-
-
 class LacNews:
     """The news of one ledger's writer.
 
@@ -133,7 +126,7 @@ class LacNews:
         access: id, master key, token and digest sent with every request for this ledger.
         bookies: the connections.
         outgoing: the bookie at a slot.
-        writer: whether it is idle, so that no header is about to leave.
+        idle: whether no entry of the writer is on its way, or about to be: no header is about to leave.
         timeout_ms: how long a bookie may take to respond.
     """
 
@@ -141,11 +134,11 @@ class LacNews:
         "_access",
         "_bookies",
         "_hop_due",
+        "_idle",
         "_loop",
         "_outgoing",
         "_since",
         "_timeout_ms",
-        "_writer",
         "untold",
     )
 
@@ -154,13 +147,13 @@ class LacNews:
         access: LedgerAccess,
         bookies: BookieClient,
         outgoing: Outgoing,
-        writer: LacSource,
+        idle: Callable[[], bool],
         timeout_ms: int,
     ) -> None:
         self._access = access
         self._bookies = bookies
         self._outgoing = outgoing
-        self._writer = writer
+        self._idle = idle
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._hop_due = False
@@ -198,7 +191,7 @@ class LacNews:
         self.untold = None
 
     def _nothing_to_tell(self) -> bool:
-        if not self._writer.idle():
+        if not self._idle():
             self.untold = None  # a later header says it, and there will be news again after it
         return self.untold is None
 

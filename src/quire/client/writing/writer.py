@@ -830,7 +830,9 @@ class WriterEffects:
             return  # what takes bundles takes LACs in frames of many, and nobody is known to wait for this one
         if self._news is None:
             timeout_ms = self._context.config.explicit_lac_timeout_ms
-            self._news = LacNews(self.access, self._context.bookies, self.outgoing, self.writer, timeout_ms)
+            self._news = LacNews(
+                self.access, self._context.bookies, self.outgoing, self.writer.idle, timeout_ms
+            )
         self._news.due(effect, self.outgoing.places)
 
     def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:

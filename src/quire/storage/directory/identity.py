@@ -27,8 +27,9 @@ from quire.core.errors import (
     WrongDirectoryError,
 )
 from quire.core.ids import BookieId
+from quire.core.ledger.placement import RandomSource
 from quire.env.descriptors import is_shortage
-from quire.env.interfaces import Chance, Files, Lock
+from quire.env.interfaces import Files, Lock
 from quire.env.real import RealFiles
 from quire.storage.directory.patient_worker import shortage
 from quire.storage.formats.segment_format import (
@@ -161,7 +162,7 @@ def find_identity(
     cluster_instance: str,
     *,
     files: Files | None = None,
-    chance: Chance | None = None,
+    chance: RandomSource | None = None,
     adopt: Mapping[BookieId, bytes] | None = None,
     taken: Collection[BookieId] = (),
 ) -> Identity:
@@ -247,7 +248,7 @@ def _cookie(
     name: str,
     cluster_instance: str,
     files: Files,
-    chance: Chance,
+    chance: RandomSource,
     adopt: Mapping[BookieId, bytes],
     taken: Collection[BookieId],
 ) -> tuple[bytes, bool]:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
+from quire.core.ledger.placement import RandomSource
 from quire.env.descriptors import is_shortage
-from quire.env.interfaces import Chance, File, Files
+from quire.env.interfaces import File, Files
 from quire.storage.config import StorageConfig
 from quire.storage.formats.segment_format import (
     BLOCK_BYTES,
@@ -100,7 +101,7 @@ class SegmentFiles:
         cluster_instance: str,
         bookie_id: str,
         files: Files,
-        chance: Chance,
+        chance: RandomSource,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.directory = directory / SEGMENTS_FOLDER
