@@ -9,6 +9,7 @@ Source: docs/decisions/047-a-light-base.md.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -77,19 +78,21 @@ def require(extra: Extra, what: str) -> None:
         )
 
 
-def require_testing(command: str) -> None:
-    """Refuse a command whose package is not installed.
+def testing_module(name: str, command: str) -> Any:
+    """A module of `quire_testing`, loaded by its name: no import runs up.
 
     Args:
+        name: the module's, below that package.
         command: what the user asked for, as on the command line.
 
     Raises:
-        MisuseError: it is not.
+        MisuseError: the package is not installed.
     """
     if not _is_there("quire_testing"):
         raise MisuseError(
             f"`{command}` is in the package {TESTING}, which is not installed: {install_testing_command()}"
         )
+    return importlib.import_module(f"quire_testing.{name}")
 
 
 def install_command(extra: Extra) -> str:

@@ -17,14 +17,13 @@ import typer
 from quire.cli.console.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import WindowFullError
-from quire.distribution import require_testing
+from quire.distribution import testing_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from quire.cli.console.histogram import Histogram
     from quire.cli.console.output import ProgressLine
-    from quire_testing.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
 
@@ -157,15 +156,13 @@ def _stamped(payload: bytes, number: int) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _recording(path: Path | None) -> AsyncIterator[RecordedRun | None]:
+async def _recording(path: Path | None) -> AsyncIterator[Any]:
     if path is None:
         yield None
         return
-    require_testing("quire bench --history")
-    from quire_testing.recording import RecordedRun, history_into
-
+    recording = testing_module("recording", "quire bench --history")
     with path.open("wb", buffering=0) as file:
-        yield RecordedRun(history_into(file))
+        yield recording.RecordedRun(recording.history_into(file))
 
 
 async def _load(
@@ -175,7 +172,7 @@ async def _load(
     window: int,
     durations: Histogram,
     progress: ProgressLine,
-    recorded: RecordedAppends | None = None,
+    recorded: Any = None,
 ) -> float:
     """Keep `window` entries in flight for `seconds`, or as many as the writer has room for.
 
@@ -214,7 +211,7 @@ class _Load:
         window: int,
         durations: Histogram,
         progress: ProgressLine,
-        recorded: RecordedAppends | None,
+        recorded: Any,
     ) -> None:
         self.started: deque[int] = deque()
         self.failure: BaseException | None = None

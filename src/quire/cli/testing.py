@@ -12,7 +12,7 @@ from typing import Final
 import typer
 
 from quire.core.errors import MisuseError
-from quire.distribution import TESTING, require_testing
+from quire.distribution import TESTING, testing_module
 
 ABSENT: Final = {
     "check": f"Explore the shipped state machines in a small world (in the package {TESTING}).",
@@ -29,7 +29,7 @@ def add_commands(app: typer.Typer) -> None:
         app: the root of the command line.
     """
     try:
-        require_testing("quire check")
+        commands = testing_module("commands", "quire check")
     except MisuseError:
         for name, text in ABSENT.items():
             app.command(
@@ -38,12 +38,10 @@ def add_commands(app: typer.Typer) -> None:
                 context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
             )(_absent)
         return
-    from quire_testing import commands
-
     app.command("check")(commands.check)
     app.command("simulate")(commands.simulate)
     app.command("verify-history")(commands.verify_history)
 
 
 def _absent(context: typer.Context) -> None:
-    require_testing(f"quire {context.info_name}")
+    testing_module("commands", f"quire {context.info_name}")
