@@ -14,28 +14,35 @@ apart. A connection carries requests and responses in order; what was under way 
 | then R | readers |
 | last | budgets |
 
-Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
+Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md; docs/protocol/repair.md, "Streams".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from quire.core.ids import LedgerId
-from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger, new_stream
+from quire.core.answers import Answer
+from quire.core.errors import MisuseError
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
+from quire.core.ledger.effects import TakenOver
+from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
+from quire.core.ledger.replica import ReplicaList, dirty_parts
+from quire.core.ledger.shares import HeldInterval
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryStatus
+from quire.core.repair.effects import CopyRange, RepairOutcome, RepairStatus
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
-from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
-from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
-from quire_testing.explorer.parts import Ask, Label, Table
-from quire_testing.explorer.stream_beginning import changed
-from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, value_at
-from quire_testing.explorer.stream_clients import StreamClient, StreamDriver
-from quire_testing.explorer.stream_faults import breaks, losses, lost_swaps
+from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
+from quire_testing.explorer.messages import Link, Reply, Request, entries_text, reply_text, request_text
+from quire_testing.explorer.parts import Ask, Label, Table, repaired_only
+from quire_testing.explorer.repairers import LISTS, RepairDriver, shares_of_decided
+from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, Value, value_at
+from quire_testing.explorer.stream_clients import StreamClient, StreamDriver, Written
+from quire_testing.explorer.stream_fencing import members_of
 from quire_testing.explorer.stream_parts import (
     StreamBudget,
     StreamConfiguration,
@@ -44,8 +51,6 @@ from quire_testing.explorer.stream_parts import (
     in_mode,
     places_of,
 )
-from quire_testing.explorer.stream_readers import reads
-from quire_testing.explorer.stream_repairers import StreamRepairDriver, StreamRepairs
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
@@ -478,3 +483,298 @@ class StreamWorld:
     def readers_of(self, state: State) -> list[StreamReader]:
         """The readers of a state."""
         return [self.readers.parts[number] for number in state[self.at.reader : -1]]
+
+
+def changed(
+    world: StreamWorld, created: LedgerMetadata
+) -> tuple[LedgerMetadata, list[StreamBookie], list[ClientState]]:
+    """The record, the bookies and the clients of a world that begins in term 2, with something of term 1 left over.
+
+    The first client appended entry 0, which only the bookie that is the spare now has stored. The second took the stream
+    over without that bookie, and had its own entry 0 acknowledged. Then it replaced the last bookie by the spare. Where terms
+    only fence its entry 0 is the no-op, the acknowledged one is entry 1, and the spare has two of the first client.
+
+    Args:
+        world: with a spare, a client that did not create the stream, and bookies that store every entry.
+        created: the record of the new stream.
+    """
+    c, driver = world.configuration, world.driver
+    if not (c.bookies > c.ensemble == c.write_quorum and c.clients):
+        msg = "a stream that begins with a changed ensemble has a spare, a second client, and Qw = E"
+        raise MisuseError(msg)
+    spare = c.ensemble
+    opened = created.taken_over(2, 2).opened(NO_ENTRY, created.fragments)
+    ensemble = [*opened.last_fragment.ensemble[:-1], bookie_name(spare)]
+    last = int(c.fencing)
+    record = opened.with_ensemble(last + 1, ensemble)
+    bookies = [StreamBookie()] * c.bookies
+    for number in range(c.ensemble + 1):
+        term = 1 if number == spare else 2
+        add = ("add", min(number, c.ensemble - 1), 1, 0, last, NO_ENTRY, term)
+        bookies[number], _, _ = world.bookie_driver.deliver(bookies[number], 0, add, waits=False)
+    if c.fencing:
+        join = ("truncate", c.ensemble - 1, spare, last + 1, False, NO_ENTRY, 2)
+        bookies[spare], _, _ = world.bookie_driver.deliver(bookies[spare], 0, join, waits=False)
+    first = driver.with_past(driver.nobody(), (Written(1, 0, last),))
+    second = driver.with_past(
+        driver.writing(replace(driver.nobody(), begun=1), TakenOver(record, 0, last, last + 1, ())),
+        (Written(2, last, last),),
+        acked=((last, 2),),
+    )
+    return record, bookies, [first, second, *[driver.nobody()] * (c.clients - 1)]
+
+
+def breaks(world: StreamWorld, state: State, moves: list[Move]) -> None:
+    """A connection with requests on it breaks: what was under way may still arrive, late."""
+    state = world.spent(state, "breaks")
+    for client in range(world.count):
+        for bookie in range(world.n):
+            place = world.at.link + client * world.n + bookie
+            link = world.links.parts[state[place]]
+            if link.requests:
+                new = list(state)
+                new[place] = world.links.number(link.cut())
+                world.tidy(new, client, place)
+                command = f"its connection to {bookie_name(bookie)} breaks"
+                moves.append((Label(world.names[client], command, (), kind="break"), tuple(new)))
+
+
+def lost_swaps(world: StreamWorld, state: State, moves: list[Move]) -> None:
+    """The response to a compare-and-swap is lost, and it may not have reached the store yet."""
+    state = world.spent(state, "lost_swaps")
+    for client in range(world.count):
+        questions = world.asks.parts[state[world.at.ask + client]]
+        for index, ask in enumerate(questions):
+            who = world.clients.parts[state[world.at.client + client]]
+            if ask.kind != "swap" or not ask.waits:
+                continue
+            kept = () if ask.answer else (ask._replace(waits=False),)
+            rest = (*questions[:index], *kept, *questions[index + 1 :])
+            assert ask.record is not None
+            outcomes = world.driver_of(client).swap_answered(who, "unknown", ask.record, ask.version)
+            world.answers(state, client, rest, outcomes, "hears nothing of its swap", "lost swap", moves)
+
+
+def losses(world: StreamWorld, state: State, moves: list[Move]) -> None:
+    """A bookie loses its disk, and with that what waits there."""
+    state = world.spent(state, "losses")
+    for bookie in range(world.n):
+        before = world.bookies.parts[state[bookie]]
+        if before.facts is None:
+            continue
+        new = list(state)
+        new[bookie] = world.bookies.number(world.bookie_driver.lost(before))
+        for client in range(world.count):
+            place = world.at.link + client * world.n + bookie
+            link = world.links.parts[new[place]].died()
+            for whom, request, waits in before.waiting:
+                if whom == client and waits:
+                    link = link.answered((request, Answer.UNREACHABLE, None))
+            new[place] = world.links.number(link)
+            world.tidy(new, client, place)
+        moves.append((Label(bookie_name(bookie), "loses its disk", (), kind="loss"), tuple(new)))
+
+
+def reads(world: StreamWorld, state: State, which: int) -> Iterator[Move]:
+    """A reader opens the stream once; hears a LAC of a bookie; reads an entry from a bookie under its record's ranges."""
+    reader = world.readers.parts[state[world.at.reader + which]]
+    record = world.stores.parts[state[world.at.store]].record
+    if reader.record is None:
+        yield _reader_move(world, state, which, reader._replace(record=record), "opens", record_text(record))
+        return
+    # An id alone is not the entry's name where terms only fence: only those are asked that the record names.
+    ids = range(reader.lac + 1)
+    asked = [members_of(reader.record, entry) for entry in ids] if reader.record.only_fences else None
+    for number in range(world.n):
+        bookie, name = world.bookies.parts[state[number]], bookie_name(number)
+        lac, lac_term = bookie.known.lac, bookie.known.lac_term
+        if lac > reader.lac:
+            if world.rules.may_use_lac(lac_term, reader.record):
+                after = reader._replace(lac=lac)
+                yield _reader_move(world, state, which, after, f"hears LAC {lac} of term {lac_term}", name)
+            elif world.rules.may_use_lac(lac_term, record):
+                after = reader._replace(lac=lac, record=record)
+                command = f"hears LAC {lac} of term {lac_term}, reads the record"
+                yield _reader_move(world, state, which, after, command, name)
+        for entry in ids:
+            if asked is not None and number not in asked[entry]:
+                continue
+            value = value_at(bookie, entry, reader.record)
+            if value is not None and value not in reader.seen:
+                after = reader._replace(seen=tuple(sorted({*reader.seen, value})))
+                yield _reader_move(world, state, which, after, f"reads {entry} of term {value[1]}", name)
+
+
+def _reader_move(
+    world: StreamWorld, state: State, which: int, after: StreamReader, command: str, other: str
+) -> Move:
+    new = list(state)
+    new[world.at.reader + which] = world.readers.number(after)
+    kind = command.split(maxsplit=1)[0]
+    return Label(world.reader_names[which], f"{command}: {other}", (), "", kind), tuple(new)
+
+
+DONE = "has repaired"
+"""The result of a repairer that repairs no more."""
+
+
+class StreamRepairDriver(RepairDriver):
+    """A repairer's side: its copies name their origin term and the term of the record that it read."""
+
+    def read(self, client: ClientState, piece: CopyRange, readable: int, rotten: Any) -> list[Outcome]:
+        """The sources of a piece gave what they could: that is sent."""
+        return [
+            Outcome(
+                each.client,
+                tuple(
+                    (bookie, (*request[:-1], piece.origin_term, piece.term)) for bookie, request in each.sends
+                ),
+                each.asks,
+                each.said,
+            )
+            for each in super().read(client, piece, readable, rotten)
+        ]
+
+
+class StreamRepairs:
+    """What repairers do in a stream's world, and what is said of their swaps and of their ends.
+
+    Each repairs once what is decided of the stream, and begins with what an operator says is gone. That may be wrong: a
+    bookie that is called gone may live, and takes part as before.
+
+    Args:
+        world: the stream's.
+        driver: their side.
+    """
+
+    def __init__(self, world: StreamWorld, driver: StreamRepairDriver) -> None:
+        self._world, self.driver = world, driver
+
+    def moves_of(self, state: State, client: int, moves: list[Move]) -> None:
+        """Every step that a repairer can take by itself."""
+        world, driver = self._world, self.driver
+        who = world.clients.parts[state[world.at.client + client]]
+        machine = who.machine
+        if machine is None:
+            if who.result != DONE:
+                moves += self._begins(state, client, who)
+            return
+        if machine.status in LISTS:
+            for name in sorted(machine.plan.awaited):
+                moves += self._lists(state, client, who, name)
+        elif machine.status is RepairStatus.CLEARING:
+            for name in sorted(machine.plan.awaited):
+                moves += self._ends_limbo(state, client, who, name)
+        for piece in driver.unread(who):
+            moves += self._reads_piece(state, client, who, piece)
+
+    def _bookie(self, state: State, name: BookieId) -> StreamBookie:
+        return self._world.bookies.parts[state[bookie_number(name)]]
+
+    def _begins(self, state: State, client: int, who: ClientState) -> Iterator[Move]:
+        """An operator says which bookie of a decided fragment is gone, or that none is."""
+        world = self._world
+        record = world.stores.parts[state[world.at.store]].record
+        if len(record.fragments) < 2:
+            return
+        named = sorted({bookie for fragment in record.fragments[:-1] for bookie in fragment.ensemble})
+        for gone in [(), *((bookie,) for bookie in named)]:
+            there = [bookie_name(number) for number in range(world.n) if bookie_name(number) not in gone]
+            work = partial(self.driver.start, who, gone, there)
+            yield from self._steps(state, client, f"repairs, gone {' '.join(gone) or 'none'}", "repair", work)
+
+    def _steps(
+        self, state: State, client: int, command: str, kind: str, work: Callable[[], list[Outcome]]
+    ) -> list[Move]:
+        world = self._world
+        done = [world.done(client, outcome, command, kind=kind) for outcome in work()]
+        return [(each[0], world.after(list(state), client, each)) for each in done]
+
+    def _lists(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
+        """A bookie lists its entries; where terms only fence it takes the record's term first, and drops what others left."""
+        world, number = self._world, bookie_number(name)
+        record, bookie = who.machine.plan.record, self._bookie(state, name)
+        answer = Answer.OK
+        if record.only_fences and world.rules.list_takes_term():
+            bookie, answer = world.bookie_driver.raised(bookie, record.term)
+            if answer is Answer.OK:
+                dirty = dirty_parts(self.listed(bookie).held, record, world.rules)
+                bookie = world.bookie_driver.without_others(bookie, dirty)
+        told = self.listed(bookie) if answer is Answer.OK else ReplicaList(answer)
+        new = (*state[:number], world.bookies.number(bookie), *state[number + 1 :])
+        return self._steps(new, client, f"lists {name}", "list", partial(self.driver.listed, who, name, told))
+
+    def listed(self, bookie: StreamBookie) -> ReplicaList:
+        """What a bookie says that it holds, entry by entry; one that has heard of nothing has no ledger."""
+        if bookie.facts is None:
+            return ReplicaList(Answer.NO_LEDGER)
+        world, doubt = self._world, bookie.known.doubt
+        size = world.configuration.ensemble
+        period = 1 if world.configuration.write_quorum == size else size
+        held = tuple(
+            HeldInterval(entry, entry, period, 1 << entry % period, origin)
+            for entry, origin in bookie.entries
+        )
+        return ReplicaList(Answer.OK, held, bookie.known.limbo, doubt.lsn if doubt else 0)
+
+    def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> list[Move]:
+        """The sources give what they have of a piece under its origin term."""
+        entry = piece.entries.first
+        value: Value = (entry, piece.origin_term)
+        readable, rotten = 0, {}
+        for source in piece.sources:
+            if value in self._bookie(state, source).entries:
+                readable = 1 << entry
+            elif not who.machine.plan.lists[source].lacks(entry % piece.entries.period, entry, entry):
+                rotten[bookie_number(source)] = 1 << entry
+        command = f"reads {entry} of term {piece.origin_term} for {piece.bookie}: {entries_text(readable)}"
+        work = partial(self.driver.read, who, piece, readable, rotten)
+        return self._steps(state, client, command, "copy", work)
+
+    def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
+        """A bookie ends its limbo, or refuses to."""
+        world, number = self._world, bookie_number(name)
+        lsn = who.machine.plan.lists[name].told.doubt_lsn
+        after, answer = world.bookie_driver.clear_limbo(world.bookies.parts[state[number]], lsn)
+        new = (*state[:number], world.bookies.number(after), *state[number + 1 :])
+        work = partial(self.driver.limbo_cleared, who, name, answer)
+        return self._steps(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", work)
+
+    # --- what is judged ------------------------------------------------------------------------------------------------
+
+    def judged_swap(
+        self, bookies: Sequence[StreamBookie], before: StreamStoreState, after: StreamStoreState
+    ) -> StreamStoreState:
+        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its share."""
+        if before.fault:
+            return after
+        if not repaired_only(before.record, after.record):
+            return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
+        came = [each for each in _decided(after.record) if each not in _decided(before.record)]
+        if not any(bookie.losses for bookie in bookies) and any(
+            value not in bookies[bookie].entries for bookie, value in came
+        ):
+            return after._replace(
+                fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
+            )
+        return after
+
+    def ended(self, bookies: Sequence[StreamBookie], client: ClientState) -> ClientState:
+        """A repairer that has just ended: where it says that all is whole, it is."""
+        machine, fault = client.machine, client.fault
+        after = ClientState(("repairer", DONE, fault), None, result=DONE, fault=fault)
+        if client.result != RepairOutcome.WHOLE.name or any(bookie.losses for bookie in bookies):
+            return after
+        if any(value not in bookies[bookie].entries for bookie, value in _decided(machine.plan.record)):
+            return with_fault(after, ("F5", "a repair says that everything is whole, and it is not"))
+        return after
+
+
+def _decided(record: LedgerMetadata) -> list[tuple[int, Value]]:
+    """(bookie, entry) for all that the record's decided fragments promise."""
+    return [
+        (bookie, (entry, int(record.origin_of(entry))))
+        for bookie, bits in shares_of_decided(record)
+        for entry in range(bits.bit_length())
+        if bits >> entry & 1
+    ]

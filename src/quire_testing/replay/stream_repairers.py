@@ -24,7 +24,7 @@ from quire_testing.replay.bookies import Bookie
 from quire_testing.replay.clients import BY_STEPS, FirstOfAll, Program, not_heard
 from quire_testing.replay.frames import LISTS
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
-from quire_testing.replay.repairers import ScriptedRepair
+from quire_testing.replay.play import ScriptedRepair
 from quire_testing.replay.stream_clients import PlainStreamRecords
 
 TERMS: Final = ("fence", "truncate")
