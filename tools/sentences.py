@@ -39,7 +39,7 @@ SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
         Sentence("there can only ever been one leader that adds entries to a single ledger", "ledgers_to_fence", "X20-fence"),
         Sentence("It is the job of the log to guarantee that only one can write changes to the system.", "core/log/swap.py: SWAP", "X20-swap"),
         Sentence("fence the last 2 ledgers in the list", "ledgers_to_fence", "X19"),
-        Sentence("When the CAS operation fails, the leader must start at step 1 again.", "core/log/handle.py: LOG", "X20-swap"),
+        Sentence("When the CAS operation fails, the leader must start at step 1 again.", "core/log/machine.py: LOG", "X20-swap"),
         Sentence("The node must not serve any writes until step 5 completes successfully", "may_serve", "X21"),
         Sentence("Ledgers can only be deleted as a whole.", "core/log/trimming.py: TRIM", "log-deletes-first"),
         Sentence("3. write the new ledger list to the datastore", "core/log/roll.py: ROLL", "X22"),

@@ -22,8 +22,7 @@ from quire.core.ledger.writer_state import WRITER_TABLE, Status
 from quire.core.log import effects as log_effects
 from quire.core.log import trimming as log_trimming
 from quire.core.log.effects import EndReason
-from quire.core.log.handle import LOG, LogStatus
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LOG, LogMachine, LogStatus
 from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
 from quire.core.repair import effects as repair_effects

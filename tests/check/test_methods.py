@@ -26,11 +26,7 @@ from quire.core.ledger.record_swap import RecordSwap
 from quire.core.ledger.run_window import RunWindow
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_waits import WriterWaits
-from quire.core.log import closing as log_closing
-from quire.core.log import opening as log_opening
-from quire.core.log import rolling as log_rolling
 from quire.core.log.fencing import Fencing
-from quire.core.log.handle import HandleState
 from quire.core.log.machine import LogMachine
 from quire.core.log.roll import Roll
 from quire.core.log.swap import HeadSwap
@@ -69,15 +65,11 @@ PARTS = {
         bundle_acks,
     ),
     "log": (
-        HandleState,
         LogMachine,
         HeadSwap,
         Fencing,
         Roll,
         TrimMachine,
-        log_opening,
-        log_rolling,
-        log_closing,
     ),
     "collector": (CollectorMachine,),
     "directory": (VigilMachine, boot),

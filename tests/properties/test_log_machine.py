@@ -17,9 +17,8 @@ from quire.core.errors import NotWritingError, QuireError
 from quire.core.ids import LedgerId
 from quire.core.log import effects
 from quire.core.log.effects import EndReason
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LogMachine, LogStatus
 from quire.core.log.rules import RULES, LogRules
 from quire.core.log.trimming import (
     TrimDeleteLedger,

@@ -13,9 +13,8 @@ from quire.core.errors import MisuseError, NotLeaderError, NotWritingError
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.log import effects as e
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LogMachine, LogStatus
 from quire.core.log.rules import RULES
 from quire.log.heads import LogHeads
 from quire.log.log import Log

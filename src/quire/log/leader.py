@@ -31,9 +31,8 @@ from quire.core.ledger.guarantee import ACK_QUORUM, WRITE_QUORUM
 from quire.core.ledger.placement import RandomSource
 from quire.core.log import effects as e
 from quire.core.log.effects import EndReason
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import LedgerSummary, LogHead, PageLayout
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LogMachine, LogStatus
 from quire.log.config import LogConfig
 from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait

@@ -1,6 +1,6 @@
 """When the writer of a log goes on in a new ledger: the current one is large, or old, or a caller asks.
 
-The leader rolls; whether it may is its machine's decision (`core/log/rolling.py`).
+The leader rolls; whether it may is its machine's decision (`core/log/machine.py`).
 
 Source: docs/protocol/log.md.
 """

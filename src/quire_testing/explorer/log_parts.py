@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from quire.core.log.handle import LogStatus
+from quire.core.log.machine import LogStatus
 from quire.core.log.trimming import TrimStatus
 from quire_testing.explorer.configuration import budgets_text
 

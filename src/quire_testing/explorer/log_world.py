@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.log import effects as fx
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import Adoption, ItemState, LedgerSummary, LogHead, LogItem, LogPage
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LogMachine, LogStatus
 from quire_testing.explorer.invariants import LOG_INVARIANTS
 from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
 from quire_testing.explorer.log_trims import Trims

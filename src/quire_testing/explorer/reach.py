@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from quire.core.log.handle import LogStatus
+from quire.core.log.machine import LogStatus
 from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from quire.core.errors import QuireError
 from quire.core.log import effects as fx
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import LogHead
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LogMachine, LogStatus
 from quire.log.config import LogConfig
 from quire.log.electing import Candidacy
 from quire.log.heads import HEADS, LogHeads

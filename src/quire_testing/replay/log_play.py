@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quire.core.ids import LedgerId
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import Adoption, ItemState, LogHead, LogItem
+from quire.core.log.machine import LogStatus
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Put, VersionConflictError

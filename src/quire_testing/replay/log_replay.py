@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from quire.core.errors import CorruptMetadataError
-from quire.core.log.handle import LogStatus
 from quire.core.log.list import LedgerSummary, LogItem
+from quire.core.log.machine import LogStatus
 from quire_testing.explorer.invariants import LOG_INVARIANTS, Violation
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_watch import LogWatch

@@ -21,7 +21,7 @@ from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import WRITER_TABLE, WriterLimits
-from quire.core.log.handle import LOG
+from quire.core.log.machine import LOG
 from quire.core.log.trimming import TRIM
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
 from quire.core.repair.effects import LIMITS, REPAIR_TABLE, RepairLimits

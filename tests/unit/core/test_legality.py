@@ -15,9 +15,8 @@ from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
 from quire.core.log.commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
 from quire.core.log.fencing import Fencing
-from quire.core.log.handle import LOG, LogStatus
 from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, PageLayout
-from quire.core.log.machine import LogMachine
+from quire.core.log.machine import LOG, LogMachine, LogStatus
 from quire.core.log.rewriting import REWRITE, Replacement, RewriteMachine, RewriteStatus
 from quire.core.log.roll import ROLL, Roll, RollStep
 from quire.core.log.swap import SWAP, HeadSwap, SwapStep

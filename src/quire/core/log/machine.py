@@ -8,8 +8,10 @@ know records, stores or bookies; the driver is `log/leader.py`.
                 ^                                |
                 +------- BACKING_OFF <-----------+   another leader's write came first
 
-What it knows is in `log/handle.py`, with the table of its states; what it does in `log/opening.py`, `log/rolling.py`
-(adopted ledgers get their places there) and `log/closing.py`.
+Rolling: the next ledger is listed early and sent to late. Appends go on until DRAINING; then they wait for one round trip,
+so that the next ledger's first offset is known before its first byte is sent. No other roll begins before the former ledger
+is sealed. A roll while adopted ledgers wait closes the former ledger first: one compare-and-swap then completes it, gives the
+adopted ones their offsets and lists the next one. Appends wait for the close and that compare-and-swap.
 
 Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers";
 docs/decisions/016-open-items-are-recovered.md; docs/decisions/017-leader-epoch.md;
@@ -18,21 +20,170 @@ docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md; doc
 
 from __future__ import annotations
 
-from quire.core.errors import MisuseError, NotWritingError
+from dataclasses import replace
+from enum import Enum
+from typing import Final
+
+from quire.core.errors import CorruptMetadataError, MisuseError, NotWritingError
 from quire.core.ids import LedgerId
-from quire.core.log import closing as log_closing
-from quire.core.log import opening as log_opening
-from quire.core.log import rolling as log_rolling
-from quire.core.log.effects import CompleteLedger, DeleteLedger, EndReason, ListLedger, PlaceAdoptions
-from quire.core.log.handle import LEADING, LOG, HandleState, LogStatus
-from quire.core.log.list import LedgerSummary, LogHead, LogItem
-from quire.core.log.roll import ROLL, RollStep
+from quire.core.log.effects import (
+    BackOff,
+    Change,
+    CloseLedger,
+    CompleteLedger,
+    CreateLedger,
+    DeleteLedger,
+    DrainLedger,
+    Effect,
+    EndReason,
+    LeadershipEnded,
+    ListLedger,
+    PlaceAdoptions,
+    ReadHead,
+    RecoverLedger,
+    Resign,
+    Rolled,
+    Serve,
+    SwitchLedger,
+    WriteHead,
+)
+from quire.core.log.fencing import Fencing
+from quire.core.log.list import (
+    DEFAULT_LAYOUT,
+    OPEN_ITEMS_MAX,
+    ItemFlags,
+    Leader,
+    LedgerSummary,
+    LogHead,
+    LogItem,
+    PageLayout,
+    PageNamer,
+    paged,
+)
+from quire.core.log.roll import ROLL, Roll, RollStep
+from quire.core.log.rules import RULES, LogRules
+from quire.core.log.swap import HeadSwap
+from quire.core.state_table import StateTable
 
 
-class LogMachine(HandleState):
-    """One handle on one log. Use a new machine for a new handle; its arguments are those of `HandleState`."""
+class LogStatus(Enum):
+    """Where a handle is."""
 
-    __slots__ = ()
+    IDLE = "idle"
+    READING = "reading"
+    FENCING = "fencing"
+    CREATING = "creating"
+    SWAPPING = "swapping"
+    BACKING_OFF = "backing_off"
+    SERVING = "serving"
+    CLOSING = "closing"
+    ENDED = "ended"
+
+
+LEADING: Final = (LogStatus.SERVING, LogStatus.CLOSING)
+
+LOG: Final = StateTable(
+    LogStatus,
+    {
+        "open": "idle > reading",
+        "retry": "backing_off > reading",
+        "head_read": "reading > fencing creating swapping ended;"
+        "swapping > fencing swapping serving backing_off ended;"
+        "serving > serving closing ended; closing > closing ended",
+        "recovered": "fencing > fencing creating swapping",
+        "recovery_failed": "fencing > reading ended",
+        "created": "creating > swapping; idle reading fencing swapping backing_off serving closing ended > =",
+        "create_failed": "creating > ended; serving > serving closing",
+        "head_written": "swapping > serving; serving > serving closing; closing > closing ended",
+        "head_conflicted": "swapping serving closing > =",
+        "head_unknown": "swapping serving closing > =",
+        "roll": "serving > =",
+        "head_seen": "serving > =",
+        "drained": "serving > =",
+        "ledger_closed": "serving closing > =",
+        "ledger_failed": "serving closing > ended",
+        "close": "serving > serving closing",
+        "abandon": "idle reading fencing creating swapping backing_off serving closing > ended",
+    },
+    refused=frozenset({"open", "roll", "close"}),
+)
+"""Which input does what in which status. A ledger that comes when it is not awaited is deleted."""
+
+
+class LogMachine:
+    """One handle on one log. Use a new machine for a new handle.
+
+    Args:
+        holder: names this handle and no other, ever.
+        host: where it runs, for people.
+        name_page: the name of a page, from its content.
+        layout: when items move to pages.
+        digest: BookKeeper's number of the digest of the ledgers that it makes.
+        adopts: whether it places what others commit to the log while it leads; its driver calls `head_seen` then.
+        rules: the judgements it works by.
+    """
+
+    __slots__ = (
+        "_layout",
+        "_name_page",
+        "_seen",
+        "attempt",
+        "changes",
+        "closing",
+        "current",
+        "current_offset",
+        "digest",
+        "ended",
+        "epoch",
+        "fencing",
+        "me",
+        "new",
+        "out",
+        "rolls",
+        "rules",
+        "served",
+        "status",
+        "swap",
+    )
+
+    def __init__(
+        self,
+        holder: str,
+        *,
+        name_page: PageNamer,
+        host: str = "",
+        layout: PageLayout = DEFAULT_LAYOUT,
+        digest: int = 3,
+        adopts: bool = False,
+        rules: LogRules = RULES,
+    ) -> None:
+        self.me = Leader(0, holder, host, adopts)
+        self._name_page = name_page
+        self._layout = layout
+        self.digest = digest
+        self.rules = rules
+        self.status = LogStatus.IDLE
+        self.out: list[Effect] = []
+        self.ended: LeadershipEnded | None = None
+        self.epoch = 0
+        self.current: LedgerId | None = None
+        self.current_offset: int | None = None
+        self.swap: HeadSwap[LogHead, int] = HeadSwap(-1)
+        self.changes: list[Change] = []
+        self.fencing = Fencing()
+        self.rolls = Roll()
+        # The ledger that was created and is not known to be in the list.
+        self.new: LogItem | None = None
+        self.attempt = 0
+        self.served = False
+        self.closing = False
+        self._seen: dict[int, int] = {}
+
+    @property
+    def known(self) -> LogHead:
+        """The newest head that was read or written; there is one as soon as a ledger may be fenced."""
+        assert self.swap.value is not None
+        return self.swap.value
 
     @property
     def head(self) -> LogHead | None:
@@ -72,12 +223,33 @@ class LogMachine(HandleState):
             MisuseError: it was opened before.
         """
         assert LOG.acts["open"][self.status]
-        log_opening.read(self)
+        self._read_list()
 
     def retry(self) -> None:
         """Go back to step 1 after a `BackOff`: the elector was asked again and names this handle, or no candidate."""
         if LOG.acts["retry"][self.status]:
-            log_opening.read(self)
+            self._read_list()
+
+    def _read_list(self) -> None:
+        """Step 1: "read the list of ledgers for the log"."""
+        self._to(LogStatus.READING)
+        self._read()
+
+    def _list_found(self, head: LogHead, version: int) -> None:
+        """Step 2: "fence the last 2 ledgers in the list", and every one that the list calls open."""
+        if len(head.open_items) > OPEN_ITEMS_MAX:
+            self._end(EndReason.CORRUPT, f"the list calls {len(head.open_items)} ledgers open")
+            return
+        self.swap.found(head, version)
+        self._fence()
+
+    def _fence(self) -> None:
+        """Fence what is named and not fenced yet."""
+        self._to(LogStatus.FENCING)
+        items = self.fencing.begin([self.known], self.rules)
+        self.out += [RecoverLedger(item) for item in items]
+        if not items:
+            self._fenced()
 
     def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
         """A ledger is closed for good; this is what it holds.
@@ -86,7 +258,7 @@ class LogMachine(HandleState):
             After the last one CreateLedger, step 3, or WriteHead when only the compare-and-swap has to be done again.
         """
         if self._is_fencing("recovered", ledger_id) and self.fencing.done(ledger_id, summary):
-            log_opening.fenced(self)
+            self._fenced()
 
     def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
         """A ledger could not be closed.
@@ -102,14 +274,75 @@ class LogMachine(HandleState):
         if not self._is_fencing("recovery_failed", ledger_id):
             return
         # No compare-and-swap is in flight here, and an earlier one was for a version that is no more.
-        self.delete_new()
+        self._delete_new()
         if self.fencing.failed(gone=gone, version=self.swap.version):
-            log_opening.read(self)
+            self._read_list()
         else:
-            self.end(EndReason.RECOVERY_FAILED, f"ledger {ledger_id}: {detail}")
+            self._end(EndReason.RECOVERY_FAILED, f"ledger {ledger_id}: {detail}")
 
     def _is_fencing(self, name: str, ledger_id: LedgerId) -> bool:
         return LOG.acts[name][self.status] and ledger_id in self.fencing.waiting
+
+    def _fenced(self) -> None:
+        """Step 3: create a ledger, unless only the compare-and-swap has to be done again."""
+        if self.new is None:
+            self._to(LogStatus.CREATING)
+            self.out.append(CreateLedger())
+        else:
+            self._write_opening()
+
+    def _created_in_opening(self, item: LogItem) -> None:
+        """The ledger of step 3 exists."""
+        self.new = item
+        if self.rules.may_serve(list_written=False):
+            self._serve(item, None)
+        self._write_opening()
+
+    def _write_opening(self) -> None:
+        """Steps 4 and 5: complete what was fenced, place adoptions, add the new ledger, take the epoch."""
+        assert self.new is not None
+        assert not self.fencing.waiting, "a head is written while ledgers are being fenced"
+        head = self.fencing.completed(self.known).with_adoptions_placed().with_item(self.new)
+        self._to(LogStatus.SWAPPING)
+        self._write(head.with_leader(replace(self.me, epoch=self.known.leader.epoch + 1)))
+
+    def _reread(self, head: LogHead, version: int) -> None:
+        """After a lost compare-and-swap: it is in; or the fences hold and it is done again; or another leader came."""
+        assert self.new is not None
+        if head.leader.holder == self.me.holder and head.item(self.new.ledger_id) is not None:
+            self.swap.found(head, version)
+            self._opened()
+        elif head.leader.epoch == self.known.leader.epoch and len(head.open_items) <= OPEN_ITEMS_MAX:
+            # Only a sink, a truncation or another client's completion came between.
+            self.swap.found(head, version)
+            self._fence()
+        else:
+            if self._surely_absent(head, version):
+                self._delete_new()
+            self.new = None
+            self.swap.found(head, version)
+            self.attempt += 1
+            self._to(LogStatus.BACKING_OFF)
+            self.out.append(BackOff(self.attempt))
+
+    def _opened(self) -> None:
+        """Step 5 is done: "The node must not serve any writes until step 5 completes successfully"."""
+        assert self.new is not None
+        item = self.known.item(self.new.ledger_id)
+        assert item is not None
+        self.epoch = self.known.leader.epoch
+        self.new = None
+        self.attempt = 0
+        self._to(LogStatus.SERVING)
+        if not self.served and self.rules.may_serve(list_written=True):
+            self._serve(item, item.first_offset)
+
+    def _serve(self, item: LogItem, first_offset: int | None) -> None:
+        """Send appends to the new ledger."""
+        self.served = True
+        self.current = item.ledger_id
+        self.current_offset = first_offset
+        self.out.append(Serve(item.ledger_id, first_offset, self.epoch))
 
     # --- new ledgers -------------------------------------------------------------------------------------------
 
@@ -121,18 +354,37 @@ class LogMachine(HandleState):
         """
         item = LogItem(ledger_id, token, digest=self.digest)
         if self.status is LogStatus.CREATING:
-            log_opening.created(self, item)
+            self._created_in_opening(item)
         elif self.status in LEADING and ROLL.acts["created"][self.rolls.step]:
-            log_rolling.created(self, item)
+            self._created_in_roll(item)
         else:
             self.out.append(DeleteLedger(ledger_id))
 
     def create_failed(self, detail: str) -> None:
         """No ledger could be made: opening ends, a roll is given up and may be tried again later."""
         if self.status is LogStatus.CREATING:
-            self.end(EndReason.CREATE_FAILED, detail)
+            self._end(EndReason.CREATE_FAILED, detail)
         elif LOG.acts["create_failed"][self.status] and ROLL.acts["create_failed"][self.rolls.step]:
-            log_rolling.create_failed(self)
+            self.rolls.to(RollStep.NONE)
+            self._roll_over(done=False)
+
+    def _delete_new(self) -> None:
+        """Delete the new ledger: no list will name it."""
+        if self.new is not None:
+            self.out.append(DeleteLedger(self.new.ledger_id))
+            self.new = None
+
+    def _surely_absent(self, head: LogHead, version: int) -> bool:
+        """Whether the list does not hold the new ledger and never will.
+
+        A compare-and-swap whose response is missing can still take effect while the version is the one that it names;
+        and a list that was cut into pages or truncated since may hold, or have held, the ledger where this handle does
+        not look. In doubt the ledger is left to the collector, which looks twice.
+        """
+        assert self.new is not None
+        base = self.known
+        alike = head.pages == base.pages and head.dropped_items == base.dropped_items
+        return version != self.swap.version and alike and head.item(self.new.ledger_id) is None
 
     # --- the head ----------------------------------------------------------------------------------------------
 
@@ -150,16 +402,16 @@ class LogMachine(HandleState):
             return
         if head is None or head.is_being_deleted:
             # The deletion of the log deletes its ledgers; one that never got into the list is ours to delete.
-            self.delete_new()
-            self.end(EndReason.NO_SUCH_LOG, "the log was deleted")
+            self._delete_new()
+            self._end(EndReason.NO_SUCH_LOG, "the log was deleted")
         elif self.status is LogStatus.READING:
-            log_opening.found(self, head, version)
+            self._list_found(head, version)
         elif self.status is LogStatus.SWAPPING:
-            log_opening.reread(self, head, version)
+            self._reread(head, version)
         elif head.leader.epoch != self.epoch or head.leader.holder not in {self.me.holder, ""}:
-            if self.rolls.step is RollStep.LISTING and self.surely_absent(head, version):
-                self.delete_new()
-            self.end(EndReason.NOT_LEADER, _taken_over(head))
+            if self.rolls.step is RollStep.LISTING and self._surely_absent(head, version):
+                self._delete_new()
+            self._end(EndReason.NOT_LEADER, _taken_over(head))
         else:
             self.swap.found(head, version)
             self._settle()
@@ -174,7 +426,7 @@ class LogMachine(HandleState):
             return
         self.swap.written(version)
         if self.status is LogStatus.SWAPPING:
-            log_opening.opened(self)
+            self._opened()
         else:
             self._settle()
 
@@ -185,7 +437,7 @@ class LogMachine(HandleState):
             ReadHead: nothing is deleted and no leader is replaced before the list was read again.
         """
         if LOG.acts["head_conflicted"][self.status] and self.swap.awaits("written"):
-            self.read()
+            self._read()
 
     def head_unknown(self) -> None:
         """The outcome of the compare-and-swap is unknown. Like a conflict: read again."""
@@ -214,17 +466,41 @@ class LogMachine(HandleState):
         for change in done:
             match change:
                 case ListLedger(item):
-                    log_rolling.listed(self, item)
+                    self._listed(item)
                 case PlaceAdoptions(item=item):
-                    log_rolling.placed(self, item)
+                    self._placed(item)
                 case CompleteLedger(ledger_id):
-                    log_rolling.completed(self, ledger_id)
+                    self._completed(ledger_id)
                 case _:
-                    self.end(EndReason.CLOSED, "closed")
+                    self._end(EndReason.CLOSED, "closed")
                     return
-        self.write_changes()
+        self._write_changes()
 
-    # --- rolling and closing -----------------------------------------------------------------------------------
+    def _read(self) -> None:
+        """Ask for the head."""
+        self.swap.read()
+        self.out.append(ReadHead())
+
+    def _write(self, head: LogHead) -> None:
+        """Ask for the compare-and-swap of the head."""
+        head, pages = paged(replace(head, generation=head.generation + 1), self._layout, self._name_page)
+        self.swap.write(head)
+        self.out.append(WriteHead(head, self.swap.version, pages))
+
+    def _change(self, *changes: Change) -> None:
+        """Have the head changed as soon as no other compare-and-swap is in flight."""
+        self.changes += changes
+        self._write_changes()
+
+    def _write_changes(self) -> None:
+        """Write every change that waits, unless a compare-and-swap is in flight."""
+        if self.changes and self.swap.awaits("write"):
+            head = self.known
+            for change in self.changes:
+                head = change.applied(head)
+            self._write(head)
+
+    # --- rolling -----------------------------------------------------------------------------------------------
 
     def roll(self) -> None:
         """Start to go on in a new ledger.
@@ -238,7 +514,32 @@ class LogMachine(HandleState):
         if not self.may_roll:
             where = f"{self.status.value}, roll step {self.rolls.step.value}"
             raise MisuseError(f"cannot roll while {where}; see may_roll")
-        log_rolling.begin(self)
+        self.rolls.to(RollStep.CREATING)
+        self.rolls.adopting = bool(self.known.adoptions)
+        self.out.append(CreateLedger())
+
+    def _created_in_roll(self, item: LogItem) -> None:
+        """Steps 2 and 3: list the next ledger; while adopted ledgers wait, the former one ends before that."""
+        self.new = item
+        if self.rolls.adopting:
+            self.out.append(self._drains())
+        else:
+            self.rolls.to(RollStep.LISTING)
+            self._change(ListLedger(item))
+
+    def _listed(self, item: LogItem) -> None:
+        """The next ledger is in the list: step 3 is done. It gets nothing before the former's last is confirmed."""
+        former = self._drains()
+        if self.rules.may_send_to_next(previous_confirmed=False):
+            self._switch(item, None)
+        self.out.append(former)
+
+    def _drains(self) -> DrainLedger:
+        """What has the current ledger end."""
+        assert self.current is not None
+        self.rolls.to(RollStep.DRAINING)
+        self.rolls.former, self.rolls.switched = self.current, False
+        return DrainLedger(self.current)
 
     def drained(self, ledger_id: LedgerId, records: int) -> None:
         """All that the ledger was sent is confirmed: so many records.
@@ -251,7 +552,54 @@ class LogMachine(HandleState):
         """
         awaited = ROLL.acts["drained"][self.rolls.step] and ledger_id == self.rolls.former
         if LOG.acts["drained"][self.status] and awaited:
-            log_rolling.drained(self, records)
+            self._drained(records)
+
+    def _drained(self, records: int) -> None:
+        """Step 4: the next ledger's first offset is known; the former one is closed."""
+        rolls, former = self.rolls, self.rolls.former
+        assert self.new is not None
+        assert former is not None, "drained without a former ledger"
+        if rolls.adopting:
+            rolls.to(RollStep.SEALING)
+        else:
+            if not rolls.switched and self.rules.may_send_to_next(previous_confirmed=True):
+                offset = None if self.current_offset is None else self.current_offset + records
+                self._switch(self.new, offset)
+            self.new = None
+            rolls.to(RollStep.NONE)
+            rolls.sealing += (former,)
+        self.out.append(CloseLedger(former))
+
+    def _sealed(self, summary: LedgerSummary) -> None:
+        """The former ledger has its end: now adopted ledgers get their places, and the next one is listed."""
+        assert self.new is not None
+        assert self.rolls.former is not None
+        self.rolls.to(RollStep.LISTING)
+        self._change(PlaceAdoptions(self.rolls.former, summary, self.new))
+
+    def _placed(self, item: LogItem) -> None:
+        """The next ledger is in the list, behind what was adopted: its first offset is there."""
+        listed_item = self.known.item(item.ledger_id)
+        assert listed_item is not None
+        self.new = None
+        self.rolls.to(RollStep.NONE)
+        self._switch(item, listed_item.first_offset)
+        self._roll_over(done=True)
+
+    def _switch(self, item: LogItem, first_offset: int | None) -> None:
+        """Send what waits to the next ledger."""
+        self.rolls.switched = True
+        self.current = item.ledger_id
+        self.current_offset = first_offset
+        self.out.append(SwitchLedger(item.ledger_id, first_offset))
+
+    def _completed(self, ledger_id: LedgerId) -> None:
+        """The list calls a former ledger closed."""
+        if ledger_id in self.rolls.sealing:
+            self.rolls.sealing = tuple(each for each in self.rolls.sealing if each != ledger_id)
+            self._roll_over(done=True)
+
+    # --- closing and the end -----------------------------------------------------------------------------------
 
     def ledger_closed(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
         """A ledger that this handle asked to close is closed at what it confirmed.
@@ -262,11 +610,12 @@ class LogMachine(HandleState):
         if not LOG.acts["ledger_closed"][self.status]:
             return
         if ledger_id in self.rolls.sealing:
-            self.change(CompleteLedger(ledger_id, summary))
+            self._change(CompleteLedger(ledger_id, summary))
         elif ROLL.acts["ledger_closed"][self.rolls.step] and ledger_id == self.rolls.former:
-            log_rolling.sealed(self, summary)
+            self._sealed(summary)
         elif self.status is LogStatus.CLOSING and ledger_id == self.current:
-            log_closing.closed(self, summary)
+            assert self.current is not None
+            self._change(CompleteLedger(self.current, summary), Resign(self.epoch))
 
     def ledger_failed(self, ledger_id: LedgerId, detail: str) -> None:
         """A ledger of this handle ended otherwise: fenced, no quorum, closed at another end.
@@ -276,8 +625,8 @@ class LogMachine(HandleState):
         """
         if LOG.acts["ledger_failed"][self.status]:
             if self.rolls.adopting and self.rolls.step in {RollStep.DRAINING, RollStep.SEALING}:
-                self.delete_new()  # no compare-and-swap has named it
-            self.end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
+                self._delete_new()  # no compare-and-swap has named it
+            self._end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
 
     def close(self) -> None:
         """Close the current ledger and give the lead back; a roll under way is finished first.
@@ -290,14 +639,76 @@ class LogMachine(HandleState):
         """
         if self.status not in LOG.rows["close"] or self.closing:
             raise NotWritingError(f"this handle does not lead: it is {self.status.value}")
-        log_closing.begin(self)
+        self.closing = True
+        if not self.rolls.under_way:
+            self._close_current()
+
+    def _roll_over(self, *, done: bool) -> None:
+        """A roll is over; a close that waited for it begins."""
+        self.out.append(Rolled(done))
+        if self.closing and not self.rolls.under_way:
+            self._close_current()
+
+    def _close_current(self) -> None:
+        """Close the current ledger."""
+        assert self.current is not None
+        self._to(LogStatus.CLOSING)
+        self.out.append(CloseLedger(self.current))
 
     def abandon(self, detail: str = "abandoned") -> None:
         """Stop at once; the next opener recovers what is open."""
         if LOG.acts["abandon"][self.status]:
             if self.status is LogStatus.FENCING:
-                self.delete_new()
-            self.end(EndReason.ABANDONED, detail)
+                self._delete_new()
+            self._end(EndReason.ABANDONED, detail)
+
+    def _end(self, reason: EndReason, detail: str) -> None:
+        """The handle does nothing any more."""
+        self._to(LogStatus.ENDED)
+        self.ended = LeadershipEnded(reason, detail)
+        self.new = None
+        self.changes.clear()
+        self.out.append(self.ended)
+
+    def _to(self, status: LogStatus) -> None:
+        """Go to another status."""
+        self.status = LOG.moved[self.status, status]
+
+    def check(self) -> None:
+        """Assert every invariant that one handle can see; tests and the checker call it after each input.
+
+        Source: docs/counterexamples.md, "What must hold", L1 to L7: each line names the one that it is a part of.
+        """
+        head = self.swap.value
+        if head is None:
+            return
+        try:
+            head.checked()  # L2: dense offsets; L6: at most two open, the last ones
+        except CorruptMetadataError as error:
+            raise AssertionError(str(error)) from error
+        # L4, L5: an item has one place for ever; the list grows at its end and shrinks at its front. Neighbours that
+        # were copied into one ledger have the place of the last of them.
+        for place, item in enumerate(head.items, head.first_item_place):
+            if item.flags & ItemFlags.REWRITTEN:
+                self._seen[place] = item.ledger_id
+            known = self._seen.setdefault(place, item.ledger_id)
+            assert known == item.ledger_id, f"L5: place {place} held ledger {known}, now {item.ledger_id}"
+        assert head.start_offset <= head.closed_end or head.open_items, "the log starts behind its end"
+        if self.status in LEADING:
+            assert head.leader.epoch == self.epoch, "L3: serving under another epoch"
+            assert self.current is not None
+            current = head.item(self.current)
+            assert current is not None, "L1: serving a ledger that the list does not hold"
+            resigned = self.status is LogStatus.CLOSING and not current.is_open
+            assert current.is_open or resigned, "L3: serving a ledger that the list calls closed"
+            if current.first_offset is not None and self.current_offset is not None:
+                assert current.first_offset == self.current_offset, "L2: two first offsets for one ledger"
+        if self.rolls.step is RollStep.DRAINING:
+            assert not self.rolls.switched or self.current_offset is not None, (
+                "L7: sent before the former was confirmed"
+            )
+        if self.ended is not None:
+            assert not self.changes, "an ended handle changes nothing"
 
 
 def _taken_over(head: LogHead) -> str:

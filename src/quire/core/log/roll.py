@@ -1,4 +1,4 @@
-"""Where a roll is: the component of a handle that goes on in the next ledger. What it does: `log/rolling.py`.
+"""Where a roll is: the component of a handle that goes on in the next ledger. What it does: `log/machine.py`.
 
 The next ledger is created and listed, the former one drained and then sealed behind it; while adopted ledgers wait, the
 former one is drained and sealed before the next one is listed.
