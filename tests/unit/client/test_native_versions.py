@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.client.bookies import inquiries
+from quire.client.bookies import bookies as client_bookies
 from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -199,7 +199,7 @@ def test_a_page_of_another_ledger_is_an_error(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_list_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiries, "LISTED_MAX", 2)
+    monkeypatch.setattr(client_bookies, "LISTED_MAX", 2)
     assert listed(PAGES) == (Answer.ERROR, [])
 
 
