@@ -1,6 +1,6 @@
 """What clients ask of the store of their records: writers and readers of ledgers' or streams', repairs of both.
 
-Source: docs/formats/stream.md, "Where it stands".
+Source: docs/formats/stream.md, "Keys".
 """
 
 from __future__ import annotations
