@@ -14,9 +14,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+import uvloop
 
 from support.rounds import FULL, keep_figures
 from support.rounds import rounds as rounds_of_this_run
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], Any]]:
+    """Tests run on uvloop here, as the programs do."""
+    return {"uvloop": uvloop.new_event_loop}
+
 
 SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if FULL else 20261121))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, run
+from faults.harness import cluster
 from faults.recoverers import naming, no_marks, written
 from quire.core.ledger.metadata import LedgerState
 from quire.env.real import RealClock
@@ -114,11 +114,11 @@ async def gone_under_a_writer(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_daemon_is_killed_again_and_again(
+async def test_the_daemon_is_killed_again_and_again(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     kills = rounds(200, 5)
-    figures = run(gone_under_a_writer(tmp_path / "c", chance, ledgers=20 * kills, kills=kills))
+    figures = await gone_under_a_writer(tmp_path / "c", chance, ledgers=20 * kills, kills=kills)
     record("autorecovery_killed_again_and_again", figures)
 
 
@@ -194,9 +194,11 @@ async def killed_while_the_store_is_away(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_daemons_are_killed_and_the_store_is_away(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+async def test_daemons_are_killed_and_the_store_is_away(
+    tmp_path: Path, rounds: Rounds, record: Record
+) -> None:
     kills = rounds(20, 4)
     figures = killed_while_the_store_is_away(
         tmp_path, ledgers=100 * kills, kills=kills, away_s=rounds(60, 10)
     )
-    record("autorecovery_killed_while_the_store_is_away", run(figures))
+    record("autorecovery_killed_while_the_store_is_away", await figures)

@@ -26,7 +26,7 @@ import pytest
 import quire
 from faults import bundle_worker, faulty_bookie
 from faults.bundle_worker import ENTRY_BYTES, PATIENCE_S, Counts, Load, new_counts
-from faults.harness import cluster, lacking, pause, payload, run
+from faults.harness import cluster, lacking, pause, payload
 from quire.cli.local.local_bookie import LocalBookie
 from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
@@ -339,13 +339,13 @@ KINDS = (
 KINDS_OF_DISKS = ("one is full", "each is full")
 
 
-def test_processes_die_and_stop_under_bundles(
+async def test_processes_die_and_stop_under_bundles(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    record("processes_die_and_stop_under_bundles", run(all_rounds(tmp_path, KINDS, rounds(160, 6), chance)))
+    record("processes_die_and_stop_under_bundles", await all_rounds(tmp_path, KINDS, rounds(160, 6), chance))
 
 
-def test_disks_fill_under_bundles(
+async def test_disks_fill_under_bundles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
@@ -355,4 +355,4 @@ def test_disks_fill_under_bundles(
             for number in range(BOOKIES)
         ]
         work = all_rounds(tmp_path, KINDS_OF_DISKS, rounds(40, 2), chance, disks)
-        record("disks_fill_under_bundles", run(work))
+        record("disks_fill_under_bundles", await work)

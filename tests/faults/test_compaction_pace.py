@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import run
 from faults.restored import Cluster
 from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
@@ -115,11 +114,11 @@ async def paces(directory: Path, rounds: int, seconds: float, mib: int) -> list[
     return rows
 
 
-def test_appends_beside_compaction(
+async def test_appends_beside_compaction(
     tmp_path: Path, record: Callable[[str, dict[str, Any]], None], rounds: Callable[[int, int], int]
 ) -> None:
     full = rounds(5, 1) > 1
-    rows = run(paces(tmp_path, rounds(5, 1), 5.0 if full else 1.0, 256 if full else 64))
+    rows = await paces(tmp_path, rounds(5, 1), 5.0 if full else 1.0, 256 if full else 64)
     figures = {
         "ratio": statistics.median(row["ratio"] for row in rows),
         "p99_times": round(statistics.median(row["p99_busy_ms"] / row["p99_quiet_ms"] for row in rows), 2),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, eventually, pause, run
+from faults.harness import Loader, eventually, pause
 from quire.core.ids import BookieId
 from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
@@ -227,14 +227,14 @@ IN_FULL = [pytest.param(way, marks=pytest.mark.slow) for way in (paused, cold, b
 
 
 @pytest.mark.parametrize("way", [hot, *IN_FULL], ids=lambda way: way.__name__)
-def test_a_copied_directory_denies_nothing(
+async def test_a_copied_directory_denies_nothing(
     way: Callable[[Scene], Any], tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     acknowledged = []
     for number in range(rounds(20, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
-        acknowledged.append(run(Scene(directory, chance).play(way)))
+        acknowledged.append(await Scene(directory, chance).play(way))
         shutil.rmtree(directory)
     assert min(acknowledged) > 0
     record(

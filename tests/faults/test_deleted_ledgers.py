@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import run
 from faults.restored import Cluster
 from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
@@ -102,7 +101,7 @@ async def cycles(directory: Path, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_deleted_ledgers_cost_nothing_for_ever(
+async def test_deleted_ledgers_cost_nothing_for_ever(
     tmp_path: Path,
     rounds: Callable[[int, int], int],
     record: Callable[[str, dict[str, Any]], None],
@@ -110,7 +109,7 @@ def test_deleted_ledgers_cost_nothing_for_ever(
 ) -> None:
     monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
     monkeypatch.setenv("QUIRE_TOMBSTONES_FOR", "1")
-    figures = run(cycles(tmp_path, rounds(20_000, 150)))
+    figures = await cycles(tmp_path, rounds(20_000, 150))
     record("deleted_ledgers", figures)
     rows = figures["cycles"]
     assert rows[-1]["memory_mib"] <= rows[2]["memory_mib"] + GROWTH_MIB
@@ -151,7 +150,7 @@ async def soak(directory: Path, seconds: float, chance: random.Random) -> dict[s
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_an_hour_of_cycles_and_kills_leaves_nothing(
+async def test_an_hour_of_cycles_and_kills_leaves_nothing(
     tmp_path: Path,
     rounds: Callable[[int, int], int],
     record: Callable[[str, dict[str, Any]], None],
@@ -160,7 +159,7 @@ def test_an_hour_of_cycles_and_kills_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
     monkeypatch.setenv("QUIRE_TOMBSTONES_FOR", "1")
-    figures = run(soak(tmp_path, rounds(3600, 20), chance))
+    figures = await soak(tmp_path, rounds(3600, 20), chance)
     rows = figures.pop("rows")
     part = max(1, len(rows) // 4)
     for name in rows[0]:

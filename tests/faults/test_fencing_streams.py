@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, payload, run
+from faults.harness import cluster, payload
 from faults.test_streams import KINDS, STREAM, Namespace, Record, Rounds, many_take_overs, namespaces
 from support.stream_modes import BOTH
 from support.waiting import until_async
@@ -21,17 +21,17 @@ __all__ = ["namespaces"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 
 
-def test_take_overs_where_terms_fence(tmp_path: Path, chance: random.Random, record: Record) -> None:
-    figures = run(many_take_overs(tmp_path, 4, ["stop", "kill"], chance, None, "fencing"))
+async def test_take_overs_where_terms_fence(tmp_path: Path, chance: random.Random, record: Record) -> None:
+    figures = await many_take_overs(tmp_path, 4, ["stop", "kill"], chance, None, "fencing")
     assert figures["resolved"] > 0, figures
     record("fencing_take_overs", figures)
 
 
 @pytest.mark.slow
-def test_a_thousand_take_overs_where_terms_fence(
+async def test_a_thousand_take_overs_where_terms_fence(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record, namespaces: list[Namespace]
 ) -> None:
-    figures = run(many_take_overs(tmp_path, rounds(1000, 12), KINDS, chance, namespaces, "fencing"))
+    figures = await many_take_overs(tmp_path, rounds(1000, 12), KINDS, chance, namespaces, "fencing")
     assert figures["resolved"] > 0, figures
     record("fencing_take_overs_in_namespaces", figures)
 
@@ -81,16 +81,16 @@ async def with_a_stopped_bookie(directory: Path, mode: str, bookies: int, count:
 
 @pytest.mark.slow
 @BOTH
-def test_take_overs_with_a_bookie_stopped_and_a_spare(
+async def test_take_overs_with_a_bookie_stopped_and_a_spare(
     tmp_path: Path, mode: str, rounds: Rounds, record: Record
 ) -> None:
-    record(f"{mode}_take_over_with_a_spare", run(with_a_stopped_bookie(tmp_path, mode, 4, rounds(20, 3))))
+    record(f"{mode}_take_over_with_a_spare", await with_a_stopped_bookie(tmp_path, mode, 4, rounds(20, 3)))
 
 
 @pytest.mark.slow
 @BOTH
-def test_take_overs_with_a_bookie_stopped_and_no_spare(
+async def test_take_overs_with_a_bookie_stopped_and_no_spare(
     tmp_path: Path, mode: str, rounds: Rounds, record: Record
 ) -> None:
     """Where terms only fence it is counted from the bookie's return on."""
-    record(f"{mode}_take_over_without_a_spare", run(with_a_stopped_bookie(tmp_path, mode, 3, rounds(20, 3))))
+    record(f"{mode}_take_over_without_a_spare", await with_a_stopped_bookie(tmp_path, mode, 3, rounds(20, 3)))

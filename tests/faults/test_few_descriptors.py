@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import run
 from quire.client.config import ClientConfig
 from quire.wire.native_hello import Hello, encode_hello
 from support.rounds import FULL
@@ -81,7 +80,7 @@ async def say_hello(port: int) -> asyncio.StreamWriter:
     return writer
 
 
-def test_a_crowd_that_only_says_hello(tmp_path: Path, record: Record, rounds: Rounds) -> None:
+async def test_a_crowd_that_only_says_hello(tmp_path: Path, record: Record, rounds: Rounds) -> None:
     descriptors, crowd, entries = rounds(1024, 128), rounds(1050, 160), rounds(1600, 48)
 
     async def work(uri: str, port: int) -> tuple[float, float]:
@@ -96,19 +95,19 @@ def test_a_crowd_that_only_says_hello(tmp_path: Path, record: Record, rounds: Ro
         return alone, beside
 
     with short_bookie(tmp_path, descriptors) as (uri, port):
-        alone, beside = run(work(uri, port))
+        alone, beside = await work(uri, port)
     share = round(alone / beside, 2)
     record("crowd_of_hellos", {"descriptors": descriptors, "crowd": crowd, "share_of_a_good_client": share})
     assert not FULL or share >= SHARE_AT_LEAST
 
 
-def test_every_entry_of_more_segments_than_files(tmp_path: Path, record: Record) -> None:
+async def test_every_entry_of_more_segments_than_files(tmp_path: Path, record: Record) -> None:
     entries = SEGMENTS * 16
     with short_bookie(tmp_path, FEW) as (uri, _):
-        ledger_id, _ = run(write(uri, entries))
+        ledger_id, _ = await write(uri, entries)
     with short_bookie(tmp_path, FEW) as (uri, _):  # nothing is in memory now
         segments = len(list((tmp_path / "short").rglob("*.seg")))
-        read = run(count(uri, ledger_id))
+        read = await count(uri, ledger_id)
     record("few_descriptors", {"descriptors": FEW, "segments": segments, "entries": entries, "read": read})
     assert segments >= SEGMENTS
     assert read == entries

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, run
+from faults.harness import cluster
 from quire.cli.local.local_cluster import LocalBookie
 from quire.core.errors import QuireError
 from support.waiting import until_async
@@ -169,9 +169,11 @@ async def beside_one_that_flaps(directory: Path, ledgers: int, seconds: int) -> 
     }
 
 
-def test_every_entry_is_on_its_whole_write_quorum(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+async def test_every_entry_is_on_its_whole_write_quorum(
+    tmp_path: Path, rounds: Rounds, record: Record
+) -> None:
     ledgers = rounds(100, 12)
-    figures = run(beside_one_that_flaps(tmp_path / "cluster", ledgers, 60 if ledgers == 100 else 4))
+    figures = await beside_one_that_flaps(tmp_path / "cluster", ledgers, 60 if ledgers == 100 else 4)
     record("guaranteed_beside_a_flapping_bookie", figures)
     kept, other = figures["with the guarantee"], figures["without the guarantee"]
     assert kept["ledgers"] == other["ledgers"] == ledgers

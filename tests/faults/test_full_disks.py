@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import run
 from faults.restored import Cluster
 from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
@@ -220,7 +219,7 @@ async def cluster_conditions(tools: Toolbox, bookies: list[BookieProcess]) -> li
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
 @pytest.mark.parametrize("small", [1, 5])
 @pytest.mark.parametrize("deleted", [[0, 1], [0, 1, 2]], ids=["half", "three quarters"])
-def test_a_full_disk_is_written_to_again_by_itself(
+async def test_a_full_disk_is_written_to_again_by_itself(
     tmp_path: Path,
     record: Callable[[str, dict[str, Any]], None],
     rounds: Callable[[int, int], int],
@@ -233,7 +232,7 @@ def test_a_full_disk_is_written_to_again_by_itself(
             stack.enter_context(small_disk(kind, tmp_path / f"disk{number}", 256)) for number in range(small)
         ]
         disks += [tmp_path / f"b{number}" for number in range(small, 5)]
-        rows = run(rounds_of(tmp_path, disks, rounds(5, 1), small=small, deleted=deleted))
+        rows = await rounds_of(tmp_path, disks, rounds(5, 1), small=small, deleted=deleted)
     slowest, back = (max(row[name] for row in rows) for name in ("writable_s", "back_s"))
     name = f"full_disks_{kind}_{small}_{'half' if len(deleted) == 2 else 'quarter'}"
     record(name, {"rounds": rows, "slowest_s": slowest, "back_s": back, "lost": 0})
@@ -242,7 +241,7 @@ def test_a_full_disk_is_written_to_again_by_itself(
 
 
 @pytest.mark.slow
-def test_a_small_full_disk_is_written_to_again_by_itself(
+async def test_a_small_full_disk_is_written_to_again_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
@@ -250,7 +249,7 @@ def test_a_small_full_disk_is_written_to_again_by_itself(
         disks = [
             stack.enter_context(small_disk("tmpfs", tmp_path / f"disk{number}", 24)) for number in range(3)
         ]
-        rows = run(rounds_of(tmp_path, disks, 1, small=3, deleted=[0, 1]))
+        rows = await rounds_of(tmp_path, disks, 1, small=3, deleted=[0, 1])
     assert rows[0]["ledgers_left"] >= 2
 
 
@@ -330,7 +329,7 @@ async def rolled_and_truncated(cluster: Cluster, seconds: float, kept_mib: int) 
 
 
 @pytest.mark.slow
-def test_a_log_is_rolled_and_truncated_on_a_small_disk(
+async def test_a_log_is_rolled_and_truncated_on_a_small_disk(
     tmp_path: Path,
     record: Callable[[str, dict[str, Any]], None],
     rounds: Callable[[int, int], int],
@@ -340,7 +339,7 @@ def test_a_log_is_rolled_and_truncated_on_a_small_disk(
     with contextlib.ExitStack() as stack:
         for bookie in cluster.bookies:
             bookie.directory = stack.enter_context(small_disk("ext4", tmp_path / f"disk-{bookie.name}", 512))
-        figures = run(rolled_and_truncated(cluster, rounds(600, 20), KEPT_MIB))
+        figures = await rolled_and_truncated(cluster, rounds(600, 20), KEPT_MIB)
     figures["refused"] = sum("no bookie can replace" in each.message for each in caplog.records)
     record("log_on_a_small_disk", figures)
     assert not figures["refused"]

@@ -105,7 +105,7 @@ async def filled(store: MetadataStore, filler: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("ext4", marks=pytest.mark.slow), "tmpfs"])
-def test_a_full_file_system_under_sqlite(tmp_path: Path, kind: str) -> None:
+async def test_a_full_file_system_under_sqlite(tmp_path: Path, kind: str) -> None:
     with small_disk(kind, tmp_path / "disk", 16) as place:
         filler = place.parent / "filler"
 
@@ -116,10 +116,10 @@ def test_a_full_file_system_under_sqlite(tmp_path: Path, kind: str) -> None:
             filler.unlink()
 
         uri = f"sqlite:{place.parent}/metadata.db"
-        asyncio.run(without_room(tmp_path, uri, "is full", fill, make_room))
+        await without_room(tmp_path, uri, "is full", fill, make_room)
 
 
-def test_a_full_disk_at_a_commit_is_a_refusal(tmp_path: Path) -> None:
+async def test_a_full_disk_at_a_commit_is_a_refusal(tmp_path: Path) -> None:
     """What was refused is not there when the file is opened again, as after a crash."""
 
     async def scenario(place: Path) -> None:
@@ -137,11 +137,11 @@ def test_a_full_disk_at_a_commit_is_a_refusal(tmp_path: Path) -> None:
             assert (await again.get("k")) is not None
 
     with small_disk("ext4", tmp_path / "disk", 16) as place:
-        asyncio.run(scenario(place.parent))
+        await scenario(place.parent)
 
 
 @pytest.mark.interop
-def test_etcd_with_its_quota_used_up(tmp_path: Path) -> None:
+async def test_etcd_with_its_quota_used_up(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
     server = EtcdServer(tmp_path / "etcd", "--unsafe-no-fsync", "--quota-backend-bytes", str(QUOTA_BYTES))
@@ -166,6 +166,6 @@ def test_etcd_with_its_quota_used_up(tmp_path: Path) -> None:
             return json.load(answer)
 
     try:
-        asyncio.run(without_room(tmp_path, f"etcd://{server.host}/c", "NOSPACE", fill, make_room))
+        await without_room(tmp_path, f"etcd://{server.host}/c", "NOSPACE", fill, make_room)
     finally:
         server.stop()

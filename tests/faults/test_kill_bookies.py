@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, cluster, facts, judged, new_history, pause, run
+from faults.harness import Loader, cluster, facts, judged, new_history, pause
 from quire.cli.local.local_cluster import LocalCluster
 from quire_testing.recording import record_open, record_read, record_scan
 
@@ -84,10 +84,10 @@ async def one_round(
 
 
 @pytest.mark.parametrize("bookies", [4, pytest.param(3, marks=pytest.mark.slow)])
-def test_kill_one_bookie_a_round(
+async def test_kill_one_bookie_a_round(
     bookies: int, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    figures = run(one_bookie_a_round(tmp_path, bookies, rounds(100, 2), chance))
+    figures = await one_bookie_a_round(tmp_path, bookies, rounds(100, 2), chance)
     record(f"kill_one_bookie_a_round_of_{bookies}", figures)
 
 
@@ -127,7 +127,7 @@ async def everyone_dies(local: LocalCluster, chance: random.Random, figures: dic
         await client.delete_ledger(writer.ledger_id)
 
 
-def test_kill_all_bookies_at_once(
+async def test_kill_all_bookies_at_once(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    record("kill_all_bookies_at_once", run(all_at_once(tmp_path, rounds(20, 2), chance)))
+    record("kill_all_bookies_at_once", await all_at_once(tmp_path, rounds(20, 2), chance))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, judged, pause, run
+from faults.harness import cluster, judged, pause
 from quire_testing.history import HistoryFile, Verdict, merged
 from quire_testing.recording import history_into, record_log_read
 
@@ -106,8 +106,8 @@ async def killed_again_and_again(directory: Path, rounds: int, chance: random.Ra
     return {"rounds": rounds, "acknowledged": sum(worker.acknowledged for worker in workers)}
 
 
-def test_kill_the_writer(tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record) -> None:
-    record("kill_the_writer", run(killed_again_and_again(tmp_path, rounds(100, 5), chance)))
+async def test_kill_the_writer(tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record) -> None:
+    record("kill_the_writer", await killed_again_and_again(tmp_path, rounds(100, 5), chance))
 
 
 async def fight(directory: Path, seconds: int) -> dict[str, Any]:
@@ -131,7 +131,7 @@ async def fight(directory: Path, seconds: int) -> dict[str, Any]:
         }
 
 
-def test_duel(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    figures = run(fight(tmp_path, rounds(60, 8)))
+async def test_duel(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    figures = await fight(tmp_path, rounds(60, 8))
     assert all(figures["takeovers"]), figures
     record("duel", figures)

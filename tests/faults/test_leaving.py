@@ -63,13 +63,13 @@ def stored(cluster: LocalCluster, kind: str, name: str) -> int:
 @pytest.mark.parametrize(
     ("ending", "code"), [("clean", 0), ("exception", 1), ("interrupt", -signal.SIGINT), ("unclosed", 0)]
 )
-def test_whichever_way_a_client_is_left_all_is_stored(
+async def test_whichever_way_a_client_is_left_all_is_stored(
     cluster: LocalCluster, api: str, ending: str, code: int
 ) -> None:
     async def all_kinds() -> list[tuple[str, str, str, int]]:
         return await asyncio.gather(*(left(cluster, api, kind, ending) for kind in KINDS))
 
-    for kind, (name, said, errors, ended) in zip(KINDS, asyncio.run(all_kinds()), strict=True):
+    for kind, (name, said, errors, ended) in zip(KINDS, await all_kinds(), strict=True):
         assert (stored(cluster, kind, name), ended) == (RECORDS, code), errors
         assert said == "as before" or (api, ending) == ("blocking", "unclosed"), errors
         assert "not confirmed" not in errors
@@ -81,9 +81,11 @@ def test_whichever_way_a_client_is_left_all_is_stored(
 
 @pytest.mark.parametrize("api", ["asyncio", "blocking"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_could_not_be_confirmed_is_counted_on_stderr(cluster: LocalCluster, api: str, kind: str) -> None:
+async def test_what_could_not_be_confirmed_is_counted_on_stderr(
+    cluster: LocalCluster, api: str, kind: str
+) -> None:
     try:
-        _, said, errors, ended = asyncio.run(left(cluster, api, kind, "silent"))
+        _, said, errors, ended = await left(cluster, api, kind, "silent")
     finally:
         suspend(cluster, signal.SIGCONT)
     assert (said, ended) == ("as before", 0), errors

@@ -151,37 +151,32 @@ async def life(bookie: Bookie) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(3600)
-def test_many_small_ledgers_hold_nobody_up(tmp_path: Path) -> None:
+async def test_many_small_ledgers_hold_nobody_up(tmp_path: Path) -> None:
     figures_file = tmp_path / "figures.json"
-
-    async def scenario() -> tuple[Bookie, dict[str, Any]]:
-        uri = f"sqlite:{tmp_path / 'metadata.db'}"
-        store = await open_store(uri, create=True)
-        words = [str(figures_file), str(SEGMENT_BYTES), "--dir", str(tmp_path / "b1"), "--cluster", uri]
-        words += ["--name", "b1", "--collect-every", "0.2", "--tombstones-for", "0"]
-        with (tmp_path / "errors").open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "support.timed_bookie", *words,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"},
-            )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdin is not None
-        ready = json.loads(await process.stdout.readline())
-        client = BookieClient(BookieRegistry(store), store.instance_id)
-        try:
-            await client.start()
-            bookie = Bookie(store, client, BookieId(ready["id"]))
-            said = await life(bookie)
-        finally:
-            await client.close()
-            await store.close()
-            process.stdin.close()
-            await process.wait()
-        assert process.returncode == 0, (tmp_path / "errors").read_text()
-        return bookie, said
-
-    bookie, said = asyncio.run(scenario())
+    uri = f"sqlite:{tmp_path / 'metadata.db'}"
+    store = await open_store(uri, create=True)
+    words = [str(figures_file), str(SEGMENT_BYTES), "--dir", str(tmp_path / "b1"), "--cluster", uri]
+    words += ["--name", "b1", "--collect-every", "0.2", "--tombstones-for", "0"]
+    with (tmp_path / "errors").open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "support.timed_bookie", *words,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"},
+        )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdin is not None
+    ready = json.loads(await process.stdout.readline())
+    client = BookieClient(BookieRegistry(store), store.instance_id)
+    try:
+        await client.start()
+        bookie = Bookie(store, client, BookieId(ready["id"]))
+        said = await life(bookie)
+    finally:
+        await client.close()
+        await store.close()
+        process.stdin.close()
+        await process.wait()
+    assert process.returncode == 0, (tmp_path / "errors").read_text()
     found = json.loads(figures_file.read_text())
     phases: dict[str, float] = {}
     for ms, at, _ in found["longest"]:

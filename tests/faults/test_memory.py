@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, cluster, run
+from faults.harness import Loader, cluster
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 MIB = 1024 * 1024
@@ -69,8 +69,8 @@ async def load(directory: Path, entries: int) -> dict[str, Any]:
     return {"entries_of_1_kib": loader.acknowledged, "bookie_peak_mib": [peak // MIB for peak in peaks]}
 
 
-def test_bookies_under_full_load(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    figures = run(load(tmp_path, rounds(5_000_000, 200_000)))
+async def test_bookies_under_full_load(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    figures = await load(tmp_path, rounds(5_000_000, 200_000))
     record("bookies_under_full_load", figures)
     assert max(figures["bookie_peak_mib"]) < 300
 
@@ -112,8 +112,8 @@ async def one_stopped(directory: Path, seconds: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_one_bookie_stopped(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    figures = run(one_stopped(tmp_path, rounds(60, 6)))
+async def test_one_bookie_stopped(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    figures = await one_stopped(tmp_path, rounds(60, 6))
     record("one_bookie_stopped", figures)
     assert figures["acknowledged_meanwhile"] > 0
     assert figures["held_at_most_mib"] <= figures["window_mib"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, payload, run
+from faults.harness import cluster, payload
 from quire.cli.local.local_cluster import LocalCluster
 from support.waiting import until_async
 
@@ -95,8 +95,8 @@ async def without_one(directory: Path, rolls: int, chance: random.Random) -> dic
         }
 
 
-def test_a_log_is_written_and_rolled_with_one_of_three_bookies_away(
+async def test_a_log_is_written_and_rolled_with_one_of_three_bookies_away(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    figures = run(without_one(tmp_path / "cluster", rounds(100, 3), chance))
+    figures = await without_one(tmp_path / "cluster", rounds(100, 3), chance)
     record("a_log_rolled_with_one_of_three_bookies_away", figures)

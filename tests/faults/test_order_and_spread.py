@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, run
+from faults.harness import cluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.wire.run import count_ids
@@ -48,8 +48,8 @@ async def in_order(directory: Path, count: int) -> dict[str, Any]:
     return {"appends": count, "out_of_order": out_of_order}
 
 
-def test_a_million_appends_complete_in_order(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    record("a_million_appends_complete_in_order", run(in_order(tmp_path, rounds(1_000_000, 100_000))))
+async def test_a_million_appends_complete_in_order(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+    record("a_million_appends_complete_in_order", await in_order(tmp_path, rounds(1_000_000, 100_000)))
 
 
 async def copies_by_bookie(client: Any, record: Any) -> dict[str, int]:
@@ -104,9 +104,9 @@ async def one_triple(client: Any, wanted: dict[str, int]) -> None:
     await client.delete_ledger(writer.ledger_id)
 
 
-def test_every_bookie_holds_its_share_and_every_triple_works(
+async def test_every_bookie_holds_its_share_and_every_triple_works(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
     record(
-        "every_bookie_holds_its_share_and_every_triple_works", run(spread(tmp_path, rounds(60_000, 6_000)))
+        "every_bookie_holds_its_share_and_every_triple_works", await spread(tmp_path, rounds(60_000, 6_000))
     )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import run
 from faults.restored import Cluster
 from quire.cli.console.toolbox import Toolbox
 from quire.client.bookies import short_circuit
@@ -132,7 +131,7 @@ async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) 
     return {"given_back": given_back, **placed.counted}
 
 
-def test_nothing_wrong_is_read_while_segments_move(
+async def test_nothing_wrong_is_read_while_segments_move(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     record: Callable[[str, dict[str, Any]], None],
@@ -145,7 +144,7 @@ def test_nothing_wrong_is_read_while_segments_move(
         disks = [
             stack.enter_context(small_disk("ext4", tmp_path / f"disk{number}", 512)) for number in range(3)
         ]
-        figures = run(reads(tmp_path, disks, rounds(1_000_000, 5_000), placed))
+        figures = await reads(tmp_path, disks, rounds(1_000_000, 5_000), placed)
     record("placed_reads_while_segments_move", figures)
     assert figures["given_back"] > 0
     assert figures.get("asked twice", 0) * 1_000 < figures["read"]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, run
+from faults.harness import cluster
 from faults.recoverers import PacedWriter, Recoverer, members, naming, no_marks, written
 from quire.autorecovery.marking import mark_findings
 from quire.autorecovery.repair import ClusterRepair
@@ -127,10 +127,10 @@ async def gone_under_a_paced_writer(folder: Path, ledgers: int) -> dict[str, Any
         return figures
 
 
-def test_a_writer_goes_on_beside_the_repair_of_many_ledgers(
+async def test_a_writer_goes_on_beside_the_repair_of_many_ledgers(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
-    record("recovered_beside_a_writer", run(gone_under_a_paced_writer(tmp_path / "c", rounds(10_000, 500))))
+    record("recovered_beside_a_writer", await gone_under_a_paced_writer(tmp_path / "c", rounds(10_000, 500)))
 
 
 # --- bookies that come back --------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ async def back(client: Client, marks: RepairStore, count: int) -> bool:
     return len(client.bookies.writable()) == count and not await marks.away()
 
 
-def test_a_rolling_restart_copies_nothing(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+async def test_a_rolling_restart_copies_nothing(tmp_path: Path, rounds: Rounds, record: Record) -> None:
     work = restarted_one_by_one(tmp_path / "c", rounds(30, 6), rounds(60, 15))
-    record("rolling_restart_of_bookies", run(work))
+    record("rolling_restart_of_bookies", await work)
 
 
 async def away_and_back(folder: Path, delay_s: int) -> dict[str, Any]:
@@ -222,8 +222,10 @@ async def copies(recoverer: Recoverer) -> bool:
     return bool((await recoverer.figures())["copied"])
 
 
-def test_a_bookie_that_comes_back_ends_the_copying(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    record("bookie_back_after_the_delay", run(away_and_back(tmp_path / "c", rounds(60, 10))))
+async def test_a_bookie_that_comes_back_ends_the_copying(
+    tmp_path: Path, rounds: Rounds, record: Record
+) -> None:
+    record("bookie_back_after_the_delay", await away_and_back(tmp_path / "c", rounds(60, 10)))
 
 
 # --- open ledgers ------------------------------------------------------------------------------------------------
@@ -299,12 +301,12 @@ async def whole(client: Client, writers: list[Any], gone: str) -> bool:
     return True
 
 
-def test_of_three_bookies_one_dies_and_no_living_writer_is_fenced(
+async def test_of_three_bookies_one_dies_and_no_living_writer_is_fenced(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
     config = ClientConfig() if rounds(1, 0) else HASTY
     work = three_writers(tmp_path, rounds(120, 40), rounds(60, 12), rounds(30, 3), config)
-    record("open_ledgers_of_three_bookies", run(work))
+    record("open_ledgers_of_three_bookies", await work)
 
 
 # --- an outage ---------------------------------------------------------------------------------------------------
@@ -354,8 +356,8 @@ async def nobody_is_registered(folder: Path, away_s: float) -> dict[str, Any]:
     return {"away_s": away_s, "ledgers": len(made), "writers": len(writers), "attempts": said["attempts"]}
 
 
-def test_an_outage_that_ends_every_session_moves_nothing(tmp_path: Path, record: Record) -> None:
-    record("every_registration_gone", run(nobody_is_registered(tmp_path, 30)))
+async def test_an_outage_that_ends_every_session_moves_nothing(tmp_path: Path, record: Record) -> None:
+    record("every_registration_gone", await nobody_is_registered(tmp_path, 30))
 
 
 # --- a check of every copy ---------------------------------------------------------------------------------------
@@ -398,10 +400,10 @@ async def stopped_during_a_check(folder: Path, ledgers: int) -> dict[str, Any]:
         return {"ledgers": ledgers, "lists_without_an_answer": found[0], "marks": found[1]}
 
 
-def test_a_bookie_that_stands_still_during_a_check_is_not_marked(
+async def test_a_bookie_that_stands_still_during_a_check_is_not_marked(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
-    record("stopped_during_a_check", run(stopped_during_a_check(tmp_path / "c", rounds(10_000, 1_000))))
+    record("stopped_during_a_check", await stopped_during_a_check(tmp_path / "c", rounds(10_000, 1_000)))
 
 
 # --- many ledgers ------------------------------------------------------------------------------------------------
@@ -451,8 +453,8 @@ async def audited(uri: str, ledgers: int) -> dict[str, Any]:
         await store.close()
 
 
-def test_an_audit_of_many_ledgers(tmp_path: Path, rounds: Rounds, record: Record) -> None:
+async def test_an_audit_of_many_ledgers(tmp_path: Path, rounds: Rounds, record: Record) -> None:
     """The session of four seconds holds throughout: its owner answers while it reads records."""
     server = zookeeper_or_skip()
     uri = f"zk://{server.host}/audit{time.time_ns()}?session_timeout_ms=4000"
-    record("audit_of_many_ledgers", run(audited(uri, rounds(100_000, 5_000))))
+    record("audit_of_many_ledgers", await audited(uri, rounds(100_000, 5_000)))

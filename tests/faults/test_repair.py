@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import cluster, facts, pause, payload, quire_command, run
+from faults.harness import cluster, facts, pause, payload, quire_command
 from quire.cli.local.local_cluster import LocalCluster
 from quire.client.client import Client
 from quire.core.answers import Answer
@@ -133,30 +133,32 @@ async def gone_for_good(
     }
 
 
-def test_a_bookie_gone_for_good_and_a_repairer_that_is_killed(tmp_path: Path, chance: random.Random) -> None:
-    figures = run(gone_for_good(tmp_path / "c", chance, ledgers=16, entries=2000, few=2, kills=1, rate="1"))
+async def test_a_bookie_gone_for_good_and_a_repairer_that_is_killed(
+    tmp_path: Path, chance: random.Random
+) -> None:
+    figures = await gone_for_good(tmp_path / "c", chance, ledgers=16, entries=2000, few=2, kills=1, rate="1")
     assert figures["entries_missing"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_one_of_six_bookies_gone_for_good(
+async def test_one_of_six_bookies_gone_for_good(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     count = rounds(1000, 100)
-    figures = run(
-        gone_for_good(tmp_path / "c", chance, ledgers=count, entries=10_000, few=10, kills=0, rate="1")
+    figures = await gone_for_good(
+        tmp_path / "c", chance, ledgers=count, entries=10_000, few=10, kills=0, rate="1"
     )
     record("repair_of_a_bookie_gone_for_good", figures)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_repairer_is_killed_again_and_again(
+async def test_the_repairer_is_killed_again_and_again(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     kills = rounds(200, 10)
-    figures = run(
-        gone_for_good(tmp_path / "c", chance, ledgers=60, entries=20_000, few=5, kills=kills, rate="2")
+    figures = await gone_for_good(
+        tmp_path / "c", chance, ledgers=60, entries=20_000, few=5, kills=kills, rate="2"
     )
     record("repair_killed_again_and_again", figures)

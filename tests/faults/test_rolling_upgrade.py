@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.harness import eventually, judged, pause, run
+from faults.harness import eventually, judged, pause
 from quire_testing.history import HistoryFile, merged
 from support.programs import NEW, OLDER, BookieProcess, Program, wrong_lines
 
@@ -162,13 +162,9 @@ async def roll(cluster: Upgrade) -> None:
     cluster.judge()
 
 
-def test_bookies_one_by_one(tmp_path: Path, chance: random.Random) -> None:
+async def test_bookies_one_by_one(tmp_path: Path, chance: random.Random) -> None:
     cluster = Upgrade(tmp_path, chance)
-
-    async def work() -> None:
-        try:
-            await roll(cluster)
-        finally:
-            await cluster.end()
-
-    run(work())
+    try:
+        await roll(cluster)
+    finally:
+        await cluster.end()

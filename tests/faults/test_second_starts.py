@@ -81,12 +81,6 @@ def serving(directory: Path, cluster: str) -> Iterator[tuple[subprocess.Popen[st
         process.communicate(timeout=WAIT_S)
 
 
-def run(work: Any) -> Any:
-    import uvloop
-
-    return uvloop.run(work)
-
-
 async def append(cluster: str, first: int) -> int:
     async with (
         Connecting(cluster, Client) as client,
@@ -110,12 +104,12 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("store", "end"), CASES)
-def test_what_the_first_process_acknowledges_outlives_second_starts(
+async def test_what_the_first_process_acknowledges_outlives_second_starts(
     store: Any, end: signal.Signals, tmp_path: Path
 ) -> None:
     cluster, directory = store(tmp_path), tmp_path / "one"
     with serving(directory, cluster) as (first, port):
-        ledgers = [run(append(cluster, 0))]
+        ledgers = [await append(cluster, 0)]
         for number, (program, listen, sentence) in enumerate(
             [
                 (COMMAND, port, "is in use by another bookie process"),
@@ -135,8 +129,8 @@ def test_what_the_first_process_acknowledges_outlives_second_starts(
             assert second.returncode == 1, errors
             assert sentence in json.loads(errors.splitlines()[-1])["error"]["message"]
             assert bytes_of(directory) == before
-            ledgers.append(run(append(cluster, 5 * number)))
+            ledgers.append(await append(cluster, 5 * number))
         first.send_signal(end)
         first.wait(WAIT_S)
     with serving(directory, cluster):
-        assert run(read(cluster, ledgers)) == list(range(20))
+        assert await read(cluster, ledgers) == list(range(20))

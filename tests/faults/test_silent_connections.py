@@ -59,47 +59,41 @@ async def served_again(client: Any, ledger_id: int) -> float:
     return time.perf_counter() - began
 
 
-def test_a_firewall_forgets_the_flow(tmp_path: Path) -> None:
-    async def work() -> dict[str, float]:
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(small_cluster(tmp_path, bookies=1))
-            [server] = cluster.servers.values()
-            proxy = await stack.enter_async_context(tcp_proxy(*server.address))
-            clients, ledgers = {}, {}
-            for protocol in PROTOCOLS:
-                client = clients[protocol] = await cluster.client(ClientConfig(protocol=protocol, **HASTY))
-                through(client.bookies, proxy)
-                await client.bookies.bookies()
-                ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-                await ledger.append(b"before")
-                await ledger.close()
-                ledgers[protocol] = ledger.ledger_id
-            proxy.forget_flows()
-            async with asyncio.timeout(60):
-                taken = await asyncio.gather(
-                    *(served_again(clients[protocol], ledgers[protocol]) for protocol in PROTOCOLS)
-                )
-        return dict(zip(PROTOCOLS, (round(each, 2) for each in taken), strict=True))
-
-    figures = asyncio.run(work())
+async def test_a_firewall_forgets_the_flow(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(small_cluster(tmp_path, bookies=1))
+        [server] = cluster.servers.values()
+        proxy = await stack.enter_async_context(tcp_proxy(*server.address))
+        clients, ledgers = {}, {}
+        for protocol in PROTOCOLS:
+            client = clients[protocol] = await cluster.client(ClientConfig(protocol=protocol, **HASTY))
+            through(client.bookies, proxy)
+            await client.bookies.bookies()
+            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await ledger.append(b"before")
+            await ledger.close()
+            ledgers[protocol] = ledger.ledger_id
+        proxy.forget_flows()
+        async with asyncio.timeout(60):
+            taken = await asyncio.gather(
+                *(served_again(clients[protocol], ledgers[protocol]) for protocol in PROTOCOLS)
+            )
+    figures = dict(zip(PROTOCOLS, (round(each, 2) for each in taken), strict=True))
     keep_figures("silent_connections", {"seconds_until_served_again": figures}, seed=0)
     assert not FULL or max(figures.values()) <= SERVED_AGAIN_SECONDS
 
 
-def test_the_system_is_asked_to_find_a_dead_end_at_both_ends(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1) as cluster:
-            client = await cluster.client()
-            [(bookie, server)] = cluster.servers.items()
-            await client.bookies.info(bookie)
-            [connection] = server._connections
-            for end in (client.bookies._peers[bookie].channel, connection):
-                there = end.transport.get_extra_info("socket")
-                assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                idle = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
-                between = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
-                probes = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
-                assert 10 <= idle + between * probes <= 15
-                assert 10_000 <= there.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 15_000
-
-    asyncio.run(work())
+async def test_the_system_is_asked_to_find_a_dead_end_at_both_ends(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, bookies=1) as cluster:
+        client = await cluster.client()
+        [(bookie, server)] = cluster.servers.items()
+        await client.bookies.info(bookie)
+        [connection] = server._connections
+        for end in (client.bookies._peers[bookie].channel, connection):
+            there = end.transport.get_extra_info("socket")
+            assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            between = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+            probes = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+            assert 10 <= idle + between * probes <= 15
+            assert 10_000 <= there.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 15_000

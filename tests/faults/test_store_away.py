@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, run
+from faults.harness import Loader
 from support.etcd_server import own_server
 from support.programs import NEW, BookieProcess
 from support.rounds import rounds
@@ -44,11 +44,10 @@ async def loses_answers(proxy: TcpProxy, loader: Loader, seconds: float) -> tupl
     return acknowledged, lost
 
 
-def test_appends_go_on_and_no_bookie_stops(tmp_path: Path, record: Record) -> None:
+async def test_appends_go_on_and_no_bookie_stops(tmp_path: Path, record: Record) -> None:
     server = or_skip(own_server(tmp_path / "etcd"))
     host, _, port = server.host.rpartition(":")
-
-    async def work() -> None:
+    try:
         async with tcp_proxy(host.rpartition("/")[2], int(port)) as proxy:
             through = f"etcd://127.0.0.1:{proxy.port}/quire?session_timeout_ms={SESSION_MS}"
             bookies = [BookieProcess(f"b{number}", tmp_path / f"b{number}", through) for number in range(3)]
@@ -81,8 +80,5 @@ def test_appends_go_on_and_no_bookie_stops(tmp_path: Path, record: Record) -> No
                         await asyncio.to_thread(bookie.kill)
         figures = {"seconds": AWAY_S, "acknowledged_while_away": away, "answers_lost": lost}
         record("store-away", figures | {"acknowledged_while_losing": meanwhile, "bookies_stopped": 0})
-
-    try:
-        run(work())
     finally:
         server.stop()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from faults.harness import run
 from faults.restored import COLLECT_EVERY, Cluster
 from quire.cli.console.failures import EXIT_ATTENTION
 from support.etcd_server import own_server
@@ -115,42 +114,39 @@ WAYS = ["a backup of the file", *(["one bit of the -wal", "half of the -wal"] if
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sqlite(way: str, tmp_path: Path) -> None:
-    async def work() -> None:
-        cluster = Cluster(tmp_path, f"sqlite:{tmp_path / 'metadata.db'}")
-        files = Database(tmp_path / "metadata.db")
-        async with cluster.serving() as tools:
-            await cluster.write(OLD)
-        backup = files.path.read_bytes()
-        async with cluster.serving(clean=False) as tools, files.looked_at():
-            young = await cluster.write(YOUNG)
-            await cluster.passes(tools, 2)
-            await cluster.command("ledger", "delete", str(young[0]), "--yes")
-            await cluster.until(tools, lambda said: all(one["dropped"] for one in said), "it is dropped")
-            await cluster.write(YOUNG)
-            await asyncio.to_thread(cluster.kill)
-            newest = files.image()
-        del cluster.accesses[young[0]]
-        damaged = dict(newest)
-        if way == "one bit of the -wal":
-            damaged[files.wal.name] = flipped(newest[files.wal.name])
-        elif way == "half of the -wal":
-            damaged[files.wal.name] = newest[files.wal.name][: len(newest[files.wal.name]) // 2]
-        else:
-            damaged[files.path.name] = backup
-            del damaged[files.wal.name]
-        damaged.pop(f"{files.path.name}-shm", None)
-        newest.pop(f"{files.path.name}-shm", None)
-        files.put(damaged)
-        await nothing_dropped(cluster, lambda: files.put(newest))
-
-    run(work())
+async def test_sqlite(way: str, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, f"sqlite:{tmp_path / 'metadata.db'}")
+    files = Database(tmp_path / "metadata.db")
+    async with cluster.serving() as tools:
+        await cluster.write(OLD)
+    backup = files.path.read_bytes()
+    async with cluster.serving(clean=False) as tools, files.looked_at():
+        young = await cluster.write(YOUNG)
+        await cluster.passes(tools, 2)
+        await cluster.command("ledger", "delete", str(young[0]), "--yes")
+        await cluster.until(tools, lambda said: all(one["dropped"] for one in said), "it is dropped")
+        await cluster.write(YOUNG)
+        await asyncio.to_thread(cluster.kill)
+        newest = files.image()
+    del cluster.accesses[young[0]]
+    damaged = dict(newest)
+    if way == "one bit of the -wal":
+        damaged[files.wal.name] = flipped(newest[files.wal.name])
+    elif way == "half of the -wal":
+        damaged[files.wal.name] = newest[files.wal.name][: len(newest[files.wal.name]) // 2]
+    else:
+        damaged[files.path.name] = backup
+        del damaged[files.wal.name]
+    damaged.pop(f"{files.path.name}-shm", None)
+    newest.pop(f"{files.path.name}-shm", None)
+    files.put(damaged)
+    await nothing_dropped(cluster, lambda: files.put(newest))
 
 
 # --- etcd -------------------------------------------------------------------------------------------------------
 
 
-def test_etcd_restored_from_a_snapshot(tmp_path: Path) -> None:
+async def test_etcd_restored_from_a_snapshot(tmp_path: Path) -> None:
     server = or_skip(own_server(tmp_path / "etcd"))
     data = tmp_path / "etcd" / "data"
 
@@ -166,7 +162,7 @@ def test_etcd_restored_from_a_snapshot(tmp_path: Path) -> None:
         server.start()
         return tmp_path / name
 
-    async def work() -> None:
+    try:
         cluster = Cluster(tmp_path, f"etcd://{server.host}/quire")
         async with cluster.serving() as tools:
             await cluster.write(OLD)
@@ -177,8 +173,5 @@ def test_etcd_restored_from_a_snapshot(tmp_path: Path) -> None:
         newest = await asyncio.to_thread(keep, "newest")
         await asyncio.to_thread(put, backup)
         await nothing_dropped(cluster, lambda: put(newest))
-
-    try:
-        run(work())
     finally:
         server.stop()

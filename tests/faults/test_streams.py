@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import quire
-from faults.harness import STAMP, cluster, payload, run
+from faults.harness import STAMP, cluster, payload
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.wire.entry import NoOp
@@ -379,8 +379,8 @@ def _more(told: Told, count: int) -> Callable[[], bool | Awaitable[bool]]:
     return lambda: len(told.acked) >= wanted
 
 
-def test_take_overs_of_one_stream(tmp_path: Path, chance: random.Random, record: Record) -> None:
-    figures = run(many_take_overs(tmp_path, 5, ["stop", "kill"], chance, None))
+async def test_take_overs_of_one_stream(tmp_path: Path, chance: random.Random, record: Record) -> None:
+    figures = await many_take_overs(tmp_path, 5, ["stop", "kill"], chance, None)
     assert figures["resolved"] > 0, figures
     record("stream_take_overs", figures)
 
@@ -403,11 +403,11 @@ def namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Namespace]]:
 
 
 @pytest.mark.slow
-def test_a_thousand_take_overs_of_one_stream(
+async def test_a_thousand_take_overs_of_one_stream(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record, namespaces: list[Namespace]
 ) -> None:
     count = rounds(1000, 12)
-    figures = run(many_take_overs(tmp_path, count, KINDS, chance, namespaces))
+    figures = await many_take_overs(tmp_path, count, KINDS, chance, namespaces)
     assert figures["resolved"] > 0, figures
     record("stream_take_overs_in_namespaces", figures)
 
@@ -444,8 +444,8 @@ async def with_one_dead(directory: Path, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_take_overs_with_one_of_three_bookies_dead(tmp_path: Path, record: Record) -> None:
-    record("stream_take_overs_with_a_bookie_dead", run(with_one_dead(tmp_path, 50)))
+async def test_take_overs_with_one_of_three_bookies_dead(tmp_path: Path, record: Record) -> None:
+    record("stream_take_overs_with_a_bookie_dead", await with_one_dead(tmp_path, 50))
 
 
 async def with_one_stopped(directory: Path, mode: str) -> dict[str, Any]:
@@ -496,5 +496,7 @@ async def with_one_stopped(directory: Path, mode: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @BOTH
-def test_an_entry_that_was_not_acknowledged_is_kept(tmp_path: Path, record: Record, mode: str) -> None:
-    record(f"{'stream' if mode == 'identifiers' else mode}_entry_kept", run(with_one_stopped(tmp_path, mode)))
+async def test_an_entry_that_was_not_acknowledged_is_kept(tmp_path: Path, record: Record, mode: str) -> None:
+    record(
+        f"{'stream' if mode == 'identifiers' else mode}_entry_kept", await with_one_stopped(tmp_path, mode)
+    )

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, cluster, pause, run
+from faults.harness import Loader, cluster, pause
 from quire.cli.local.local_cluster import LocalCluster
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -89,100 +89,89 @@ async def power_cut(
         pytest.param(3, False, id="one-after-another-unnamed", marks=pytest.mark.slow),
     ],
 )
-def test_a_power_cut_with_a_torn_tail_ends_no_writer(
+async def test_a_power_cut_with_a_torn_tail_ends_no_writer(
     victims: int, named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    async def work() -> None:
-        figures = {"writers": WRITERS, "victims": victims, "rounds": rounds(20, 1), "ended": 0}
-        longest = 0.0
-        async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
-            for _ in range(rounds(20, 1)):
-                async with writers(client, WRITERS) as loaders:
+    figures = {"writers": WRITERS, "victims": victims, "rounds": rounds(20, 1), "ended": 0}
+    longest = 0.0
+    async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
+        for _ in range(rounds(20, 1)):
+            async with writers(client, WRITERS) as loaders:
+                await all_move(loaders, 50)
+                await pause(chance)
+                torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
+                for victim in chance.sample(range(3), victims):
+                    longest = max(longest, await power_cut(local, client, [victim], torn))
+                    bookie = local.bookies[victim].id
+                    found = await info(client, bookie, loaders[0]._handle.access)
+                    assert found["limbo"], "the torn tail was not noticed"
+                    await takes_adds(client, bookie, loaders)
                     await all_move(loaders, 50)
-                    await pause(chance)
-                    torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
-                    for victim in chance.sample(range(3), victims):
-                        longest = max(longest, await power_cut(local, client, [victim], torn))
-                        bookie = local.bookies[victim].id
-                        found = await info(client, bookie, loaders[0]._handle.access)
-                        assert found["limbo"], "the torn tail was not noticed"
-                        await takes_adds(client, bookie, loaders)
-                        await all_move(loaders, 50)
-        figures["longest_away_ms"] = round(longest * 1000)
-        assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
-        kind = "named" if named else "unnamed"
-        record(f"torn_tail_{kind}_on_{victims}", figures)
-
-    run(work())
+    figures["longest_away_ms"] = round(longest * 1000)
+    assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
+    kind = "named" if named else "unnamed"
+    record(f"torn_tail_{kind}_on_{victims}", figures)
 
 
 @pytest.mark.parametrize(
     "named", [pytest.param(True, id="named"), pytest.param(False, id="unnamed", marks=pytest.mark.slow)]
 )
-def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
+async def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
     named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     """Their writers wait below the ack quorum (`ClientConfig.quorum_wait_ms`), and nothing is acknowledged meanwhile."""
-
-    async def work() -> None:
-        figures = {"writers": WRITERS, "victims": 3, "rounds": rounds(20, 1), "ended": 0}
-        longest = 0.0
-        async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
-            for _ in range(rounds(20, 1)):
-                async with writers(client, WRITERS) as loaders:
-                    await all_move(loaders, 50)
-                    await pause(chance)
-                    torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
-                    longest = max(longest, await power_cut(local, client, range(3), torn))
-                    for bookie in local.bookies:
-                        found = await info(client, bookie.id, loaders[0]._handle.access)
-                        assert found["limbo"], "the torn tail was not noticed"
-                    await all_move(loaders, 50)
-                    for bookie in local.bookies:
-                        await takes_adds(client, bookie.id, loaders)
-        figures["longest_away_ms"] = round(longest * 1000)
-        assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
-        kind = "named" if named else "unnamed"
-        record(f"torn_tail_{kind}_on_all_at_once", figures)
-
-    run(work())
+    figures = {"writers": WRITERS, "victims": 3, "rounds": rounds(20, 1), "ended": 0}
+    longest = 0.0
+    async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
+        for _ in range(rounds(20, 1)):
+            async with writers(client, WRITERS) as loaders:
+                await all_move(loaders, 50)
+                await pause(chance)
+                torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
+                longest = max(longest, await power_cut(local, client, range(3), torn))
+                for bookie in local.bookies:
+                    found = await info(client, bookie.id, loaders[0]._handle.access)
+                    assert found["limbo"], "the torn tail was not noticed"
+                await all_move(loaders, 50)
+                for bookie in local.bookies:
+                    await takes_adds(client, bookie.id, loaders)
+    figures["longest_away_ms"] = round(longest * 1000)
+    assert not FULL or longest < BACK_SECONDS, "the machine is too slow for what this test is about"
+    kind = "named" if named else "unnamed"
+    record(f"torn_tail_{kind}_on_all_at_once", figures)
 
 
-def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
+async def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     """SIGKILL and start on the own directory: open ledgers take adds of this bookie again at once."""
-
-    async def work() -> None:
-        figures: dict[str, Any] = {"rounds": rounds(100, 2), "torn": 0, "in_doubt": 0}
-        took: list[float] = []
-        async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
-            for _ in range(rounds(100, 2)):
-                async with writers(client, 5) as loaders:
-                    await all_move(loaders, 50)
-                    await pause(chance)
-                    victim = chance.randrange(3)
-                    bookie = local.bookies[victim]
-                    await asyncio.to_thread(local.kill, victim)
-                    named, every = await asyncio.to_thread(
-                        suspected, bookie.directory, (client.store.instance_id, bookie.id)
-                    )
-                    await asyncio.to_thread(local.restart, victim)
-                    back = time.monotonic()
-                    accesses = [loader._handle.access for loader in loaders]
-                    infos = [await info(client, bookie.id, access) for access in accesses]
-                    doubted = {each["ledger_id"] for each in infos if each and each["limbo"]}
-                    figures["torn"] += bool(named or every)
-                    figures["in_doubt"] += len(doubted)
-                    assert every or doubted <= named
-                    await takes_adds(client, bookie.id, loaders)
-                    took.append(time.monotonic() - back)
-        figures["median_back_ms"] = round(statistics.median(took) * 1000)
-        figures["slowest_back_ms"] = round(max(took) * 1000)
-        figures["over_1_s"] = sum(each > 1 for each in took)
-        record("kill_and_doubt", figures)
-
-    run(work())
+    figures: dict[str, Any] = {"rounds": rounds(100, 2), "torn": 0, "in_doubt": 0}
+    took: list[float] = []
+    async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
+        for _ in range(rounds(100, 2)):
+            async with writers(client, 5) as loaders:
+                await all_move(loaders, 50)
+                await pause(chance)
+                victim = chance.randrange(3)
+                bookie = local.bookies[victim]
+                await asyncio.to_thread(local.kill, victim)
+                named, every = await asyncio.to_thread(
+                    suspected, bookie.directory, (client.store.instance_id, bookie.id)
+                )
+                await asyncio.to_thread(local.restart, victim)
+                back = time.monotonic()
+                accesses = [loader._handle.access for loader in loaders]
+                infos = [await info(client, bookie.id, access) for access in accesses]
+                doubted = {each["ledger_id"] for each in infos if each and each["limbo"]}
+                figures["torn"] += bool(named or every)
+                figures["in_doubt"] += len(doubted)
+                assert every or doubted <= named
+                await takes_adds(client, bookie.id, loaders)
+                took.append(time.monotonic() - back)
+    figures["median_back_ms"] = round(statistics.median(took) * 1000)
+    figures["slowest_back_ms"] = round(max(took) * 1000)
+    figures["over_1_s"] = sum(each > 1 for each in took)
+    record("kill_and_doubt", figures)
 
 
 async def info(client: Any, bookie: str, access: Any) -> dict[str, Any]:
@@ -205,36 +194,31 @@ async def takes_adds(client: Any, bookie: str, loaders: Sequence[Loader]) -> Non
                 assert not loader.failures, loader.failures
 
 
-def test_new_ledgers_are_taken_after_a_loss_without_a_name(
+async def test_new_ledgers_are_taken_after_a_loss_without_a_name(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
-    async def work() -> None:
-        count = rounds(1000, 60)
-        async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
-            async with await client.create_ledger() as ledger:
-                await ledger.append(b"something to be lost")
-            for victim in range(3):
-                await power_cut(local, client, [victim], None)
-            seen = [await reads_of(client, bookie.id) for bookie in local.bookies]
-            async with asyncio.timeout(60):
-                registry = BookieRegistry(client.store)
-                while sum(each.writable for each in (await registry.available()).values()) < 3:
-                    await asyncio.sleep(0)
-            for _ in range(count):
-                async with await client.create_ledger(
-                    ensemble_size=3, write_quorum=3, ack_quorum=3
-                ) as ledger:
-                    for number in range(3):
-                        await ledger.append(b"%d" % number)
-                assert len(ledger.metadata.fragments) == 1, "a bookie refused it"
-            now = [await reads_of(client, bookie.id) for bookie in local.bookies]
-            record(
-                "new_ledgers_after_a_loss",
-                {"ledgers": count, "reads_a_bookie": [b - a for a, b in zip(seen, now, strict=True)]},
-            )
-            assert [b - a for a, b in zip(seen, now, strict=True)] == [count] * 3
-
-    run(work())
+    count = rounds(1000, 60)
+    async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
+        async with await client.create_ledger() as ledger:
+            await ledger.append(b"something to be lost")
+        for victim in range(3):
+            await power_cut(local, client, [victim], None)
+        seen = [await reads_of(client, bookie.id) for bookie in local.bookies]
+        async with asyncio.timeout(60):
+            registry = BookieRegistry(client.store)
+            while sum(each.writable for each in (await registry.available()).values()) < 3:
+                await asyncio.sleep(0)
+        for _ in range(count):
+            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+                for number in range(3):
+                    await ledger.append(b"%d" % number)
+            assert len(ledger.metadata.fragments) == 1, "a bookie refused it"
+        now = [await reads_of(client, bookie.id) for bookie in local.bookies]
+        record(
+            "new_ledgers_after_a_loss",
+            {"ledgers": count, "reads_a_bookie": [b - a for a, b in zip(seen, now, strict=True)]},
+        )
+        assert [b - a for a, b in zip(seen, now, strict=True)] == [count] * 3
 
 
 async def reads_of(client: Any, bookie: str) -> int:

@@ -100,12 +100,6 @@ def gone(pid: int) -> bool:
         return bool(select.select([descriptor], [], [], WAIT_S)[0])
 
 
-def run(work: Any) -> Any:
-    import uvloop
-
-    return uvloop.run(work)
-
-
 def test_ready_line_and_clean_stop_by_sigterm_and_by_ctrl_c(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with up(tmp_path / "d") as running:
@@ -118,7 +112,7 @@ def test_ready_line_and_clean_stop_by_sigterm_and_by_ctrl_c(tmp_path: Path) -> N
             assert all(gone(bookie["pid"]) for bookie in ready["bookies"])
 
 
-def test_a_second_start_goes_on_with_bookies_ports_and_entries(tmp_path: Path) -> None:
+async def test_a_second_start_goes_on_with_bookies_ports_and_entries(tmp_path: Path) -> None:
     async def write(uri: str) -> int:
         async with Connecting(uri, Client) as client, await client.create_ledger() as ledger:
             await ledger.append_many([b"%d" % number for number in range(1000)])
@@ -131,13 +125,13 @@ def test_a_second_start_goes_on_with_bookies_ports_and_entries(tmp_path: Path) -
 
     with up(tmp_path, "--bookies", "4") as running:
         first = running.line()
-        ledger_id = run(write(first["cluster"]))
+        ledger_id = await write(first["cluster"])
         assert running.stop() == 0
     with up(tmp_path) as running:
         second = running.line()
         names = [(bookie["id"], bookie["address"]) for bookie in second["bookies"]]
         assert names == [(bookie["id"], bookie["address"]) for bookie in first["bookies"]]
-        assert run(read(second["cluster"], ledger_id)) == [b"%d" % number for number in range(1000)]
+        assert await read(second["cluster"], ledger_id) == [b"%d" % number for number in range(1000)]
         assert running.stop() == 0
 
 
@@ -195,7 +189,7 @@ def test_two_at_one_directory_and_fewer_bookies_than_it_holds_are_refused(tmp_pa
         assert third.wait() == 2
 
 
-def test_a_killed_bookie_is_reported_with_its_log_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_killed_bookie_is_reported_with_its_log_and_the_others_go_on(tmp_path: Path) -> None:
     async def write(uri: str) -> int:
         async with (
             Connecting(uri, Client) as client,
@@ -213,7 +207,7 @@ def test_a_killed_bookie_is_reported_with_its_log_and_the_others_go_on(tmp_path:
         assert death["reason"] == "was killed by SIGKILL"
         assert any("serves on" in line for line in death["log"])
         assert f"--listen {victim['address']}" in death["again"]
-        assert run(write(ready["cluster"])) == 0
+        assert await write(ready["cluster"]) == 0
         assert running.stop() == 1
         assert any("was killed by SIGKILL" in line for line in running.errors)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, cluster, run
+from faults.harness import Loader, cluster
 from quire.cli.local.local_cluster import LocalBookie
 from quire.client.config import ClientConfig
 from quire.client.writing.writer import LedgerWriter
@@ -79,8 +79,10 @@ async def one_stopped(directory: Path, seconds: int) -> dict[str, Any]:
     }
 
 
-def test_appends_wait_for_a_bookie_that_is_stopped(tmp_path: Path, rounds: Rounds, record: Record) -> None:
-    figures = run(one_stopped(tmp_path / "cluster", rounds(60, 2)))
+async def test_appends_wait_for_a_bookie_that_is_stopped(
+    tmp_path: Path, rounds: Rounds, record: Record
+) -> None:
+    figures = await one_stopped(tmp_path / "cluster", rounds(60, 2))
     record("guaranteed_with_one_bookie_stopped", figures)
     assert figures["held_at_most_kib"] <= figures["window_kib"]
     assert figures["resumed_after_ms"] < 1000
@@ -115,5 +117,5 @@ async def one_dead(directory: Path) -> dict[str, Any]:
     return {"entries": told, "lacking": sum(hole.last - hole.first + 1 for hole in holes)}
 
 
-def test_one_that_is_dead_for_good_is_named_with_the_way_out(tmp_path: Path, record: Record) -> None:
-    record("guaranteed_with_one_bookie_dead", run(one_dead(tmp_path / "cluster")))
+async def test_one_that_is_dead_for_good_is_named_with_the_way_out(tmp_path: Path, record: Record) -> None:
+    record("guaranteed_with_one_bookie_dead", await one_dead(tmp_path / "cluster"))
