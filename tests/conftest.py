@@ -44,6 +44,21 @@ def no_clusters_of_the_user(tmp_path_factory):
 
 
 @pytest.fixture
+async def cluster(tmp_path):
+    """Three bookies in this process; `cluster.client()` is a client of them."""
+    from support.small_cluster import small_cluster
+
+    async with small_cluster(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(cluster):
+    """A client of `cluster`."""
+    return await cluster.client()
+
+
+@pytest.fixture
 async def at(tmp_path):
     """Three bookies in this process, and a client of logs."""
     from support.log_cluster import world

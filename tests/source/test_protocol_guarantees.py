@@ -13,7 +13,6 @@ from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError
 from quire.wire.native import Kind
 from support.one_bookie import OneBookie, opened
-from support.small_cluster import small_cluster
 from support.storage_disk import Answers, FaultyFiles, make_run
 
 PAYLOADS = [b"entry %d" % number for number in range(40)]
@@ -32,47 +31,44 @@ async def written(cluster) -> int:
     return writer.ledger_id
 
 
-async def test_qa_minus_1_failures_lose_nothing(tmp_path) -> None:
+async def test_qa_minus_1_failures_lose_nothing(cluster) -> None:
     """ "The system can tolerate Qa - 1 failures without data loss." """
 
-    async with small_cluster(tmp_path) as cluster:
-        ledger_id = await written(cluster)
-        for bookie in list(cluster.servers):
-            name = await cluster.stop_bookie(bookie, clean=False)
-            assert await everything(await cluster.client(), ledger_id) == PAYLOADS
-            await cluster.start_bookie(name)
+    ledger_id = await written(cluster)
+    for bookie in list(cluster.servers):
+        name = await cluster.stop_bookie(bookie, clean=False)
+        assert await everything(await cluster.client(), ledger_id) == PAYLOADS
+        await cluster.start_bookie(name)
 
 
-async def test_all_clients_read_the_same_sequence_in_the_order_of_writing(tmp_path) -> None:
+async def test_all_clients_read_the_same_sequence_in_the_order_of_writing(cluster) -> None:
     """ "all updates to a ledger will be read in the same order as they were written", "all clients will read the same
     sequence of updates from the ledger".
     """
 
-    async with small_cluster(tmp_path) as cluster:
-        ledger_id = await written(cluster)
-        for _ in range(2):
-            assert await everything(await cluster.client(), ledger_id) == PAYLOADS
+    ledger_id = await written(cluster)
+    for _ in range(2):
+        assert await everything(await cluster.client(), ledger_id) == PAYLOADS
 
 
-async def test_a_non_fencing_open_reads_to_the_lac_and_leaves_the_writer_alone(tmp_path) -> None:
+async def test_a_non_fencing_open_reads_to_the_lac_and_leaves_the_writer_alone(cluster) -> None:
     """ "Another client can also read entries in the ledger up as far as the last add confirmed … the ledger should be
     opened with a non-fencing open. Otherwise, it would kill the writer."
     """
 
-    async with small_cluster(tmp_path) as cluster:
-        writer = await (await cluster.client()).create_ledger()
-        await writer.append_many(PAYLOADS)
-        other = await cluster.client()
-        reader = await other.open_ledger(writer.ledger_id, recover=False)
-        assert await writer.append(b"alive") == len(PAYLOADS)
-        assert await reader.refresh() >= len(PAYLOADS) - 1, "what the newest entry says of those before"
-        read = [bytes(entry.payload) async for entry in reader.read(0, len(PAYLOADS) - 1)]
-        assert read == PAYLOADS
-        closed = await other.open_ledger(writer.ledger_id, recover=True)
-        assert closed.closed
-        with pytest.raises(LedgerFencedError):
-            await writer.append(b"killed")
-        await writer.abandon()
+    writer = await (await cluster.client()).create_ledger()
+    await writer.append_many(PAYLOADS)
+    other = await cluster.client()
+    reader = await other.open_ledger(writer.ledger_id, recover=False)
+    assert await writer.append(b"alive") == len(PAYLOADS)
+    assert await reader.refresh() >= len(PAYLOADS) - 1, "what the newest entry says of those before"
+    read = [bytes(entry.payload) async for entry in reader.read(0, len(PAYLOADS) - 1)]
+    assert read == PAYLOADS
+    closed = await other.open_ledger(writer.ledger_id, recover=True)
+    assert closed.closed
+    with pytest.raises(LedgerFencedError):
+        await writer.append(b"killed")
+    await writer.abandon()
 
 
 # --- one bookie --------------------------------------------------------------------------------------------------------

@@ -5,12 +5,10 @@ Source: Vanlightly's unbounded ledgers.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from quire.core.errors import TermSupersededError
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster
 from support.stream_modes import BOTH
 
 
@@ -27,23 +25,22 @@ class Advice:
 
 @BOTH
 async def test_the_election_is_outside_and_several_clients_write_over_a_ledgers_life(
-    tmp_path: Path, mode: str
+    mode: str, cluster: SmallCluster
 ) -> None:
     """ "it is assumed there is leader election for clients external to the protocol" and it is asked before a take-over;
     "When a client receives an InvalidTerm response it should disengage", and
     "allow writes from multiple clients over their lifetime" is what remains to see: the entries of both are read.
     """
-    async with small_cluster(tmp_path, 3) as cluster:
-        old, new = [(await cluster.client()).unbounded_ledger("s", mode=mode) for _ in range(2)]
-        await old.create()
-        first = await old.open_writer()
-        await first.append(b"of term 2")
-        advice = Advice()
-        second = await new.open_writer(advice)
-        assert (advice.asked, first.term, second.term) == (1, 2, 3)
-        with pytest.raises(TermSupersededError) as refused:
-            await first.append(b"too late")
-        assert await old.resolve(refused.value) is False
-        await second.append(b"of term 3")
-        await new.close()
-        assert [bytes(entry.payload) async for entry in old.read()] == [b"of term 2", b"of term 3"]
+    old, new = [(await cluster.client()).unbounded_ledger("s", mode=mode) for _ in range(2)]
+    await old.create()
+    first = await old.open_writer()
+    await first.append(b"of term 2")
+    advice = Advice()
+    second = await new.open_writer(advice)
+    assert (advice.asked, first.term, second.term) == (1, 2, 3)
+    with pytest.raises(TermSupersededError) as refused:
+        await first.append(b"too late")
+    assert await old.resolve(refused.value) is False
+    await second.append(b"of term 3")
+    await new.close()
+    assert [bytes(entry.payload) async for entry in old.read()] == [b"of term 2", b"of term 3"]

@@ -119,26 +119,25 @@ async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> No
         assert len(await marks_of(client, writer.ledger_id)) == 1
 
 
-async def test_nothing_is_marked_that_owes_nothing(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client(CONFIG)
-        async with await client.create_ledger(**SHAPE) as kept:
-            await kept.append(b"on all three")
-        assert KEPT in kept.metadata.custom
-        recovered = await client.create_ledger(**SHAPE)
-        await recovered.append(b"on all three")
-        await recovered.abandon()
-        await client.open_ledger(recovered.ledger_id)
-        async with await client.create_ledger(guarantee=None) as ordinary:
-            await ordinary.append(b"on two at least")
-        assert ordinary.metadata.custom == tuple(
-            x for x in ordinary.metadata.custom if x not in {KEPT, GUARANTEED}
-        )
-        empty = await client.create_ledger(**SHAPE)
-        await closed_as_java_does(client, empty)
-        writing = await client.create_ledger(**SHAPE)
-        await writing.append(b"it is open")
-        assert await PendingReplication(client).mark() == 0
+async def test_nothing_is_marked_that_owes_nothing(cluster) -> None:
+    client = await cluster.client(CONFIG)
+    async with await client.create_ledger(**SHAPE) as kept:
+        await kept.append(b"on all three")
+    assert KEPT in kept.metadata.custom
+    recovered = await client.create_ledger(**SHAPE)
+    await recovered.append(b"on all three")
+    await recovered.abandon()
+    await client.open_ledger(recovered.ledger_id)
+    async with await client.create_ledger(guarantee=None) as ordinary:
+        await ordinary.append(b"on two at least")
+    assert ordinary.metadata.custom == tuple(
+        x for x in ordinary.metadata.custom if x not in {KEPT, GUARANTEED}
+    )
+    empty = await client.create_ledger(**SHAPE)
+    await closed_as_java_does(client, empty)
+    writing = await client.create_ledger(**SHAPE)
+    await writing.append(b"it is open")
+    assert await PendingReplication(client).mark() == 0
 
 
 async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_marked(tmp_path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from quire.metadata.both_records import BothRecords
 from quire.wire.native import Flag, Kind
 from support.one_bookie import OneBookie, opened, recovered
 from support.records import put_record, record_of
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster
 from support.storage_disk import FaultyFiles
 from support.waiting import until_async
 from unit.bookie.test_after_a_loss import SlowStore
@@ -111,33 +110,32 @@ async def test_a_read_that_had_begun_says_nothing_of_a_record_made_since(at: Wor
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_recovery_beside_a_deletion_says_that_there_is_no_such_ledger(
-    protocol: str, tmp_path: Path
+    protocol: str, cluster: SmallCluster
 ) -> None:
     """The recovery has read the record when the ledger is deleted, and its bookies have dropped it."""
-    async with small_cluster(tmp_path, bookies=3) as cluster:
-        client = await cluster.client(ClientConfig(protocol=protocol))
-        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        await writer.append(b"entry")
-        await writer.abandon()
-        record = await client.ledger_metadata(writer.ledger_id)
-        other = await cluster.client(ClientConfig(protocol=protocol))
-        honest = other.context.ledgers.read
-        gone = False
+    client = await cluster.client(ClientConfig(protocol=protocol))
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await writer.append(b"entry")
+    await writer.abandon()
+    record = await client.ledger_metadata(writer.ledger_id)
+    other = await cluster.client(ClientConfig(protocol=protocol))
+    honest = other.context.ledgers.read
+    gone = False
 
-        async def read(ledger_id: Any, *args: Any, **options: Any) -> Any:
-            nonlocal gone
-            found = await honest(ledger_id, *args, **options)
-            if not gone:
-                gone = True
-                await client.delete_ledger(writer.ledger_id)
-                for server in cluster.servers.values():
-                    server.ledgers.delete(writer.ledger_id, LATER)
-            return found
+    async def read(ledger_id: Any, *args: Any, **options: Any) -> Any:
+        nonlocal gone
+        found = await honest(ledger_id, *args, **options)
+        if not gone:
+            gone = True
+            await client.delete_ledger(writer.ledger_id)
+            for server in cluster.servers.values():
+                server.ledgers.delete(writer.ledger_id, LATER)
+        return found
 
-        other.context.ledgers.read = read  # type: ignore[method-assign]
-        with pytest.raises(NoSuchLedgerError):
-            await other.open_ledger(writer.ledger_id)
-        assert record.ledger_id == writer.ledger_id
+    other.context.ledgers.read = read  # type: ignore[method-assign]
+    with pytest.raises(NoSuchLedgerError):
+        await other.open_ledger(writer.ledger_id)
+    assert record.ledger_id == writer.ledger_id
 
 
 class InBookKeepersWords(OneBookie):

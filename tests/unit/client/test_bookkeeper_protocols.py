@@ -14,7 +14,7 @@ from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError, MisuseError, QuireError
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
 
 PROTOCOLS = ["v2", "v3"]
@@ -96,16 +96,15 @@ async def test_a_bookie_that_goes_is_replaced(tmp_path: Path, protocol: str) -> 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_one_bookie_is_spoken_to_otherwise(tmp_path: Path, protocol: str) -> None:
-    async with small_cluster(tmp_path, bookies=3) as cluster:
-        host, port = next(iter(cluster.servers.values())).address
-        config = ClientConfig(protocol_of=((f"{host}:{port}", protocol),))
-        client = await cluster.client(config)
-        ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"")
-        await ledger.append_many([payload(number) for number in range(200)])
-        await ledger.close()
-        report = await client.verify_ledger(ledger.ledger_id, password=b"")
-        assert report.complete
+async def test_one_bookie_is_spoken_to_otherwise(protocol: str, cluster: SmallCluster) -> None:
+    host, port = next(iter(cluster.servers.values())).address
+    config = ClientConfig(protocol_of=((f"{host}:{port}", protocol),))
+    client = await cluster.client(config)
+    ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"")
+    await ledger.append_many([payload(number) for number in range(200)])
+    await ledger.close()
+    report = await client.verify_ledger(ledger.ledger_id, password=b"")
+    assert report.complete
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -198,19 +198,18 @@ async def test_a_damaged_body_is_sent_again_alone(tmp_path, sent):
         assert all(len(ledger.metadata.fragments) == 1 for ledger in ledgers)
 
 
-async def test_beside_a_bookie_without_bundles_all_get_plain_adds(tmp_path, sent):
-    async with small_cluster(tmp_path) as cluster:
-        other, *bookies = sorted(cluster.servers)
-        at = address_of(*cluster.servers[other].address)
-        client = await cluster.client(ClientConfig(protocol_of=((at, "v3"),)))
-        ledgers = [await client.create_ledger() for _ in range(2)]
-        await acknowledged(ledgers, 0)
-        await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
-        sent.requests.clear()
-        await acknowledged(ledgers)
-        assert sorted(sent.requests, key=str) == sorted(
-            [(bookie, {ledger.ledger_id: 1}, False) for bookie in bookies for ledger in ledgers], key=str
-        )
+async def test_beside_a_bookie_without_bundles_all_get_plain_adds(sent, cluster):
+    other, *bookies = sorted(cluster.servers)
+    at = address_of(*cluster.servers[other].address)
+    client = await cluster.client(ClientConfig(protocol_of=((at, "v3"),)))
+    ledgers = [await client.create_ledger() for _ in range(2)]
+    await acknowledged(ledgers, 0)
+    await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
+    sent.requests.clear()
+    await acknowledged(ledgers)
+    assert sorted(sent.requests, key=str) == sorted(
+        [(bookie, {ledger.ledger_id: 1}, False) for bookie in bookies for ledger in ledgers], key=str
+    )
 
 
 async def test_a_run_overtakes_no_other_of_its_ledger(tmp_path, sent):

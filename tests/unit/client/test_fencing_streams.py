@@ -66,22 +66,21 @@ class OnceElected:
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
-async def test_each_take_over_takes_an_id_that_readers_skip(tmp_path, digest) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, mode="fencing", digest=digest)
-        async with await mine.open_writer() as writer:
-            assert (writer.term, writer.last_add_confirmed) == (2, 0)
-            assert await asyncio.gather(*map(writer.append, texts(300))) == list(range(1, 301))
-        other = await theirs.open_writer()
-        assert (other.term, other.last_add_confirmed, other.length) == (3, 301, writer.length)
-        assert await asyncio.gather(*map(other.append, texts(50))) == list(range(302, 352))
-        assert await payloads(mine, 351) == texts(300) + texts(50)
-        record = await theirs.show()
-        assert ranges(record) == [(1, 0), (2, 0), (3, 301)]
-        found = [(entry.entry_id, type(entry) is NoOp) async for entry in theirs.read(299, 303, no_ops=True)]
-        assert found == [(299, False), (300, False), (301, True), (302, False), (303, False)]
-        report = await theirs.verify()
-        assert (report.complete, report.entries) == (True, 352)
+async def test_each_take_over_takes_an_id_that_readers_skip(digest, cluster) -> None:
+    mine, theirs = await streams(cluster, mode="fencing", digest=digest)
+    async with await mine.open_writer() as writer:
+        assert (writer.term, writer.last_add_confirmed) == (2, 0)
+        assert await asyncio.gather(*map(writer.append, texts(300))) == list(range(1, 301))
+    other = await theirs.open_writer()
+    assert (other.term, other.last_add_confirmed, other.length) == (3, 301, writer.length)
+    assert await asyncio.gather(*map(other.append, texts(50))) == list(range(302, 352))
+    assert await payloads(mine, 351) == texts(300) + texts(50)
+    record = await theirs.show()
+    assert ranges(record) == [(1, 0), (2, 0), (3, 301)]
+    found = [(entry.entry_id, type(entry) is NoOp) async for entry in theirs.read(299, 303, no_ops=True)]
+    assert found == [(299, False), (300, False), (301, True), (302, False), (303, False)]
+    report = await theirs.verify()
+    assert (report.complete, report.entries) == (True, 352)
 
 
 async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path) -> None:
@@ -111,32 +110,29 @@ async def test_a_bookie_that_comes_back_into_a_fragment_truncates_first(tmp_path
 
 
 @pytest.mark.parametrize("comes", ["the bookie", "a spare"])
-async def test_a_take_over_waits_for_a_bookie_or_a_spare(tmp_path, comes) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, mode="fencing")
-        writer = await mine.open_writer()
-        await writer.append(b"0")
-        await writer.release()
-        dead = writer.metadata.last_fragment.ensemble[1]
-        name = await cluster.stop_bookie(dead, clean=False)
-        assert await theirs.waits_for() == {}, "nobody takes it over"
-        taking = asyncio.create_task(theirs.open_writer())
+async def test_a_take_over_waits_for_a_bookie_or_a_spare(comes, cluster) -> None:
+    mine, theirs = await streams(cluster, mode="fencing")
+    writer = await mine.open_writer()
+    await writer.append(b"0")
+    await writer.release()
+    dead = writer.metadata.last_fragment.ensemble[1]
+    name = await cluster.stop_bookie(dead, clean=False)
+    assert await theirs.waits_for() == {}, "nobody takes it over"
+    taking = asyncio.create_task(theirs.open_writer())
 
-        async def waits() -> bool:
-            return {*await theirs.waits_for()} == {dead}
+    async def waits() -> bool:
+        return {*await theirs.waits_for()} == {dead}
 
-        await until_async(waits, "the take-over to wait")
-        assert not taking.done()
-        (why,) = (await mine.waits_for()).values()
-        assert why == "it is not registered, and no other bookie can take its place", (
-            "another client sees it too"
-        )
-        await cluster.start_bookie(name if comes == "the bookie" else "b9")
-        other = await taking
-        ensemble = other.metadata.last_fragment.ensemble
-        assert (dead in ensemble) is (comes == "the bookie")
-        assert await theirs.waits_for() == {}
-        assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
+    await until_async(waits, "the take-over to wait")
+    assert not taking.done()
+    (why,) = (await mine.waits_for()).values()
+    assert why == "it is not registered, and no other bookie can take its place", "another client sees it too"
+    await cluster.start_bookie(name if comes == "the bookie" else "b9")
+    other = await taking
+    ensemble = other.metadata.last_fragment.ensemble
+    assert (dead in ensemble) is (comes == "the bookie")
+    assert await theirs.waits_for() == {}
+    assert await payloads(mine, await other.append(b"1")) == [b"0", b"1"]
 
 
 async def test_a_bookie_is_taken_back_when_the_spare_in_its_place_has_died(tmp_path) -> None:
@@ -173,40 +169,38 @@ async def with_an_entry_to_write_back(
     return others[1], names
 
 
-async def test_a_take_over_that_has_to_write_back_waits_too(tmp_path) -> None:
+async def test_a_take_over_that_has_to_write_back_waits_too(cluster) -> None:
     """An entry that was not acknowledged has to reach its whole write set as well."""
-    async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, mode="fencing")
-        away, names = await with_an_entry_to_write_back(cluster, mine)
-        await cluster.start_bookie(names[0])
-        taking = asyncio.create_task(theirs.open_writer())
+    mine, theirs = await streams(cluster, mode="fencing")
+    away, names = await with_an_entry_to_write_back(cluster, mine)
+    await cluster.start_bookie(names[0])
+    taking = asyncio.create_task(theirs.open_writer())
 
-        async def waits() -> bool:
-            return {*await theirs.waits_for()} == {away}
+    async def waits() -> bool:
+        return {*await theirs.waits_for()} == {away}
 
-        await until_async(waits, "the take-over to wait")
-        await cluster.start_bookie(names[1])
-        other = await taking
-        assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
-        report = await theirs.verify()
-        assert (report.complete, report.different) == (True, [])
+    await until_async(waits, "the take-over to wait")
+    await cluster.start_bookie(names[1])
+    other = await taking
+    assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
+    report = await theirs.verify()
+    assert (report.complete, report.different) == (True, [])
 
 
-async def test_a_read_only_bookie_is_not_waited_for(tmp_path) -> None:
+async def test_a_read_only_bookie_is_not_waited_for(cluster) -> None:
     """It takes what is written back, and truncates."""
-    async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, mode="fencing")
-        away, names = await with_an_entry_to_write_back(cluster, mine)
-        full = await cluster.start_bookie(names[0])
-        full.ledgers.read_only = True
-        seen = theirs._context.bookies
-        await until_async(lambda: seen.read_only() == [full.bookie_id], "the client to see it")
-        taking = asyncio.create_task(theirs.open_writer())
-        await until_async(lambda: {*theirs._lacks} == {away}, "the take-over to wait")
-        await cluster.start_bookie(names[1])
-        other = await taking
-        assert full.bookie_id in other.metadata.last_fragment.ensemble
-        assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
+    mine, theirs = await streams(cluster, mode="fencing")
+    away, names = await with_an_entry_to_write_back(cluster, mine)
+    full = await cluster.start_bookie(names[0])
+    full.ledgers.read_only = True
+    seen = theirs._context.bookies
+    await until_async(lambda: seen.read_only() == [full.bookie_id], "the client to see it")
+    taking = asyncio.create_task(theirs.open_writer())
+    await until_async(lambda: {*theirs._lacks} == {away}, "the take-over to wait")
+    await cluster.start_bookie(names[1])
+    other = await taking
+    assert full.bookie_id in other.metadata.last_fragment.ensemble
+    assert await payloads(mine, other.last_add_confirmed) == [b"0", b"1"]
 
 
 async def test_a_take_over_that_has_to_write_back_waits_without_new_terms(tmp_path, monkeypatch) -> None:
@@ -386,21 +380,18 @@ async def test_a_take_over_that_waits_notices_that_another_client_has_taken_over
         assert await payloads(theirs, last) == [b"0", b"1"]
 
 
-async def test_a_take_over_that_is_cancelled_waits_for_nobody(tmp_path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        mine, theirs = await streams(cluster, mode="fencing")
-        writer = await mine.open_writer()
-        _, others, names = await leave_on_one(cluster, mine, writer, [b"1"])
-        await cluster.start_bookie(names[0])
-        taking = asyncio.create_task(theirs.open_writer())
-        await until_async(lambda: theirs._lacks and theirs._under_way is None, "a pause of the take-over")
-        taking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await taking
-        await cluster.start_bookie(names[1])
-        await until_async(
-            lambda: others[1] in theirs._context.bookies.writable(), "the bookie to be seen again"
-        )
-        assert await theirs.waits_for() == {}
-        other = await mine.open_writer()
-        assert await payloads(mine, other.last_add_confirmed) == [b"1"]
+async def test_a_take_over_that_is_cancelled_waits_for_nobody(cluster) -> None:
+    mine, theirs = await streams(cluster, mode="fencing")
+    writer = await mine.open_writer()
+    _, others, names = await leave_on_one(cluster, mine, writer, [b"1"])
+    await cluster.start_bookie(names[0])
+    taking = asyncio.create_task(theirs.open_writer())
+    await until_async(lambda: theirs._lacks and theirs._under_way is None, "a pause of the take-over")
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    await cluster.start_bookie(names[1])
+    await until_async(lambda: others[1] in theirs._context.bookies.writable(), "the bookie to be seen again")
+    assert await theirs.waits_for() == {}
+    other = await mine.open_writer()
+    assert await payloads(mine, other.last_add_confirmed) == [b"1"]

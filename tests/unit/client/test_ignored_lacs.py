@@ -18,7 +18,7 @@ from quire.core.ids import EntryId
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
-from support.small_cluster import SmallCluster, small_cluster
+from support.small_cluster import SmallCluster
 from support.stream_modes import BOTH, taken
 from support.waiting import until_async
 from unit.client.test_reading import Told, texts
@@ -70,119 +70,115 @@ async def put_on_one(stream: UnboundedLedger, writer: LedgerWriter, entry_id: in
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
 @BOTH
-async def test_readers_go_by_what_the_new_writer_has_confirmed(tmp_path, mode, digest) -> None:
-    async with small_cluster(tmp_path, 3) as cluster:
-        mine, theirs = await streams(cluster, mode=mode, digest=digest)
-        wanted = await lose_the_last(cluster, mine)
-        before = await theirs.open_reader()
-        assert before.last_add_confirmed == OLD_LAC
-        writer = await overruled(mine)
-        assert writer.last_add_confirmed == KEPT + taken(mode) < OLD_LAC
-        assert await before.refresh() == writer.last_add_confirmed
-        reader, seen = await theirs.open_reader(), []
-        assert reader.last_add_confirmed == writer.last_add_confirmed
-        assert [bytes(entry.payload) async for entry in theirs.read(0)] == wanted
-        unacked = writer.last_add_confirmed + 1
-        await put_on_one(mine, writer, unacked)
-        with pytest.raises(PastEndError):
-            [entry async for entry in theirs.read(0, unacked)]
+async def test_readers_go_by_what_the_new_writer_has_confirmed(mode, digest, cluster) -> None:
+    mine, theirs = await streams(cluster, mode=mode, digest=digest)
+    wanted = await lose_the_last(cluster, mine)
+    before = await theirs.open_reader()
+    assert before.last_add_confirmed == OLD_LAC
+    writer = await overruled(mine)
+    assert writer.last_add_confirmed == KEPT + taken(mode) < OLD_LAC
+    assert await before.refresh() == writer.last_add_confirmed
+    reader, seen = await theirs.open_reader(), []
+    assert reader.last_add_confirmed == writer.last_add_confirmed
+    assert [bytes(entry.payload) async for entry in theirs.read(0)] == wanted
+    unacked = writer.last_add_confirmed + 1
+    await put_on_one(mine, writer, unacked)
+    with pytest.raises(PastEndError):
+        [entry async for entry in theirs.read(0, unacked)]
 
-        async def follow() -> None:
-            async with contextlib.aclosing(theirs.tail(0)) as entries:
-                async for entry in entries:
-                    seen.append(bytes(entry.payload))
+    async def follow() -> None:
+        async with contextlib.aclosing(theirs.tail(0)) as entries:
+            async for entry in entries:
+                seen.append(bytes(entry.payload))
 
-        following = asyncio.create_task(follow())
+    following = asyncio.create_task(follow())
+    await until_async(lambda: seen == wanted or following.done(), "the tail")
+    for number in range(OLD_LAC):
+        payload = b"new %d" % number
+        last = await writer.append(payload)
+        wanted.append(payload)
         await until_async(lambda: seen == wanted or following.done(), "the tail")
-        for number in range(OLD_LAC):
-            payload = b"new %d" % number
-            last = await writer.append(payload)
-            wanted.append(payload)
-            await until_async(lambda: seen == wanted or following.done(), "the tail")
-            assert await payloads(theirs, last) == wanted
-        assert not following.done()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        assert last > OLD_LAC
+        assert await payloads(theirs, last) == wanted
+    assert not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert last > OLD_LAC
 
 
 @BOTH
-async def test_the_next_take_over_does_not_begin_at_the_lac_that_was_ignored(tmp_path, mode) -> None:
+async def test_the_next_take_over_does_not_begin_at_the_lac_that_was_ignored(mode, cluster) -> None:
     """An entry of the new writer's at that id, and none before it, would be taken for decided, behind a hole."""
-    async with small_cluster(tmp_path, 3) as cluster:
-        mine, theirs = await streams(cluster, mode=mode)
-        wanted = await lose_the_last(cluster, mine)
-        writer = await overruled(mine)
-        first = writer.last_add_confirmed + 1
-        await put_on_one(mine, writer, OLD_LAC)
-        await writer.abandon()
-        other = await theirs.open_writer()
-        assert ranges(other.metadata)[-2:] == [(writer.term, KEPT + 1), (other.term, first)]
-        last = await other.append(b"later")
-        assert last == first + taken(mode)
-        assert await payloads(mine, last) == [*wanted, b"later"]
-        report = await mine.verify()
-        assert (report.complete, report.lost, report.below_ack_quorum) == (True, [], [])
+    mine, theirs = await streams(cluster, mode=mode)
+    wanted = await lose_the_last(cluster, mine)
+    writer = await overruled(mine)
+    first = writer.last_add_confirmed + 1
+    await put_on_one(mine, writer, OLD_LAC)
+    await writer.abandon()
+    other = await theirs.open_writer()
+    assert ranges(other.metadata)[-2:] == [(writer.term, KEPT + 1), (other.term, first)]
+    last = await other.append(b"later")
+    assert last == first + taken(mode)
+    assert await payloads(mine, last) == [*wanted, b"later"]
+    report = await mine.verify()
+    assert (report.complete, report.lost, report.below_ack_quorum) == (True, [], [])
 
 
 @BOTH
 async def test_after_a_start_bookies_do_not_tell_the_lac_that_was_ignored_as_the_new_writers(
-    tmp_path, mode
+    mode, cluster
 ) -> None:
-    async with small_cluster(tmp_path, 3) as cluster:
-        mine, theirs = await streams(cluster, mode=mode)
-        wanted = await lose_the_last(cluster, mine)
-        writer = await overruled(mine)
-        last = await writer.append(b"new")
-        assert await payloads(theirs, last) == [*wanted, b"new"]
-        await writer.abandon()
-        names = [await cluster.stop_bookie(bookie) for bookie in writer.metadata.last_fragment.ensemble]
-        for name in names:
-            await cluster.start_bookie(name)
+    mine, theirs = await streams(cluster, mode=mode)
+    wanted = await lose_the_last(cluster, mine)
+    writer = await overruled(mine)
+    last = await writer.append(b"new")
+    assert await payloads(theirs, last) == [*wanted, b"new"]
+    await writer.abandon()
+    names = [await cluster.stop_bookie(bookie) for bookie in writer.metadata.last_fragment.ensemble]
+    for name in names:
+        await cluster.start_bookie(name)
 
-        async def are_back() -> bool:
-            reader = await theirs.open_reader()
-            return not reader.silent
-
-        await until_async(are_back, "the bookies")
+    async def are_back() -> bool:
         reader = await theirs.open_reader()
-        assert last - 1 <= reader.last_add_confirmed <= last
-        other = await theirs.open_writer()
-        assert other.last_add_confirmed == last + taken(mode)
-        again = await other.append(b"again")
-        assert await payloads(mine, again) == [*wanted, b"new", b"again"]
-        report = await mine.verify()
-        assert report.complete
+        return not reader.silent
+
+    await until_async(are_back, "the bookies")
+    reader = await theirs.open_reader()
+    assert last - 1 <= reader.last_add_confirmed <= last
+    other = await theirs.open_writer()
+    assert other.last_add_confirmed == last + taken(mode)
+    again = await other.append(b"again")
+    assert await payloads(mine, again) == [*wanted, b"new", b"again"]
+    report = await mine.verify()
+    assert report.complete
 
 
 @BOTH
 async def test_a_tail_asks_others_where_a_bookie_tells_the_lac_that_was_ignored(
-    tmp_path, mode, monkeypatch
+    mode, monkeypatch, cluster
 ) -> None:
     """It hears nothing of the new writer, and is the first to answer every poll: its LAC is above what is polled for."""
-    async with small_cluster(tmp_path, 3) as cluster:
-        mine, theirs = await streams(cluster, mode=mode)
-        await lose_the_last(cluster, mine)
-        writer = await overruled(mine)
-        behind, *others = writer.metadata.last_fragment.ensemble
-        plain, told = BookieClient.long_poll, asyncio.Event()
-        first: list[ReadReply] = []
+    mine, theirs = await streams(cluster, mode=mode)
+    await lose_the_last(cluster, mine)
+    writer = await overruled(mine)
+    behind, *others = writer.metadata.last_fragment.ensemble
+    plain, told = BookieClient.long_poll, asyncio.Event()
+    first: list[ReadReply] = []
 
-        async def long_poll(self, bookie, *args, **options):
-            if bookie in others:
-                await asyncio.Event().wait()
-            assert bookie == behind
-            if not first:
-                first.append(await plain(self, bookie, *args, **options))
-            told.set()
-            return first[0]
+    async def long_poll(self, bookie, *args, **options):
+        if bookie in others:
+            await asyncio.Event().wait()
+        assert bookie == behind
+        if not first:
+            first.append(await plain(self, bookie, *args, **options))
+        told.set()
+        return first[0]
 
-        monkeypatch.setattr(BookieClient, "long_poll", long_poll)
-        async with contextlib.aclosing(theirs.tail(writer.last_add_confirmed + 1)) as entries:
-            coming = asyncio.ensure_future(anext(entries))
-            await told.wait()
-            assert (first[0].lac, first[0].lac_term) == (OLD_LAC, 2)
-            await writer.append(b"new")
-            await until_async(coming.done, "the new entry")
-            assert bytes(coming.result().payload) == b"new"
-        await writer.abandon()
+    monkeypatch.setattr(BookieClient, "long_poll", long_poll)
+    async with contextlib.aclosing(theirs.tail(writer.last_add_confirmed + 1)) as entries:
+        coming = asyncio.ensure_future(anext(entries))
+        await told.wait()
+        assert (first[0].lac, first[0].lac_term) == (OLD_LAC, 2)
+        await writer.append(b"new")
+        await until_async(coming.done, "the new entry")
+        assert bytes(coming.result().payload) == b"new"
+    await writer.abandon()

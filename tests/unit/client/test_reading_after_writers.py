@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from quire.client.access import LedgerAccess
+from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.reading.reader import LedgerReader
 from quire.core.errors import LedgerFencedError, MisuseError
 from support.log_cluster import World
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster
 
 UNTOLD = ClientConfig(lac_after_ms=3_600_000, explicit_lac_after_ms=3_600_000)
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "mac"])
 async def test_a_read_that_recovers_finds_what_an_abandoned_writer_acknowledged(
-    tmp_path: Path, digest: str
+    digest: str, cluster: SmallCluster
 ) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        writer = await (await cluster.client(UNTOLD)).create_ledger(digest=digest)
-        for number in range(3):
-            assert await writer.append(b"%d" % number) == number
-        await writer.abandon()
-        reader = await (await cluster.client()).open_ledger(writer.ledger_id, recover=False)
-        assert [bytes(entry.payload) async for entry in reader.read()] == [b"0", b"1"]
-        assert not reader.closed
-        assert [bytes(entry.payload) async for entry in reader.read(recover=True)] == [b"0", b"1", b"2"]
-        assert reader.closed
-        assert [entry.entry_id async for entry in reader.read(1, 2, recover=True)] == [1, 2]
+    writer = await (await cluster.client(UNTOLD)).create_ledger(digest=digest)
+    for number in range(3):
+        assert await writer.append(b"%d" % number) == number
+    await writer.abandon()
+    reader = await (await cluster.client()).open_ledger(writer.ledger_id, recover=False)
+    assert [bytes(entry.payload) async for entry in reader.read()] == [b"0", b"1"]
+    assert not reader.closed
+    assert [bytes(entry.payload) async for entry in reader.read(recover=True)] == [b"0", b"1", b"2"]
+    assert reader.closed
+    assert [entry.entry_id async for entry in reader.read(1, 2, recover=True)] == [1, 2]
 
 
-async def test_a_read_that_recovers_ends_a_writer_that_lives(tmp_path: Path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        writer = await (await cluster.client()).create_ledger()
-        await writer.append(b"0")
-        reader = await (await cluster.client()).open_ledger(writer.ledger_id, recover=False)
-        assert [bytes(entry.payload) async for entry in reader.read(recover=True)] == [b"0"]
-        with pytest.raises(LedgerFencedError):
-            await writer.append(b"1")
+async def test_a_read_that_recovers_ends_a_writer_that_lives(cluster: SmallCluster) -> None:
+    writer = await (await cluster.client()).create_ledger()
+    await writer.append(b"0")
+    reader = await (await cluster.client()).open_ledger(writer.ledger_id, recover=False)
+    assert [bytes(entry.payload) async for entry in reader.read(recover=True)] == [b"0"]
+    with pytest.raises(LedgerFencedError):
+        await writer.append(b"1")
 
 
-async def test_a_reader_that_changes_nothing_refuses_to_recover(tmp_path: Path) -> None:
-    async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client()
-        writer = await client.create_ledger()
-        record, version = await client.ledger_store.read(writer.ledger_id)
-        reader = LedgerReader(record, version, LedgerAccess.of(record), client.context)
-        with pytest.raises(MisuseError, match="recover_ledger"):
-            _ = [entry async for entry in reader.read(recover=True)]
-        await writer.close()
+async def test_a_reader_that_changes_nothing_refuses_to_recover(client: Client) -> None:
+    writer = await client.create_ledger()
+    record, version = await client.ledger_store.read(writer.ledger_id)
+    reader = LedgerReader(record, version, LedgerAccess.of(record), client.context)
+    with pytest.raises(MisuseError, match="recover_ledger"):
+        _ = [entry async for entry in reader.read(recover=True)]
+    await writer.close()
 
 
 async def test_a_read_of_a_log_that_recovers_finds_it_too(at: World) -> None:

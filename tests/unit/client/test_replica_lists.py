@@ -18,7 +18,7 @@ from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
 from quire.core.ledger.shares import shares
 from quire.core.repair.effects import RepairOutcome
-from support.small_cluster import small_cluster
+from support.small_cluster import SmallCluster, small_cluster
 
 COUNT = 25
 
@@ -84,54 +84,52 @@ def asked_for_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_a_bookie_that_answers_no_list_is_asked_for_one_once(
-    tmp_path: Path, asked_for_lists: list[int]
+    asked_for_lists: list[int], cluster: SmallCluster
 ) -> None:
     """What it holds of every further ledger is read at once."""
     asked = asked_for_lists
-    async with small_cluster(tmp_path, 3) as cluster:
-        client = await cluster.client(ClientConfig(protocol="v3"))
-        for _ in range(4):
-            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await writer.append_many([b"entry %d" % number for number in range(COUNT)])
-            await writer.close()
-            record = await client.ledger_metadata(writer.ledger_id)
-            access = LedgerAccess.of(record)
-            for bookie in cluster.servers:
-                told = await replica_list(client.bookies, bookie, record, access, timeout_ms=500)
-                assert told.answer is Answer.OK
-                assert not Replica(told, 1).lacks(0, 0, COUNT - 1)
-        assert len(asked) == 3
-        # One that answers nothing at all is not taken for one that has no lists.
-        gone = next(iter(cluster.servers))
-        client.bookies.without_lists.clear()
-        await cluster.stop_bookie(gone, clean=False)
-        told = await replica_list(client.bookies, gone, record, access, timeout_ms=500)
-        assert told.answer is Answer.UNREACHABLE
-        assert not client.bookies.without_lists
+    client = await cluster.client(ClientConfig(protocol="v3"))
+    for _ in range(4):
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"entry %d" % number for number in range(COUNT)])
+        await writer.close()
+        record = await client.ledger_metadata(writer.ledger_id)
+        access = LedgerAccess.of(record)
+        for bookie in cluster.servers:
+            told = await replica_list(client.bookies, bookie, record, access, timeout_ms=500)
+            assert told.answer is Answer.OK
+            assert not Replica(told, 1).lacks(0, 0, COUNT - 1)
+    assert len(asked) == 3
+    # One that answers nothing at all is not taken for one that has no lists.
+    gone = next(iter(cluster.servers))
+    client.bookies.without_lists.clear()
+    await cluster.stop_bookie(gone, clean=False)
+    told = await replica_list(client.bookies, gone, record, access, timeout_ms=500)
+    assert told.answer is Answer.UNREACHABLE
+    assert not client.bookies.without_lists
 
 
 async def test_an_audit_reads_where_a_bookie_answers_no_list(
-    tmp_path: Path, asked_for_lists: list[int]
+    asked_for_lists: list[int], cluster: SmallCluster
 ) -> None:
     """It waits for a list once for each bookie, and finds what is missing by reading."""
-    async with small_cluster(tmp_path, 3) as cluster:
-        client = await cluster.client(ClientConfig(protocol="v3"))
-        victim = next(iter(cluster.servers))
-        for number in range(4):
-            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await writer.append_many([b"entry %d" % number for number in range(COUNT)])
-            await writer.close()
-            record = await client.ledger_metadata(writer.ledger_id)
-            if number == 3:
-                cluster.servers[victim].ledgers.delete(writer.ledger_id, 10**15)
-            check = ReplicaCheck(client.bookies, record, 500)
-            for share in shares(record):
-                found = await check.audit(share.bookie, [share])
-                is_gone = number == 3 and share.bookie == victim
-                assert [(one.verdict, one.first, one.last) for one in found] == (
-                    [(CopyVerdict.MISSING, 0, COUNT - 1)] if is_gone else []
-                )
-        assert len(asked_for_lists) == 3
+    client = await cluster.client(ClientConfig(protocol="v3"))
+    victim = next(iter(cluster.servers))
+    for number in range(4):
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"entry %d" % number for number in range(COUNT)])
+        await writer.close()
+        record = await client.ledger_metadata(writer.ledger_id)
+        if number == 3:
+            cluster.servers[victim].ledgers.delete(writer.ledger_id, 10**15)
+        check = ReplicaCheck(client.bookies, record, 500)
+        for share in shares(record):
+            found = await check.audit(share.bookie, [share])
+            is_gone = number == 3 and share.bookie == victim
+            assert [(one.verdict, one.first, one.last) for one in found] == (
+                [(CopyVerdict.MISSING, 0, COUNT - 1)] if is_gone else []
+            )
+    assert len(asked_for_lists) == 3
 
 
 async def test_an_audit_of_a_bookie_that_answers_nothing_says_unknown(

@@ -100,48 +100,46 @@ async def test_either_side_can_do_without(tmp_path, placed) -> None:
         assert placed == []
 
 
-async def test_short_runs_and_recent_ones_are_sent(tmp_path, placed) -> None:
-    async with small_cluster(tmp_path, 3) as cluster:
-        client = await greeted(cluster)
-        async with await client.create_ledger() as recent:
-            await recent.append_many([payload(number) for number in range(COUNT)])
-        assert len(await read(client, recent.ledger_id)) == COUNT
-        async with await client.create_ledger() as short:
-            for number in range(5):
-                await short.append(b"short %d" % number)
-        await forget(cluster)
-        assert len(await read(await greeted(cluster), short.ledger_id)) == 5
-        assert placed == []
+async def test_short_runs_and_recent_ones_are_sent(placed, cluster) -> None:
+    client = await greeted(cluster)
+    async with await client.create_ledger() as recent:
+        await recent.append_many([payload(number) for number in range(COUNT)])
+    assert len(await read(client, recent.ledger_id)) == COUNT
+    async with await client.create_ledger() as short:
+        for number in range(5):
+            await short.append(b"short %d" % number)
+    await forget(cluster)
+    assert len(await read(await greeted(cluster), short.ledger_id)) == 5
+    assert placed == []
 
 
-async def test_what_is_damaged_is_still_the_bookies_to_say(tmp_path, placed) -> None:
-    async with small_cluster(tmp_path, 3) as cluster:
-        ledger_id = await written(cluster)
-        [victim] = [bookie for bookie in cluster.servers if cluster.servers[bookie].config.name == "b1"]
-        directory = cluster.servers[victim].config.directory
-        pattern = payload(7)[:64]
-        for file in directory.rglob("*.seg"):
-            data = file.read_bytes()
-            at = data.find(pattern)
-            if at >= 0:
-                with file.open("r+b") as target:
-                    target.seek(at)
-                    target.write(b"?")
-        client = await greeted(cluster)
-        access = LedgerAccess.of(await client.ledger_metadata(ledger_id))
-        channel = client.bookies._channel(victim)
-        assert channel.beside
-        reply = await client.bookies.read(victim, access, 0, COUNT - 1, 1 << 26)
-        assert placed
-        assert reply.answer is Answer.OK
-        assert any(low <= 7 <= high for low, high in reply.unknown)
-        assert set(reply.damaged) <= set(reply.unknown)
-        assert any(low <= 7 <= high for low, high in reply.damaged), "damaged, and not out of reach"
-        assert channel.beside, "it may have been one recycled segment"
-        assert channel.place_misses == 1
-        # Every entry is there: its other copies are good.
-        entries = await read(client, ledger_id)
-        assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
+async def test_what_is_damaged_is_still_the_bookies_to_say(placed, cluster) -> None:
+    ledger_id = await written(cluster)
+    [victim] = [bookie for bookie in cluster.servers if cluster.servers[bookie].config.name == "b1"]
+    directory = cluster.servers[victim].config.directory
+    pattern = payload(7)[:64]
+    for file in directory.rglob("*.seg"):
+        data = file.read_bytes()
+        at = data.find(pattern)
+        if at >= 0:
+            with file.open("r+b") as target:
+                target.seek(at)
+                target.write(b"?")
+    client = await greeted(cluster)
+    access = LedgerAccess.of(await client.ledger_metadata(ledger_id))
+    channel = client.bookies._channel(victim)
+    assert channel.beside
+    reply = await client.bookies.read(victim, access, 0, COUNT - 1, 1 << 26)
+    assert placed
+    assert reply.answer is Answer.OK
+    assert any(low <= 7 <= high for low, high in reply.unknown)
+    assert set(reply.damaged) <= set(reply.unknown)
+    assert any(low <= 7 <= high for low, high in reply.damaged), "damaged, and not out of reach"
+    assert channel.beside, "it may have been one recycled segment"
+    assert channel.place_misses == 1
+    # Every entry is there: its other copies are good.
+    entries = await read(client, ledger_id)
+    assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
 
 
 async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch) -> None:
@@ -170,7 +168,7 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
 
 
 async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
-    tmp_path, placed, monkeypatch
+    placed, monkeypatch, cluster
 ) -> None:
     """On tmpfs each read was taken for that of a recycled segment, and after three there were no more."""
     preadv = os.preadv
@@ -180,14 +178,13 @@ async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return preadv(file, buffers, offset)
 
-    async with small_cluster(tmp_path, 3) as cluster:
-        ledger_id = await written(cluster)
-        client = await greeted(cluster)
-        monkeypatch.setattr(os, "preadv", without_nowait)
-        for _ in range(4):
-            assert len(await read(client, ledger_id)) == COUNT
-        assert all(client.bookies._channel(server).beside for server in cluster.servers)
-        assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
+    ledger_id = await written(cluster)
+    client = await greeted(cluster)
+    monkeypatch.setattr(os, "preadv", without_nowait)
+    for _ in range(4):
+        assert len(await read(client, ledger_id)) == COUNT
+    assert all(client.bookies._channel(server).beside for server in cluster.servers)
+    assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
 
 
 async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -> None:

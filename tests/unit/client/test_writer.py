@@ -73,8 +73,14 @@ async def cluster(count=3):
         await store.close()
 
 
-async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
-    async with cluster() as c, await c.writer() as ledger:
+@pytest.fixture
+async def c():
+    async with cluster() as made:
+        yield made
+
+
+async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order(c):
+    async with await c.writer() as ledger:
         done = []
         futures = [ledger.append_nowait(b"%d" % n) for n in range(1000)]
         for future in futures:
@@ -88,8 +94,8 @@ async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
         assert ledger.length == 2890
 
 
-async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own(c):
+    async with await c.writer() as ledger:
         futures = [ledger.append_nowait(bytes(400_000)) for _ in range(5)]
         futures.append(ledger.append_nowait(bytes(1_500_000)))
         futures.append(ledger.append_nowait(b"x"))
@@ -97,8 +103,8 @@ async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
         assert c.bookies.frames["b1"] == 5
 
 
-async def test_a_payload_is_copied_if_its_owner_can_change_it():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_a_payload_is_copied_if_its_owner_can_change_it(c):
+    async with await c.writer() as ledger:
         payload = bytearray(b"before")
         future = ledger.append_nowait(payload)
         view = ledger.append_nowait(memoryview(payload)[:3])
@@ -129,71 +135,67 @@ async def test_a_striped_ledger_gives_each_bookie_its_share(size, write, ack, di
             assert all(payload == b"%d" % entry for entry, (payload, _) in held.items())
 
 
-async def test_leaving_the_context_keeps_everything_and_closes():
-    async with cluster() as c:
+async def test_leaving_the_context_keeps_everything_and_closes(c):
+    async with await c.writer() as ledger:
+        futures = [ledger.append_nowait(b"x") for _ in range(10)]
+    assert [future.result() for future in futures] == list(range(10))
+    record, _ = await c.ledgers.read(ledger.ledger_id)
+    assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 10)
+    with pytest.raises(NotWritingError, match="closed"):
+        await ledger.append(b"late")
+    await ledger.close()
+
+
+async def test_an_error_in_the_context_keeps_what_was_taken(c):
+    with pytest.raises(ZeroDivisionError):
         async with await c.writer() as ledger:
-            futures = [ledger.append_nowait(b"x") for _ in range(10)]
-        assert [future.result() for future in futures] == list(range(10))
-        record, _ = await c.ledgers.read(ledger.ledger_id)
-        assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 10)
-        with pytest.raises(NotWritingError, match="closed"):
-            await ledger.append(b"late")
+            kept = ledger.append_nowait(b"not yet sent")
+            raise ZeroDivisionError
+    record, _ = await c.ledgers.read(ledger.ledger_id)
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+    assert await kept == 0
+
+
+async def test_close_fails_what_is_not_acknowledged(c):
+    ledger = await c.writer()
+    for name in c.bookies.names:
+        c.bookies.set(name, "stopped")
+    future = ledger.append_nowait(b"x")
+    await until_async(lambda: c.bookies.waiting["b1"])
+    await ledger.close()
+    with pytest.raises(LedgerClosedError) as caught:
+        await future
+    assert caught.value.ids == {"ledger_id": ledger.ledger_id, "entry_id": 0}
+    assert ledger.held_bytes == 0
+    assert (await c.ledgers.read(ledger.ledger_id))[0].last_entry == -1
+
+
+async def test_abandon_leaves_the_record_alone(c):
+    ledger = await c.writer()
+    await ledger.append(b"x")
+    await ledger.abandon()
+    await ledger.abandon()
+    assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
+    with pytest.raises(NotWritingError, match="abandoned"):
         await ledger.close()
 
 
-async def test_an_error_in_the_context_keeps_what_was_taken():
-    async with cluster() as c:
-        with pytest.raises(ZeroDivisionError):
-            async with await c.writer() as ledger:
-                kept = ledger.append_nowait(b"not yet sent")
-                raise ZeroDivisionError
-        record, _ = await c.ledgers.read(ledger.ledger_id)
-        assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
-        assert await kept == 0
-
-
-async def test_close_fails_what_is_not_acknowledged():
-    async with cluster() as c:
-        ledger = await c.writer()
-        for name in c.bookies.names:
-            c.bookies.set(name, "stopped")
-        future = ledger.append_nowait(b"x")
-        await until_async(lambda: c.bookies.waiting["b1"])
-        await ledger.close()
-        with pytest.raises(LedgerClosedError) as caught:
-            await future
-        assert caught.value.ids == {"ledger_id": ledger.ledger_id, "entry_id": 0}
-        assert ledger.held_bytes == 0
-        assert (await c.ledgers.read(ledger.ledger_id))[0].last_entry == -1
-
-
-async def test_abandon_leaves_the_record_alone():
-    async with cluster() as c:
-        ledger = await c.writer()
-        await ledger.append(b"x")
-        await ledger.abandon()
-        await ledger.abandon()
-        assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
-        with pytest.raises(NotWritingError, match="abandoned"):
-            await ledger.close()
-
-
-async def test_an_idle_ledger_tells_its_last_entry_to_all_bookies():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_an_idle_ledger_tells_its_last_entry_to_all_bookies(c):
+    async with await c.writer() as ledger:
         await ledger.append(b"x")
         await until_async(lambda: all(sent == [0] for sent in c.bookies.explicit.values()))
 
 
-async def test_a_caller_who_appends_again_needs_no_explicit_lac():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_a_caller_who_appends_again_needs_no_explicit_lac(c):
+    async with await c.writer() as ledger:
         for _ in range(50):
             await ledger.append(b"x")
         await until_async(lambda: c.bookies.explicit["b1"])
         assert c.bookies.explicit["b1"] == [49]
 
 
-async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when_the_writer_is_idle():
-    async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
+async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when_the_writer_is_idle(c):
+    async with await c.writer(config=NOT_IDLE) as ledger:
         c.bookies.followed.add("b2")
         for n in range(3):
             await ledger.append(b"x")
@@ -216,8 +218,8 @@ async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
         assert 4 not in c.bookies.entries["b1"]
 
 
-async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer(c):
+    async with await c.writer() as ledger:
         c.bookies.set("b3", "stopped")
         await ledger.append(b"x")
         await until_async(lambda: c.bookies.explicit["b1"])
@@ -227,16 +229,16 @@ async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
         assert ledger._outgoing.place_at(2) is place
 
 
-async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been_sent_the_last_entry():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been_sent_the_last_entry(c):
+    async with await c.writer() as ledger:
         c.bookies.set("b3", "stopped")
         await ledger.append(bytes(2 * SOCKET_BYTES))
         await until_async(lambda: c.bookies.explicit["b1"] == [0] and c.bookies.explicit["b2"] == [0])
         assert ledger._outgoing._held
 
 
-async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_told():
-    async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
+async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_told(c):
+    async with await c.writer(config=NOT_IDLE) as ledger:
         c.bookies.set("b3", "stopped")
         await ledger.append(b"x")
         c.bookies.followed.add("b3")
@@ -278,8 +280,8 @@ async def test_several_bookies_die_under_load():
             assert sum(entry in c.bookies.entries[name] for name in names) >= 2
 
 
-async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back(c):
+    async with await c.writer() as ledger:
         await ledger.append(b"0")
         c.bookies.set("b3", "dead")
         for n in range(1, 5):
@@ -295,21 +297,20 @@ async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back():
         assert 2 not in c.bookies.entries["b3"]
 
 
-async def test_when_no_quorum_is_left_the_writer_ends_and_closes():
-    async with cluster() as c:
-        ledger = await c.writer(3, 3, 3)
-        await ledger.append(b"0")
-        c.bookies.set("b2", "dead")
-        with pytest.raises(QuorumLostError, match="b2"):
-            await ledger.append(b"1")
-        with pytest.raises(NotWritingError, match="ack quorum"):
-            await ledger.append(b"2")
-        with pytest.raises(QuorumLostError):
-            await ledger.close()
-        record, _ = await c.ledgers.read(ledger.ledger_id)
-        assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
-        with pytest.raises(QuorumLostError):
-            await ledger.drain()
+async def test_when_no_quorum_is_left_the_writer_ends_and_closes(c):
+    ledger = await c.writer(3, 3, 3)
+    await ledger.append(b"0")
+    c.bookies.set("b2", "dead")
+    with pytest.raises(QuorumLostError, match="b2"):
+        await ledger.append(b"1")
+    with pytest.raises(NotWritingError, match="ack quorum"):
+        await ledger.append(b"2")
+    with pytest.raises(QuorumLostError):
+        await ledger.close()
+    record, _ = await c.ledgers.read(ledger.ledger_id)
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+    with pytest.raises(QuorumLostError):
+        await ledger.drain()
 
 
 async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growing_pauses():
@@ -332,34 +333,32 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
         assert "b4" in ledger.metadata.last_fragment.ensemble
 
 
-async def test_a_fenced_writer_ends_with_unknown_outcome():
-    async with cluster() as c:
-        ledger = await c.writer()
-        await ledger.append(b"0")
-        record, version = await c.ledgers.read(ledger.ledger_id)
-        await c.ledgers.write(record.in_recovery(), version)
-        for name in c.bookies.names:
-            c.bookies.set(name, "fenced")
-        with pytest.raises(LedgerFencedError) as caught:
-            await ledger.append(b"1")
-        assert caught.value.ids["entry_id"] == 1
-        assert isinstance(ledger.problem, LedgerFencedError)
-        assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
+async def test_a_fenced_writer_ends_with_unknown_outcome(c):
+    ledger = await c.writer()
+    await ledger.append(b"0")
+    record, version = await c.ledgers.read(ledger.ledger_id)
+    await c.ledgers.write(record.in_recovery(), version)
+    for name in c.bookies.names:
+        c.bookies.set(name, "fenced")
+    with pytest.raises(LedgerFencedError) as caught:
+        await ledger.append(b"1")
+    assert caught.value.ids["entry_id"] == 1
+    assert isinstance(ledger.problem, LedgerFencedError)
+    assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
 
 
-async def test_closing_a_ledger_that_another_client_closed_elsewhere():
-    async with cluster() as c:
-        ledger = await c.writer()
-        await ledger.append(b"0")
-        record, version = await c.ledgers.read(ledger.ledger_id)
-        version = await c.ledgers.write(record.in_recovery(), version)
-        await c.ledgers.write(record.in_recovery().closed(3, 9), version)
-        with pytest.raises(MetadataConflictError, match="entry 3"):
-            await ledger.close()
+async def test_closing_a_ledger_that_another_client_closed_elsewhere(c):
+    ledger = await c.writer()
+    await ledger.append(b"0")
+    record, version = await c.ledgers.read(ledger.ledger_id)
+    version = await c.ledgers.write(record.in_recovery(), version)
+    await c.ledgers.write(record.in_recovery().closed(3, 9), version)
+    with pytest.raises(MetadataConflictError, match="entry 3"):
+        await ledger.close()
 
 
-async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer(c):
+    async with await c.writer() as ledger:
         await ledger.append(b"first")
         c.bookies.set("b3", "stopped")
         most = 0
@@ -381,8 +380,8 @@ async def test_a_stopped_bookie_of_a_striped_ledger_is_given_up_too():
         assert "b4" in c.bookies.dropped
 
 
-async def test_the_window_refuses_and_drain_makes_room():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_the_window_refuses_and_drain_makes_room(c):
+    async with await c.writer() as ledger:
         sent = 0
         with pytest.raises(WindowFullError, match="drain"):
             while True:
@@ -395,8 +394,8 @@ async def test_the_window_refuses_and_drain_makes_room():
         assert c.bookies.frames["b1"] > 1
 
 
-async def test_append_waits_for_room_in_the_order_of_the_calls():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_append_waits_for_room_in_the_order_of_the_calls(c):
+    async with await c.writer() as ledger:
         tasks = [asyncio.ensure_future(ledger.append(bytes([n]) * 500_000)) for n in range(40)]
         most = 0
         while not all(task.done() for task in tasks):
@@ -407,8 +406,8 @@ async def test_append_waits_for_room_in_the_order_of_the_calls():
         assert most <= FAST.window_bytes_max
 
 
-async def test_a_cancelled_append_gives_its_room_back():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_a_cancelled_append_gives_its_room_back(c):
+    async with await c.writer() as ledger:
         for name in c.bookies.names:
             c.bookies.set(name, "stopped")
         tasks = [asyncio.ensure_future(ledger.append(bytes(1_000_000))) for _ in range(8)]
@@ -424,8 +423,8 @@ async def test_a_cancelled_append_gives_its_room_back():
         await until_async(lambda: ledger.held_bytes == 0)
 
 
-async def test_limits_are_said_plainly():
-    async with cluster() as c, await c.writer() as ledger:
+async def test_limits_are_said_plainly(c):
+    async with await c.writer() as ledger:
         with pytest.raises(MisuseError, match="window_bytes_max"):
             ledger.append_nowait(bytes(FAST.payload_bytes_max + 1))
         with pytest.raises(MisuseError, match="in parts"):
