@@ -223,7 +223,7 @@ class Auditor:
         async def one(mark: MissingMark) -> None:
             try:
                 if mark.is_stream:
-                    await self._marks.mark_gone(mark.ledger_id, mark.bookies)
+                    await self._marks.mark_lost(mark.ledger_id, mark.bookies)
                 else:
                     await self._marks.mark_missing(mark.ledger_id, mark.bookies)
             except CorruptMetadataError as error:

@@ -255,7 +255,7 @@ class ClusterRepair:
             return
         try:
             record, _ = await client.both_records.read(ledger_id)
-            if marks.gone.isdisjoint(bookie for each in record.fragments for bookie in each.ensemble):
+            if marks.lost.isdisjoint(bookie for each in record.fragments for bookie in each.ensemble):
                 await client.ledger_store.repairs("").end_marks(ledger_id, marks)
         except QuireError as error:
             _LOG.warning("the repair marks of ledger %d cannot be removed: %s", ledger_id, error)

@@ -161,7 +161,7 @@ class LogRewriter:
             try:
                 await self._write(effect, replacements)
             except (*LOST, StoreAwayError, StoreBusyError) as error:
-                await patience.failed(error, again=True)
+                await patience.failed(error, retry=True)
                 machine.head_conflicted()
             else:
                 machine.head_written()

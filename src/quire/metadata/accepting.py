@@ -1,4 +1,4 @@
-"""What a person decides when bookies cannot: that a metadata store that went back is the one to go on with.
+"""What an operator decides when bookies cannot: that an older state of the metadata store is the one to keep.
 
 Source: `docs/protocol/collection.md`.
 """
@@ -16,13 +16,13 @@ from quire.metadata.store import MetadataStore, StoreBusyError, VersionConflictE
 from quire.wire.store_records import Passes, decode_passes, encode_passes
 
 
-class HeldCollection(NamedTuple):
-    """A bookie that deletes nothing.
+class StoppedCollection(NamedTuple):
+    """A bookie whose collector has stopped.
 
     Attributes:
         bookie: which.
-        why: the reason that it gave.
-        accepted: an operator has accepted the store already; the bookie goes on with its next pass.
+        why: the reason that it reports.
+        accepted: an operator has accepted the store already; the bookie continues with its next pass.
         record, version: its pass counter.
     """
 
@@ -33,51 +33,51 @@ class HeldCollection(NamedTuple):
     version: int
 
 
-async def bookies_that_hold(store: MetadataStore) -> list[HeldCollection]:
+async def stopped_collections(store: MetadataStore) -> list[StoppedCollection]:
     """The bookies that delete nothing because the metadata store is not the one that they knew.
 
     Raises:
         CorruptMetadataError: a bookie's counter is damaged; it names the key.
     """
-    found: list[HeldCollection] = []
+    found: list[StoppedCollection] = []
     async for key, value in every_key(store, PASSES):
         bookie = BookieId(key.removeprefix(PASSES))
         says = decode_passes(value.value, bookie)
         if says.held:
-            found.append(HeldCollection(bookie, says.held, says.accepted == says.own, says, value.version))
+            found.append(StoppedCollection(bookie, says.held, says.accepted == says.own, says, value.version))
     return found
 
 
-async def accept_store(store: MetadataStore) -> list[HeldCollection]:
-    """Say to every bookie that holds: this store is the one. Each goes on with its next pass, without its evidence.
+async def accept_store(store: MetadataStore) -> list[StoppedCollection]:
+    """Accept this store for every stopped collection. Each continues with its next pass, without its evidence.
 
     Returns:
         The bookies whose records were changed.
 
     Raises:
-        RefusedError: no bookie holds, or the store was accepted for all already; nothing was changed.
-        StoreBusyError: all that hold wrote their records meanwhile; nothing was changed.
+        RefusedError: no collection is stopped, or the store was accepted for all already; nothing was changed.
+        StoreBusyError: all those bookies wrote their records meanwhile; nothing was changed.
     """
-    told: list[HeldCollection] = []
-    holding = await bookies_that_hold(store)
-    for one in holding:
+    accepted: list[StoppedCollection] = []
+    stopped = await stopped_collections(store)
+    for one in stopped:
         if one.accepted:
             continue
         value = encode_passes(replace(one.record, accepted=one.record.own))
         try:
             await store.put(PASSES + one.bookie, value, one.version)
         except VersionConflictError:
-            continue  # it has gone on meanwhile, or holds for another reason: the next call shows it
-        told.append(one)
-    if not told:
-        why = "no bookie holds back deletions"
-        if not all(one.accepted for one in holding):
-            msg = "the bookies that hold back deletions changed their records at this moment: nothing was changed, try again"
+            continue  # it continued meanwhile, or stopped for another reason: the next call shows it
+        accepted.append(one)
+    if not accepted:
+        why = "no bookie has stopped deleting"
+        if not all(one.accepted for one in stopped):
+            msg = "the bookies that have stopped deleting changed their records at this moment: nothing was changed, try again"
             raise StoreBusyError(msg)
-        if holding:
+        if stopped:
             why = (
-                f"the store is already accepted; {', '.join(one.bookie for one in holding)} will "
+                f"the store is already accepted; {', '.join(one.bookie for one in stopped)} will "
                 "notice it with the next pass"
             )
         raise RefusedError(f"the store needs no acceptance: {why}")
-    return told
+    return accepted

@@ -113,16 +113,16 @@ class BookieRegistration:
         self._held = held
         self._left: Registration | None = None
         self._turn = asyncio.Lock()
-        self._gone: Callable[[], None] = lambda: None
+        self._on_deleted: Callable[[], None] = lambda: None
         self.info = info
 
-    def tell(self, gone: Callable[[], None]) -> None:
-        """Call this whenever the store answers that the registration is gone, or another's; see `Registration.gone`."""
-        self._gone = self._held.gone = gone
+    def notify(self, on_deleted: Callable[[], None]) -> None:
+        """Call this whenever the store responds that the registration is deleted, or another's; see `Registration.on_deleted`."""
+        self._on_deleted = self._held.on_deleted = on_deleted
 
     def _hold(self, held: Registration) -> None:
         self._held = held
-        held.gone = self._gone
+        held.on_deleted = self._on_deleted
 
     async def confirm(self, *, wait_ms: int) -> None:
         """Return when the bookie is registered: as it was, or again.
@@ -143,18 +143,18 @@ class BookieRegistration:
                     await held.update(held.value)
                     return
             try:
-                again = await _register(self._store, self.info, wait_ms)
+                renewed = await _register(self._store, self.info, wait_ms)
             except AlreadyExistsError as error:
                 raise IdentityReplacedError(
                     f"{error.message}; this process ends. Keep the other one, and do not start this "
-                    "directory again unless the other one is gone for good",
+                    "directory again unless the other one is permanently lost",
                     bookie=self.info.bookie_id,
                 ) from error
-            self._hold(again)
+            self._hold(renewed)
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when the registration is gone for good: the bookie must stop, another has its id or the store failed."""
+        """Set when the registration is lost for good: the bookie must stop, another has its id or the store failed."""
         return self._held.lost
 
     @property

@@ -68,7 +68,7 @@ async def format_store(uri: str, *, force: bool = False) -> str:
         The new cluster's instance id.
 
     Raises:
-        AlreadyExistsError: there is a cluster, and `force` is not given.
+        AlreadyExistsError: there is a cluster, and `force` is not set.
         MisuseError: `force` for a store of another kind.
         NoClusterError: the store cannot be reached, or bookies are registered in it.
         MissingExtraError: the packages for such a store are not installed.

@@ -54,9 +54,9 @@ class Election:
             earlier = [] if place is None else [key for key, _ in await self._candidates() if key < place.key]
             # It may have resigned during each of the waits.
             if earlier and self._place is place:
-                await self._unless_lost(self._gone(earlier[-1]))
+                await self._unless_lost(self._ended(earlier[-1]))
             if self._place is None:
-                msg = f"{self._candidate_id} gave its place in the election up while it waited for its turn"
+                msg = f"{self._candidate_id} resigned from the election while it waited for its turn"
                 raise MisuseError(msg)
             if not earlier and self._place is place:
                 self._led = not self._place.lost.is_set()
@@ -67,7 +67,7 @@ class Election:
         """Register. Cancelled on the way, the store may have the place already: it stays this candidate's."""
         if self._registering is None:
             self._registering = asyncio.create_task(self._register(), name="take a place in an election")
-            # Who waited for it may be cancelled, and the store be closed, before it ends: then nobody asks how.
+            # The caller may be cancelled, and the store be closed, before it ends: then its outcome is not read.
             self._registering.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._registering)
 
@@ -79,7 +79,7 @@ class Election:
             self._registering = None
 
     async def _unless_lost(self, other: Coroutine[Any, Any, None]) -> bool:
-        """Wait for something else, or until the own place is lost or given up; whether it is lost."""
+        """Wait for something else, or until the own place is lost or resigned; whether it is lost."""
         assert self._place is not None
         lost, came, _ = waits = [
             asyncio.ensure_future(wait) for wait in (self._place.lost.wait(), other, self._resigned.wait())
@@ -94,7 +94,7 @@ class Election:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _gone(self, key: str) -> None:
+    async def _ended(self, key: str) -> None:
         async with self._store.watch(key) as changes:
             async for _ in changes:
                 if await self._store.get(key) is None:

@@ -15,7 +15,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class HeldRegistrations(dict[str, Registration]):
-    """The registrations of one client by their names, and a task for each that has to be made again.
+    """The registrations of one client by their names, and a task for each that has to be renewed.
 
     Args:
         restore: makes one again if the store does not have it, or calls `lose`.
@@ -44,7 +44,7 @@ class HeldRegistrations(dict[str, Registration]):
         self[name] = registration
 
     def drop(self, name: str) -> Registration:
-        """It is not wanted any more."""
+        """It is withdrawn."""
         self._due.discard(name)
         check = self._checks.pop(name, None)
         if check is not None and check is not asyncio.current_task():
@@ -52,7 +52,7 @@ class HeldRegistrations(dict[str, Registration]):
         return self.pop(name)
 
     def lose(self, name: str) -> None:
-        """It does not come back."""
+        """It cannot be renewed."""
         self.drop(name).lost.set()
         _LOG.warning("the registration %s is lost", name)
 
@@ -78,7 +78,7 @@ class HeldRegistrations(dict[str, Registration]):
             try:
                 await self._restore(name)
             except self._outage as error:
-                _LOG.warning("the registration %s could not be looked after: %s", name, error)
+                _LOG.warning("the registration %s cannot be checked now: %s", name, error)
                 if self._retry_s is None:
                     return
                 await asyncio.sleep(self._retry_s)
@@ -89,23 +89,23 @@ class HeldRegistrations(dict[str, Registration]):
 def made_again(
     registration: Registration,
     make: Callable[[], object],
-    tell: Callable[[Callable[[], None]], None] = lambda call: call(),
+    notify: Callable[[Callable[[], None]], None] = lambda call: call(),
 ) -> bool:
     """Answer for a registration that the store does not have any more: it is made again, or lost.
 
     Args:
         registration: whose owner is notified.
         make: makes it under the session of now.
-        tell: runs a call on the owner's event loop.
+        notify: runs a call on the owner's event loop.
 
     Returns:
         Whether it was made again; otherwise it is to be held no longer.
     """
-    tell(registration.gone)
+    notify(registration.on_deleted)
     if registration.again:
         with suppress(AlreadyExistsError):
             make()
             registration.renewed += 1
             return True
-    tell(registration.lost.set)
+    notify(registration.lost.set)
     return False

@@ -1,7 +1,7 @@
-"""The keys of what Quire keeps beside logs and BookKeeper's own records, of marks of repair, and the list of all keys.
+"""The keys of what Quire keeps besides logs and BookKeeper's own records, of marks of repair, and the list of all keys.
 
 In ZooKeeper only those that begin with `underreplication/` lie under BookKeeper's paths, because they are BookKeeper's:
-whatever stands under its `cookies` Java's auditor takes for a bookie.
+Java's auditor takes every key under its `cookies` for a bookie.
 
 Source: `docs/formats/metadata.md`, "Keys"; `metadata/zookeeper/paths.py` has the paths.
 """
@@ -114,7 +114,7 @@ def worker_key(name: str) -> str:
 
 
 def missing_key(ledger_id: int) -> str:
-    """Of BookKeeper's mark of a ledger whose bookies are gone."""
+    """Of BookKeeper's mark of a ledger whose bookies are lost."""
     return MISSING + _digits(ledger_id)
 
 
@@ -150,7 +150,7 @@ KEYS: Final = Names(
             FieldUse("the bookie", "the bookie; operators"),
         ),
         "elections/<name>/<19 digits>": ("a registration: a candidate", FieldUse("candidates", "candidates")),
-        "log-names/<name>": ("a log's id", FieldUse("whoever makes the log", "clients of logs")),
+        "log-names/<name>": ("a log's id", FieldUse("the client that creates the log", "clients of logs")),
         "logs/<log id>": ("a log's head", FieldUse("the log's leader, sinks, operators", "clients of logs")),
         "log-pages/<log id>/<page>": (
             "a page of a log's list",
@@ -159,19 +159,19 @@ KEYS: Final = Names(
         "log-cursors/<owner>/<name>": ("a named position", FieldUse("readers", "readers; truncation")),
         f"{LEDGER_NOTES}<19 digits>": (
             "holes and accepted losses of a ledger whose record has format 1",
-            FieldUse("whoever writes notes, in one transaction with the record", "the same"),
+            FieldUse("the client that writes notes, in one transaction with the record", "the same"),
         ),
         f"{TOMBSTONES}<19 digits>": (
             "of a deleted ledger",
-            FieldUse("whoever deletes the ledger, in one transaction with the record", "collectors"),
+            FieldUse("the client that deletes the ledger, in one transaction with the record", "collectors"),
         ),
         f"{WATERMARKS}<bookie>": (
             "what a bookie has dropped",
-            FieldUse("the bookie's collector", "whoever ends tombstones"),
+            FieldUse("the bookie's collector", "clients that end tombstones"),
         ),
         f"{BOOTS}<bookie>": (
             "how far a bookie's directory is known to be",
-            FieldUse("the bookie", "the bookie at its start, and before it goes on after holding"),
+            FieldUse("the bookie", "the bookie at its start, and before it deletes again"),
         ),
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
@@ -183,16 +183,16 @@ KEYS: Final = Names(
         ),
         LEDGER_IDS_ABOVE: (
             "later ledger ids are above this number",
-            FieldUse("whoever raises the ids; not in memory", "whoever has ids ready; in etcd all"),
+            FieldUse("the client that raises the ids; not in memory", "clients that have ids ready; in etcd all"),
         ),
-        f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are gone", _SHARED),
+        f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are lost", _SHARED),
         f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),
         f"{AUDITORS}<19 digits>": ("a registration: a candidate for Java's auditor", _SHARED),
         DISABLE: ("is there while nothing is to be repaired", _OPERATOR),
         LOST_DELAY: ("how long a bookie may be away, in seconds", _OPERATOR),
         f"{REPAIRS}<19 digits>": (
             "Quire's marks: entries that bookies lack that are there",
-            FieldUse("whoever sees it", "workers"),
+            FieldUse("the program that finds it", "workers"),
         ),
         f"{AWAY}<bookie>": (
             "how long a bookie has been away",

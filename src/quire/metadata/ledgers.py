@@ -120,9 +120,9 @@ class LedgerStore:
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 await pause_after(attempt)
-            beside = await self._change_of_notes(record.ledger_id, clean)
+            noted = await self._change_of_notes(record.ledger_id, clean)
             try:
-                return (await self._store.multi([Create(key, value), Require(of_stream, None), *beside]))[0]
+                return (await self._store.multi([Create(key, value), Require(of_stream, None), *noted]))[0]
             except MetadataUnknownError as error:
                 unknown = error
             except (VersionConflictError, AlreadyExistsError) as error:
@@ -156,9 +156,9 @@ class LedgerStore:
             raise self._missing(ledger_id)
         return ledger_metadata.parse(found.value, ledger_id), found.version
 
-    def seen(self, ledger_id: int) -> LedgerMetadata | None:
+    def cached(self, ledger_id: int) -> LedgerMetadata | None:
         """A ledger's record from this process's memory, possibly an older one. None: only `read` has it."""
-        found = self._store.seen(ledger_key(ledger_id))
+        found = self._store.cached(ledger_key(ledger_id))
         try:
             return ledger_metadata.parse(found.value, ledger_id) if found else None
         except CorruptMetadataError:
@@ -181,7 +181,7 @@ class LedgerStore:
         return await self._swap(record, version, None)
 
     async def _swap(self, record: LedgerMetadata, version: int, notes: LedgerNotes | None) -> int:
-        """Replace a record, and with `notes` the notes beside it in the same transaction."""
+        """Replace a record, and with `notes` its notes in the same transaction."""
         # As in Java: the token belongs to the creation alone.
         value = ledger_metadata.serialize(replace(record, creation_token=0))
         key = ledger_key(record.ledger_id)
@@ -189,9 +189,9 @@ class LedgerStore:
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 await pause_after(attempt)
-            beside = await self._change_of_notes(record.ledger_id, notes)
+            noted = await self._change_of_notes(record.ledger_id, notes)
             try:
-                return (await self._store.multi([Put(key, value, version), *beside]))[0]
+                return (await self._store.multi([Put(key, value, version), *noted]))[0]
             except MetadataUnknownError as error:
                 unknown = error
             except (VersionConflictError, AlreadyExistsError) as error:
@@ -223,9 +223,9 @@ class LedgerStore:
             record, version = await self.read(ledger_id)
             if record.format_version != PLAIN_RECORD:
                 return record, notes_of_record(record), version
-            beside = await self._store.get(ledger_notes_key(ledger_id))
+            noted = await self._store.get(ledger_notes_key(ledger_id))
             if await self.read(ledger_id) == (record, version):
-                return record, NO_NOTES if beside is None else decode_notes(beside.value, ledger_id), version
+                return record, NO_NOTES if noted is None else decode_notes(noted.value, ledger_id), version
         raise StoreBusyError(
             f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while its notes were read; try again",
             ledger_id=ledger_id,
@@ -271,8 +271,8 @@ class LedgerStore:
         if record.format_version != PLAIN_RECORD:
             notes = notes_of_record(record)
         else:
-            beside = await self._store.get(ledger_notes_key(record.ledger_id))
-            notes = NO_NOTES if beside is None else decode_notes(beside.value, record.ledger_id)
+            noted = await self._store.get(ledger_notes_key(record.ledger_id))
+            notes = NO_NOTES if noted is None else decode_notes(noted.value, record.ledger_id)
         return await self.write_with_notes(record, with_holes(notes, record, holes), version)
 
     async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
@@ -309,7 +309,7 @@ class LedgerStore:
         """Delete a ledger: in one transaction its record and its notes go, and a tombstone is made.
 
         Bookies drop the entries when they see the tombstone. A record that cannot be read can be deleted too; then the
-        tombstone names no token, and what bookies hold is kept until a person has it dropped. Its marks of repair go with
+        tombstone names no token, and what bookies hold is kept until an operator has it dropped. Its marks of repair go with
         it, if the store responds: a worker that waits for something that will not come would not look again.
 
         Args:
@@ -366,11 +366,13 @@ class LedgerStore:
             token,
             self._clock.wall_ms(),
             found.version,
-            # A person's order holds for all that there is under the id, and bookies may not have acted on it yet.
+            # An operator's order is for all that there is under the id, and bookies may not have acted on it yet.
             by_hand=before is not None and before.by_hand,
         )
         ops: list[Op] = [Delete(ledger_key(ledger_id), found.version), tombstone_op(made, tombstone)]
-        if token == 0:  # records of format 1 have no token, and they alone have notes beside them
+        if (
+            token == 0
+        ):  # records of format 1 have no token, and they alone have notes under a key of their own
             notes = await look(self._store, ledger_notes_key(ledger_id))
             ops += [] if notes is None else [Delete(ledger_notes_key(ledger_id), notes.version)]
         return ops
@@ -380,7 +382,7 @@ class LedgerStore:
         return made is not None and made.record_version == version
 
     async def delete_orphan(self, ledger_id: int) -> None:
-        """Have bookies drop what they hold of a ledger that has no record, whatever token it has: a person's order.
+        """Have bookies drop what they hold of a ledger that has no record, whatever token it has: an operator's order.
 
         Raises:
             RefusedError: the ledger has a record, or the id is a stream's; nothing was changed.
@@ -432,12 +434,12 @@ class LedgerStore:
 
         Args:
             after: only of ids above this one: the last of the page before.
-            limit: at most so many; fewer are the last page.
+            limit: most of them in a page; fewer are the last page.
         """
         return await tombstones_after(self._store, after, limit)
 
     async def end_tombstones(self, ended: Iterable[tuple[int, int]]) -> int:
-        """Delete tombstones, each if it has its version; one that has not, or is gone, does not stop the others.
+        """Delete tombstones, each if it has its version; one that has not, or is deleted, does not stop the others.
 
         Args:
             ended: ledger ids and the versions of their tombstones.
@@ -457,7 +459,7 @@ class LedgerStore:
 
         Args:
             after: only ids above this one: the last of the page before.
-            limit: at most so many; fewer are the last page.
+            limit: most of them in a page; fewer are the last page.
         """
         page = await self._store.list(PREFIX, after=None if after is None else ledger_key(after), limit=limit)
         return [_ledger_id(key) for key, _ in page]

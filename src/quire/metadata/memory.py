@@ -111,12 +111,12 @@ class MemorySpace:
     def end_session(self, session: int) -> None:
         """Remove everything that a session registered."""
         with self.lock:
-            gone: dict[str, _Row | None] = {
+            ended: dict[str, _Row | None] = {
                 key: None for key, row in self.rows.items() if row.session == session
             }
-            if gone:
+            if ended:
                 self.revision += 1
-                self._take(gone)
+                self._take(ended)
 
 
 def _on_loop_of(watch: Watch, keys: list[str]) -> None:

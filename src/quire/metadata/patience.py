@@ -23,7 +23,7 @@ ATTEMPTS_MAX: Final = 20
 CONFLICTS_MAX: Final = 200
 """Each is another client's success, so they end by themselves; a store that never lets this client in is busy."""
 AT_ONCE: Final = 4
-"""So many retries have no pause: mostly the next reading settles a duel, or a response that was lost."""
+"""How many retries have no pause: mostly the next reading settles a duel, or a response that was lost."""
 _PAUSE_MS: Final = 20
 _PAUSES_MAX: Final = 50
 
@@ -38,7 +38,7 @@ async def pause(attempt: int) -> None:
 
 
 async def pause_after(lost: int) -> None:
-    """Wait before a compare-and-swap is tried again, of which so many in a row were lost or of unknown outcome."""
+    """Wait before a compare-and-swap is tried again, of which this many in a row were lost or of unknown outcome."""
     if lost > AT_ONCE:
         await pause(lost - AT_ONCE)
 
@@ -82,18 +82,18 @@ class Patience:
         self._unsettled = 0
         self._conflicts = 0
 
-    async def failed(self, error: QuireError, *, again: bool = False) -> None:
+    async def failed(self, error: QuireError, *, retry: bool = False) -> None:
         """The store did not do it: return when it may be asked again.
 
         Args:
             error: what it raised.
-            again: whether to ask again although the error itself is not one that passes.
+            retry: whether to ask again although the error itself is not one that passes.
 
         Raises:
             QuireError: the error, if it does not pass or too many responses were missing.
         """
         self._missing += 1
-        if not (error.retriable or again) or self._missing >= self._attempts_max:
+        if not (error.retriable or retry) or self._missing >= self._attempts_max:
             raise error
         await self._pause(self._missing)
 
@@ -113,13 +113,13 @@ class Patience:
                 return answer
 
     async def until_in(
-        self, once: Callable[[], Awaitable[T]], again: tuple[type[QuireError], ...] = LOST
+        self, once: Callable[[], Awaitable[T]], retried: tuple[type[QuireError], ...] = LOST
     ) -> T:
         """Read, change and replace by compare-and-swap; after a conflict and a lost response all of it again.
 
         Args:
             once: reads, judges whether the change is in, and makes it otherwise.
-            again: the errors after which it is called again.
+            retried: the errors after which it is called again.
 
         Raises:
             QuireError: as `failed`.
@@ -127,8 +127,8 @@ class Patience:
         while True:
             try:
                 return await once()
-            except again as error:
-                await self.failed(error, again=True)
+            except retried as error:
+                await self.failed(error, retry=True)
 
     async def swap(
         self,

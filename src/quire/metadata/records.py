@@ -15,7 +15,7 @@ from quire.core.ledger.writer_state import Hole
 from quire.metadata.store import StoreBusyError, VersionConflictError, Watch
 
 ATTEMPTS_MAX: Final = 5
-"""So often a record is read again that others change meanwhile."""
+"""How often a record is read that others change meanwhile."""
 
 
 class RecordStore(Protocol):

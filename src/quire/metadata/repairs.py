@@ -1,8 +1,8 @@
 """Marks of repair in a metadata store: what is to be put right, who does it, and how long bookies have been away.
 
-Two kinds of marks. BookKeeper's says which bookies of a ledger are gone; Java's auditors and workers share it. Quire's
+Two kinds of marks. BookKeeper's says which bookies of a ledger are lost; Java's auditors and workers share it. Quire's
 says what bookies lack that are there: Java's worker, which looks at the first and the last entry of a fragment only,
-would remove it unrepaired. A mark is advice: whoever acts on one looks first. Every change is a compare-and-swap, and a
+would remove it unrepaired. A mark is advice: the program that acts on one looks first. Every change is a compare-and-swap, and a
 mark is removed by the version that was read, so that what was marked meanwhile stays.
 
 Source: `docs/formats/metadata.md`, "Marks of repair"; BookKeeper source, `ZkLedgerUnderreplicationManager`.
@@ -120,14 +120,14 @@ class LedgerMarks(NamedTuple):
     own: Stored[LedgerRepairs] | None
 
     @property
-    def gone(self) -> set[BookieId]:
-        """The bookies that they say are gone."""
-        gone = set[BookieId]()
+    def lost(self) -> set[BookieId]:
+        """The bookies that they say are lost."""
+        lost = set[BookieId]()
         if self.missing is not None and self.missing.mark is not None:
-            gone.update(self.missing.mark.bookies)
+            lost.update(self.missing.mark.bookies)
         if self.own is not None and self.own.mark is not None:
-            gone.update(mark.bookie for mark in self.own.mark.marks if mark.reason is MarkReason.GONE)
-        return gone
+            lost.update(mark.bookie for mark in self.own.mark.marks if mark.reason is MarkReason.GONE)
+        return lost
 
 
 class RepairStore:
@@ -142,10 +142,10 @@ class RepairStore:
     def __init__(self, store: MetadataStore, clock: Clock, name: str) -> None:
         self._store, self._clock, self._name = store, clock, name
 
-    # --- bookies that are gone: BookKeeper's marks -------------------------------------------------------------------
+    # --- bookies that are lost: BookKeeper's marks -------------------------------------------------------------------
 
     async def mark_missing(self, ledger_id: int, bookies: Sequence[BookieId]) -> int:
-        """Mark a ledger because these of its bookies are gone, besides those that its mark names.
+        """Mark a ledger because these of its bookies are lost, besides those that its mark names.
 
         Returns:
             The mark's version.
@@ -196,14 +196,14 @@ class RepairStore:
 
         return await self._change_marks(ledger_id, change)
 
-    async def mark_gone(self, stream_id: int, bookies: Sequence[BookieId]) -> int:
-        """Mark a stream because these of its bookies are gone; what says so already stays as it is.
+    async def mark_lost(self, stream_id: int, bookies: Sequence[BookieId]) -> int:
+        """Mark a stream because these of its bookies are lost; a mark that says so already stays as it is.
 
         Java's workers know no streams, and remove BookKeeper's mark of an id of which they find no ledger.
 
         Args:
             stream_id: the stream.
-            bookies: which are gone.
+            bookies: which are lost.
 
         Returns:
             The version of the stream's marks.
@@ -215,18 +215,18 @@ class RepairStore:
 
         def change(found: LedgerRepairs | None) -> LedgerRepairs:
             known = found or LedgerRepairs(())
-            said = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
+            known_lost = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
             more = [
                 RepairMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
                 for bookie in bookies
-                if bookie not in said
+                if bookie not in known_lost
             ]
             return replace(known, marks=merged(known.marks, more)) if more else known
 
         return await self._change_marks(stream_id, change)
 
     async def note_attempts(self, ledger_id: int, attempts: RepairAttempts) -> int:
-        """Store what an attempt to repair a ledger left, beside its marks, for people.
+        """Store what an attempt to repair a ledger left, with its marks, for operators.
 
         Returns:
             The version of the ledger's marks.

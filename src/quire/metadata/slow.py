@@ -43,6 +43,6 @@ class SlowNote:
 
     def _say(self) -> None:
         log.warning(
-            "waiting for %s, which has not responded for %g s (it is given up after %g s)",
+            "waiting for %s, which has not responded for %g s (it fails after %g s)",
             self._what, SLOW_S, self._patience_s,
         )  # fmt: skip

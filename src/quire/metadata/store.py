@@ -44,7 +44,7 @@ PENDING_KEYS_MAX: Final = 10_000
 
 
 class VersionConflictError(RefusedError):
-    """The key has another version than the one given: another client changed it. Read it and decide again."""
+    """The key has another version than the one named: another client changed it. Read it and decide again."""
 
 
 class KeyMissingError(VersionConflictError):
@@ -293,7 +293,7 @@ class Registration:
         value: what was registered last.
         lost: set for good when the registration does not come back: another owner has the key, the store failed, or the
             session was lost and `again` was not wanted. An owner acts on it as if it had been killed.
-        gone: the owner's; drivers call it when the store has answered that the key is not there, or is another owner's.
+        on_deleted: the owner's; drivers call it when the store responds that the key is not there, or another owner's.
         renewed: how often it had to be registered again after the session was lost.
     """
 
@@ -311,7 +311,7 @@ class Registration:
         self.again = again
         self.lost = asyncio.Event()
         self.renewed = 0
-        self.gone: Callable[[], None] = lambda: None
+        self.on_deleted: Callable[[], None] = lambda: None
         self._update = update
         self._close = close
 
@@ -325,7 +325,7 @@ class Registration:
         await self._update(self, check_value(self.key, value))
 
     async def close(self) -> None:
-        """Take it back. Closing it twice, or when it is lost already, changes nothing."""
+        """Withdraw it. Closing it twice, or when it is lost already, changes nothing."""
         await self._close(self)
 
 
@@ -347,9 +347,9 @@ class MetadataStore(ABC):
 
     @property
     def generation(self) -> int:
-        """How often the store was found to be a copy, or to have gone back in time, plus 1; 0 where it cannot tell.
+        """How often the store was found to be a copy, or to be an older state, plus 1; 0 where it cannot tell.
 
-        Of one open store it stays the same. Who meets a greater number than before knows that what was done in between
+        Of one open store it stays the same. A greater number than before means that what was done in between
         may be lost, and that the store may return what is no longer so.
         """
         return 0
@@ -388,7 +388,7 @@ class MetadataStore(ABC):
     async def get(self, key: str) -> Versioned | None:
         """A key's value, None if it does not exist."""
 
-    def seen(self, _key: str) -> Versioned | None:
+    def cached(self, _key: str) -> Versioned | None:
         """A key's value from this process's memory, possibly an older one. None: only `get` has it."""
         return None
 
@@ -471,7 +471,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def next_ledger_id(self) -> LedgerId:
-        """An id that is given out only once. Ids may be skipped."""
+        """An id that is issued only once. Ids may be skipped."""
 
     @abstractmethod
     async def raise_ledger_ids(self, above: int) -> None:

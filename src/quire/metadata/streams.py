@@ -244,7 +244,7 @@ class StreamStore:
 
         Args:
             after: only names above this one: the last of the page before.
-            limit: at most so many; fewer are the last page.
+            limit: most of them in a page; fewer are the last page.
         """
         last = None if after is None else stream_name_key(after)
         page = await self._store.list(STREAM_NAMES, after=last, limit=limit)

@@ -86,7 +86,7 @@ async def tombstones_after(
 
 
 async def end_tombstones(store: MetadataStore, ended: Iterable[tuple[int, int]]) -> int:
-    """Delete tombstones that have these versions; those that do not, or are gone, are left out.
+    """Delete tombstones that have these versions; those that do not, or are deleted, are left out.
 
     Args:
         store: where they are.

@@ -16,7 +16,7 @@ from quire.core.answers import Answer
 from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
 from quire.env.real import RealFiles
-from quire.metadata.accepting import accept_store, bookies_that_hold
+from quire.metadata.accepting import accept_store, stopped_collections
 from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import ledger_key
@@ -224,7 +224,7 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
         assert at.unknown == young
         at.server.attention.look()
         assert caplog.text.count("deletes no ledgers: the store ") == 1
-        (held,) = await bookies_that_hold(at.store)
+        (held,) = await stopped_collections(at.store)
         assert held.why == at.server.collector.info()["holding"]
         await at.restart()
         assert await at.passes() == 0

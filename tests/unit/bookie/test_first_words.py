@@ -199,7 +199,7 @@ class SeeingStore(SlowStore):
     def see(self, key: str) -> None:
         self.older = dict([(key, self._space.rows[key])])
 
-    def seen(self, key: str) -> Versioned | None:
+    def cached(self, key: str) -> Versioned | None:
         row = self.older.get(key)
         return Versioned(row.value, row.version, row.version) if row else None
 

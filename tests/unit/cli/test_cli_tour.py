@@ -40,7 +40,7 @@ def test_the_page_shows_no_traceback_and_no_path_of_the_machine_that_made_it() -
         "Plan: 3 ledgers of 5 to repair, 17 entries to copy, about 12.5 MiB, 2m 5s at 50 MB/s",
         "The metadata store of etcd://127.0.0.1:1/ledgers did not respond in 3 s: check that it runs.",
         '{"ledger_id": 7, "entry_id": 1, "records_per_s": null, "lost_delay_s": 600}',
-        "waiting for ZooKeeper at 127.0.0.1:1, which has not responded for 1 s (it is given up after 15 s)",
+        "waiting for ZooKeeper at 127.0.0.1:1, which has not responded for 1 s (it fails after 15 s)",
         "Log orders (1,200 records/s).",
     ],
 )

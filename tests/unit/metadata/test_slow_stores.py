@@ -48,7 +48,7 @@ async def test_a_server_that_says_nothing(scheme: str, what: str, caplog: pytest
             opening.cancel()
             await asyncio.wait([opening])
         assert said(caplog) == [
-            f"waiting for {what} at {place}, which has not responded for 1 s (it is given up after 15 s)"
+            f"waiting for {what} at {place}, which has not responded for 1 s (it fails after 15 s)"
         ]
 
 
@@ -65,7 +65,7 @@ async def test_a_file_that_another_process_has_locked(
             other.execute("ROLLBACK")
             await asyncio.gather(*changes)
         assert said(caplog) == [
-            f"waiting for the metadata file {path}, which has not responded for 1 s (it is given up after 10 s)"
+            f"waiting for the metadata file {path}, which has not responded for 1 s (it fails after 10 s)"
         ]
 
 

@@ -22,14 +22,14 @@ async def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -
 
 async def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
     async def work(store: SqliteStore) -> None:
-        assert store.seen("a") is None
+        assert store.cached("a") is None
         version = await store.create("a", b"1")
-        assert store.seen("a") == await store.get("a")
+        assert store.cached("a") == await store.get("a")
         await store.put("a", b"2", version)
-        found = store.seen("a")
+        found = store.cached("a")
         assert found is not None and found.value == b"2"
         await store.delete("a")
-        assert store.seen("a") is None
+        assert store.cached("a") is None
 
     await in_store(tmp_path / "metadata.db", work)
 
@@ -40,7 +40,7 @@ async def test_a_registration_is_not_seen(tmp_path: Path) -> None:
     async def work(store: SqliteStore) -> None:
         await store.register("bookies/1", b"here")
         assert await store.get("bookies/1") is not None
-        assert store.seen("bookies/1") is None
+        assert store.cached("bookies/1") is None
 
     await in_store(tmp_path / "metadata.db", work)
 
@@ -53,7 +53,7 @@ async def test_it_waits_for_no_writer(tmp_path: Path) -> None:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         other.execute("UPDATE entries SET value = NULL WHERE key = 'a'")
-        found = store.seen("a")
+        found = store.cached("a")
         assert found is not None and found.value == b"1", "the commit is not there yet"
         other.execute("ROLLBACK")
         other.close()
@@ -70,7 +70,7 @@ async def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
         [(stored,)] = other.execute("SELECT value FROM entries WHERE key = 'a'")
         other.execute("UPDATE entries SET value = ? WHERE key = 'a'", [stored[:-1] + bytes([stored[-1] ^ 1])])
         other.close()
-        assert store.seen("a") is None
+        assert store.cached("a") is None
         with pytest.raises(CorruptMetadataError):
             await store.get("a")
 
@@ -83,7 +83,7 @@ async def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) 
 
     async def work(store: SqliteStore) -> None:
         await store.create("a", b"1")
-        assert store.seen("a") is not None
+        assert store.cached("a") is not None
         kept.append(store)
 
     await in_store(path, work)

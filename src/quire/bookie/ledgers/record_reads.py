@@ -81,7 +81,7 @@ class RecordReads:
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
-        return self._records.ledgers.seen(ledger_id)
+        return self._records.ledgers.cached(ledger_id)
 
     def close(self) -> None:
         """The bookie stops: no caller is notified any more, nor is one who asks from now on."""

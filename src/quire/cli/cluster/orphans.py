@@ -84,7 +84,7 @@ def accept_store(
         from quire.metadata import accepting as library
 
         async with open_toolbox(uri) as tools:
-            holding = await library.bookies_that_hold(tools.store)
+            holding = await library.stopped_collections(tools.store)
             if any(not one.accepted for one in holding):
                 found, silent = await kept_without_record(tools, out)
                 _lists(out, holding, found, silent)

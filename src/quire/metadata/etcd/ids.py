@@ -22,7 +22,7 @@ from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.wire.proto.etcd_pb2 import RequestOp, TxnRequest, TxnResponse
 
 WRITES_MAX: Final = 10_000
-"""A leap over at most so many ids is made by writes, in a store that older programs can join."""
+"""Most ids that a leap is made over by writes, in a store that older programs can join."""
 WRITES_AT_ONCE: Final = 64
 
 
@@ -42,7 +42,7 @@ class EtcdLedgerIds:
         self._values = values
 
     async def next(self) -> LedgerId:
-        """An id that was never given out before.
+        """An id that was never issued before.
 
         Raises:
             CorruptMetadataError: the number above which ids are is damaged.
@@ -52,7 +52,7 @@ class EtcdLedgerIds:
         return LedgerId(sum(await self._read(put(self._count, b""))))
 
     async def newest(self) -> int:
-        """The greatest id that was given out; the next one is greater.
+        """The greatest id that was issued; the next one is greater.
 
         Raises:
             CorruptMetadataError, StoreAwayError: as `next`.

@@ -179,7 +179,7 @@ class EtcdRegistrations:
             except MetadataUnknownError as error:
                 # The number is ours or unused: what was made is withdrawn, and another number drawn.
                 self._held.unwanted.add(name)
-                await patience.failed(error, again=True)
+                await patience.failed(error, retry=True)
                 await self._remove(name)
                 continue
             except asyncio.CancelledError:
@@ -260,7 +260,7 @@ class EtcdRegistrations:
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             if name not in self._held or (found and found[0].lease == lease):
                 return
-            registration.gone()
+            registration.on_deleted()
             if found or not registration.again:
                 self._held.lose(name)
                 self._unwatch(name)

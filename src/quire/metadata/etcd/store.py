@@ -288,7 +288,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
         Its instance id.
 
     Raises:
-        AlreadyExistsError: there is one, and `force` is not given.
+        AlreadyExistsError: there is one, and `force` is not set.
         NoClusterError: no server responds, or bookies are registered.
     """
     connection = EtcdConnection(address)

@@ -1,7 +1,7 @@
-"""Watches of one client: one stream for all of them, taken up again where it broke.
+"""Watches of one client: one stream for all of them, resumed where it broke.
 
 Each watch keeps the revision after the last event. A new stream begins there, so that a lost connection
-loses no change; where the server has compacted that far, or has gone back itself (a restored
+loses no change; where the server has compacted that far, or has gone back in time (a restored
 backup), the watcher gets `reread_all`.
 
 Source: etcd v3 API, "Watch".
@@ -123,7 +123,7 @@ class EtcdWatches:
             await asyncio.shield(writing)
 
     def drop(self, place: WatchedRange) -> asyncio.Task[None] | None:
-        """End a watch; the task that tells the server, if it must be told."""
+        """End a watch; the task that notifies the server, if it has to be notified."""
         place.ended = True
         if self._places.pop(place.number, None) is None or place.number not in self._asked:
             return None
@@ -248,7 +248,7 @@ class EtcdWatches:
         if response.compact_revision:
             self._begin_anew(place)
             return
-        reason = response.cancel_reason or "no reason given"
+        reason = response.cancel_reason or "without a reason"
         self._fail(place, RefusedError(f"etcd at {self._connection.hosts} ended a watch: {reason}"))
 
     def _begin_anew(self, place: WatchedRange) -> None:

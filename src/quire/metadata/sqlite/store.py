@@ -123,7 +123,7 @@ class SqliteStore(MetadataStore):
         check_key(key)
         return await self._ask(lambda: self._thread.get(key))
 
-    def seen(self, key: str) -> Versioned | None:
+    def cached(self, key: str) -> Versioned | None:
         self._check_usable()
         return self._glance.get(check_key(key))
 

@@ -119,7 +119,7 @@ class ClusterRoot:
         if noted not in {None, found}:
             raise NoClusterError(
                 f"{self._address} was formatted by another tool since Quire used it: its INSTANCEID is {found}, and the"
-                f" records under {self._root}/{OWN} belong to {noted}; their ledgers are gone. Remove"
+                f" records under {self._root}/{OWN} belong to {noted}; their ledgers are deleted. Remove"
                 f" {self._root}/{OWN}, or format the cluster with `quire metadata format --force`"
             )
         return found
@@ -173,7 +173,7 @@ class ClusterRoot:
         return cluster
 
     async def remove(self) -> int:
-        """Delete the cluster's metadata: every ledger and log is gone with it.
+        """Delete the cluster's metadata: every ledger and log is deleted with it.
 
         Returns:
             How many znodes were deleted.

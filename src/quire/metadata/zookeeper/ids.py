@@ -4,7 +4,7 @@ An id is the number that ZooKeeper gives a sequential znode, which is removed ag
 2147483646, `idgen-long` is made, and a client that finds it takes ids from there: the greatest of its children
 `HOB-<number>` gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped: so the next short one
 is drawn ahead, while the ledger of the last one is made, and used znodes are removed many at one time. One that is
-drawn ahead is only given out if it lies above the number that a raise of the ids wrote down.
+drawn ahead is only issued if it lies above the number that a raise of the ids wrote down.
 
 Ids are raised by drawing the numbers in between, which holds for Java's clients too. Over a leap of more than
 `SHORT_LEAP_MAX` the ids go on as long ones instead: Java's clients that are running learn of that when they start again.
@@ -38,9 +38,9 @@ ATTEMPTS_MAX: Final = 5
 PAUSE_SECONDS: Final = 0.02
 """After the first lost attempt; it doubles."""
 REMOVED_AT_ONCE: Final = 16
-"""Until so many numbers were drawn their znodes stay; what is left ends with the session."""
+"""How many numbers are drawn before their znodes are removed; the rest ends with the session."""
 SHORT_LEAP_MAX: Final = 1_000_000
-"""So many numbers are drawn to raise short ids."""
+"""Most numbers that are drawn to raise short ids."""
 DRAWN_AT_ONCE: Final = 100
 _LOG: Final = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class ZookeeperLedgerIds:
         return self._is_long is False
 
     async def next(self, floor: int) -> LedgerId:
-        """An id that was never given out before.
+        """An id that was never issued before.
 
         Args:
             floor: the number that a raise of the ids wrote down; -1: none, or it is not looked for.
@@ -220,7 +220,7 @@ class ZookeeperLedgerIds:
         return number is not None
 
     async def _last_of(self, count: int) -> int | None:
-        """Draw so many short numbers at once; the last of them, None when there are no more."""
+        """Draw this many short numbers at once; the last of them, None when there are no more."""
         kind = EPHEMERAL | SEQUENTIAL
         for attempt in range(ATTEMPTS_MAX):
             if attempt:

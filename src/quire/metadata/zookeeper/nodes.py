@@ -95,7 +95,7 @@ class Nodes:
         """Remove an ephemeral znode of this session.
 
         Returns:
-            False if it is not yet known whether it is gone; ask again on the next connection.
+            False if it is not yet known whether it is removed; ask again on the next connection.
         """
         try:
             if await self.owner(path) == self._session.session_id:

@@ -1,4 +1,4 @@
-"""From keys to znodes and back: BookKeeper's own layout, and beside it a tree for what only Quire keeps.
+"""From keys to znodes and back: BookKeeper's own layout, and next to it a tree for what only Quire keeps.
 
 | key | znode under the root |
 | --- | --- |

@@ -272,7 +272,7 @@ class ZookeeperRegistrations:
             stat, _ = await self._session.submit(Exists(path, None))
             if stat is not None and stat.ephemeralOwner == self._session.session_id:
                 return
-            registration.gone()
+            registration.on_deleted()
             if stat is not None or not registration.again:
                 self._lose(path)
                 return

@@ -392,7 +392,7 @@ class ZookeeperSession:
         self._posted.append((work, arguments))
         if not self._wake_due:
             self._wake_due = True
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it every waiter
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and every caller with it
                 self._loop.call_soon_threadsafe(self._take_posted)
 
     def _take_posted(self) -> None:
@@ -402,7 +402,7 @@ class ZookeeperSession:
             work(*arguments)
 
     def refuse(self, future: asyncio.Future[Any], error: BaseException) -> None:
-        """Take the error of a request. kazoo tells the requests that a connection is lost before it tells the session."""
+        """Take the error of a request. kazoo fails the requests of a lost connection before it notifies the session."""
         if isinstance(error, LOST) and not self.client.connected:
             self._usable.clear()
         if not future.done():

@@ -314,7 +314,7 @@ async def format_cluster(address: ZookeeperAddress, *, force: bool = False) -> C
         force: delete what is there first, with every ledger and log in it.
 
     Raises:
-        AlreadyExistsError: there is something, and `force` is not given.
+        AlreadyExistsError: there is something, and `force` is not set.
         NoClusterError: no server responds, or bookies are registered.
     """
 
