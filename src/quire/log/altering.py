@@ -1,6 +1,6 @@
 """Changes the settings of a log: the quorums of the ledgers that it will have.
 
-One compare-and-swap of the head, beside a writer or without one. Ledgers that exist keep what they were made with; a
+One compare-and-swap of the head, with a running writer or without one. Ledgers that exist keep what they were made with; a
 running writer uses the settings for its next ledger once it has read the head again.
 
 Source: docs/formats/log-list.md.

@@ -61,7 +61,7 @@ class ArchiveError(StorageError):
 
 
 class ArchiveLostError(ArchiveError):
-    """What was archived is gone: the file is not in its directory, which is there, or its bytes are others."""
+    """What was archived is lost: its directory is there and the file is not, or has other bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,13 +325,13 @@ class LedgerTarget:
 
 
 class SentBatches:
-    """Batches that were sent and are not confirmed, over all ledgers, and who waits for them.
+    """Batches that were sent and are not confirmed, over all ledgers, and the callers that wait for them.
 
     Attributes:
         batches: the oldest first: they are confirmed in this order.
         bytes: what their records count.
         settled: records that were ever confirmed.
-        waiters: (how many must be settled, who waits for that), in this order.
+        waiters: (how many must be settled, the caller that waits for that), in this order.
     """
 
     __slots__ = ("batches", "bytes", "settled", "waiters")
@@ -361,13 +361,13 @@ class SentBatches:
         return batch.offset + count
 
     async def settled_through(self, count: int) -> None:
-        """Wait until so many records are settled."""
+        """Wait until this many records are settled."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters.append((count, done))
         await done
 
     def wake(self) -> None:
-        """Wake who waited for what is settled by now."""
+        """Wake the callers that wait for what is settled by now."""
         waiters = self.waiters
         while waiters and waiters[0][0] <= self.settled:
             done = waiters.popleft()[1]
@@ -381,13 +381,13 @@ class SentBatches:
                 claim[0].begun = True
 
     def refuse(self, count: int, error: QuireError) -> None:
-        """No more than `count` records will be settled: fail who waits for more."""
+        """No more than `count` records will be settled: fail the callers that wait for more."""
         waiters = self.waiters
         while waiters and waiters[-1][0] > count:
             fail_waiters([waiters.pop()[1]], error)
 
     def fail(self, error: QuireError, waiting: QuireError) -> None:
-        """None of them will be confirmed: fail their callers, and with `waiting` who waits for them."""
+        """None of them will be confirmed: fail their callers, and with `waiting` the callers that wait for them."""
         for batch in self.batches:
             fail(batch.claims, error)
         self.batches.clear()

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 86_400_000
 DELETES_MAX: Final = 1000
-"""At most so many in one pass: an error in here stays small."""
+"""Most deletions in one pass: an error in here stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class LogCollector:
         intents = [
             each for each in waiting if each in due and await self._is_carried_out(heads, waiting[each])
         ]
-        gone: list[Thing] = [*ledgers, *pages, *intents]
-        self._garbage.cleared(gone)
+        cleared: list[Thing] = [*ledgers, *pages, *intents]
+        self._garbage.cleared(cleared)
         return Collected(tuple(ledgers), tuple(pages), tuple(intents), self._garbage.suspected)
 
     def _is_over(self, made: _Made, listings: dict[bytes, Listing | None]) -> bool:

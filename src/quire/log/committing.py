@@ -50,7 +50,7 @@ from quire.metadata.patience import Patience
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
-"""So many ledgers of one batch, or as many as the store takes besides the heads, are required by the compare-and-swap itself.
+"""Most ledgers of a batch, within what the store takes besides the heads, that the compare-and-swap itself requires.
 Those beyond are looked at right before it, which a collector's grace time then has to cover."""
 
 OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
@@ -68,7 +68,7 @@ class Committed:
 
     Attributes:
         already: it was in the log before: nothing was done.
-        unplaced: logs whose leader has not given the batch its offsets yet, as far as is known.
+        unplaced: logs whose leader has not assigned the batch its offsets yet, as far as is known.
         by_number: logs whose mark could be compared by its number alone: an older program wrote it, or the checkpoint
             has no file of its batch.
     """
@@ -248,8 +248,8 @@ class LogCommitter:
         try:
             summary = await self._ledgers.recover(item)
         except QuireError as error:
-            gone = isinstance(error, NoSuchLedgerError)
-            self._machine.recovery_failed(item.ledger_id, gone=gone, detail=error.message)
+            deleted = isinstance(error, NoSuchLedgerError)
+            self._machine.recovery_failed(item.ledger_id, gone=deleted, detail=error.message)
         else:
             self._machine.recovered(item.ledger_id, summary)
 
@@ -343,7 +343,9 @@ class LogCommitter:
             case CommitOutcome.NO_SUCH_LOG:
                 raise NoSuchLogError(f"there is no log {name!r} in this cluster", log=name)
             case CommitOutcome.LEADER_LIVES:
-                what = "that does not adopt" if not batch.truncate else "and cannot be truncated beside it"
+                what = (
+                    "that does not adopt" if not batch.truncate else "and cannot be truncated while it runs"
+                )
                 msg = f"log '{name}' has a leader ({detail}) {what}; stop it or set takeover=true."
                 raise LogLedError(msg, log=name)
             case CommitOutcome.LEADER_GONE:
@@ -393,12 +395,12 @@ async def discard(
     for ledger_id in ledger_ids:
         at("delete")
         try:
-            gone = await delete_unlisted(
+            deleted = await delete_unlisted(
                 client.store, client.ledger_store, heads, log_id, ledger_id, looks=looks
             )
         except QuireError:
-            gone = False
-        if not gone:
+            deleted = False
+        if not deleted:
             stay.append(ledger_id)
     at("deleted")
     return stay

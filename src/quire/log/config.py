@@ -1,6 +1,6 @@
 """The configuration of a log's handles: sizes in bytes, times in milliseconds, each with its limits.
 
-Given to `client.log(name, config=...)`, read once and passed down.
+Passed to `client.log(name, config=...)`, read once and passed down.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogGuarantee:
     All their bookies must be there when they are made, whatever the log's `min_present`.
 
     Attributes:
-        wait_ms: how long `open_writer` tries to close ledgers with the guarantee, and to make one, while a bookie is gone
+        wait_ms: how long `open_writer` tries to close ledgers with the guarantee, and to make one, while a bookie is missing
             and no other is there; then it goes on without: what it closes gives the guarantee up, what it makes has
             none. None: it does not, and opening the log fails.
     """
@@ -71,7 +71,7 @@ class LogConfig:
         in_flight_bytes_max: what may be sent and unconfirmed; what comes meanwhile joins larger batches.
         window_bytes_max: what may be unconfirmed or unsent before `append` waits.
         roll_bytes: a ledger of this size is followed by a new one.
-        roll_ms: a ledger with records is followed by a new one after so long.
+        roll_ms: a ledger with records is followed by a new one after this time.
         page_items: closed items that move from the head into one page.
         fan_out: pages that move under one higher page.
         back_off_ms_min: first wait when two openers duel; doubles, with jitter.
@@ -79,7 +79,7 @@ class LogConfig:
         open_attempts_max: lost duels before `open_writer` gives up.
         metadata_attempts_max: metadata responses missing in a row before a handle gives up.
         cached_pages_max: pages that a handle caches; they never change.
-        deletes_at_once: ledgers that a truncation deletes side by side.
+        deletes_at_once: ledgers that a truncation deletes at the same time.
         fill_bytes_per_s: how fast a writer copies what bookies lack of a ledger that it has closed; 0: not at all.
         codec: `rows`, which every reader can read, whatever is installed where it is written; or `arrow` for batches of
             more than one record: writing and reading them takes pyarrow.

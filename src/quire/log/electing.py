@@ -17,8 +17,8 @@ from quire.metadata.election import Election
 from quire.metadata.store import MetadataStore
 
 _LOG: Final = logging.getLogger(__name__)
-_AGAIN_MS: Final = 1000
-"""So long after a store did not respond a writer tries again to stand in its election."""
+_RETRY_MS: Final = 1000
+"""The pause before a writer tries again to stand in the election of a store that did not respond."""
 
 
 def election_of(log_id: bytes) -> str:
@@ -73,7 +73,7 @@ class CandidateStanding:
         candidacy: of this writer.
         candidate: its name.
         wait: stand behind the others until this one should lead, instead of taking the log over at once.
-        shown: a candidacy in the store's election beside another elector's: sinks look there for a running leader.
+        shown: a candidacy in the store's election next to another elector's: sinks look there for a running leader.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class CandidateStanding:
             except QuireError as error:
                 if not (error.retriable and isinstance(candidacy, Election)):
                     raise
-                await asyncio.sleep(_AGAIN_MS / 1000)
+                await asyncio.sleep(_RETRY_MS / 1000)
             stands = False
 
     async def may_retry(self) -> bool:

@@ -21,11 +21,11 @@ from quire.log.ledgers import LogLedgers
 log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 1_000
-"""How often it is looked whether the bookies that lack entries are there again."""
+"""How often the bookies that lack entries are looked for."""
 FILLS_MAX: Final = 64
-"""So many ledgers of one leader wait for their bookies at most, the oldest ones."""
+"""Most ledgers of one leader that wait for their bookies, the oldest ones."""
 ATTEMPTS_MAX: Final = 5
-"""So often a repair may end with something left."""
+"""Most repairs that may end with something left."""
 
 
 async def fill_holes(

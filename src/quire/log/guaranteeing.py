@@ -1,6 +1,6 @@
 """How long an opening leader keeps to a guaranteed write quorum, and when it goes on without.
 
-Without a spare for a bookie that is gone, a ledger that guarantees its write quorum can neither be closed by its next
+Without a spare for a lost bookie, a ledger that guarantees its write quorum can neither be closed by its next
 writer nor be made. `LogGuarantee.wait_ms` says how long a leader tries before it gives the guarantee up.
 
 Source: docs/protocol/write-quorum.md, "Logs".
@@ -19,12 +19,12 @@ from quire.env.interfaces import Clock
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-AGAIN_MS: Final = 200
-"""So long after an attempt that found too few bookies comes the next one."""
+RETRY_MS: Final = 200
+"""The pause after an attempt that found too few bookies."""
 
 
 class GuaranteeWait:
-    """One opening's patience with bookies that are gone.
+    """One opening's patience with missing bookies.
 
     Args:
         clock: time.
@@ -40,7 +40,7 @@ class GuaranteeWait:
 
         Args:
             what: it is, for the log.
-            work: is told whether it gives the guarantee up.
+            work: gets whether it gives the guarantee up.
 
         Raises:
             NotEnoughBookiesError: there are too few bookies without the guarantee as well.
@@ -56,6 +56,6 @@ class GuaranteeWait:
                 left_ms = self._until_ms - self._clock.now_ms()
                 gives_up = left_ms <= 0
                 if gives_up:
-                    log.warning("%s: its guaranteed write quorum is given up: %s", what, error)
+                    log.warning("%s goes on without its guaranteed write quorum: %s", what, error)
                 else:
-                    await asyncio.sleep(min(AGAIN_MS, left_ms) / 1000)
+                    await asyncio.sleep(min(RETRY_MS, left_ms) / 1000)

@@ -132,7 +132,7 @@ class LogHeads:
         """Store the pages, then replace a head that may name them by compare-and-swap.
 
         Raises:
-            VersionConflictError: it has another version, or is gone.
+            VersionConflictError: it has another version, or is deleted.
             MetadataUnknownError: the outcome is unknown.
         """
         for page in pages:
@@ -145,7 +145,7 @@ class LogHeads:
         """Store the pages, then replace all these heads or none, if these ledgers' records have these versions.
 
         Raises:
-            VersionConflictError: a head or a record has another version, or is gone; `ids["key"]` says which.
+            VersionConflictError: a head or a record has another version, or is deleted; `ids["key"]` says which.
             MetadataUnknownError: the outcome is unknown.
         """
         for change in changes:
@@ -156,7 +156,7 @@ class LogHeads:
         await self._store.multi((*guards, *swaps))
 
     async def remove(self, head: LogHead) -> None:
-        """Delete head and name in one step; what is gone already is gone.
+        """Delete head and name in one step; what is deleted already stays deleted.
 
         A name goes only with the head that it names: alone it may be a later log's, under a version of the former one's.
         """
@@ -204,7 +204,7 @@ class LogHeads:
         self._remember(page.log_id, name, page)
 
     async def read_page(self, log_id: bytes, name: str) -> LogPage | None:
-        """A page, None if it is gone."""
+        """A page, None if it is deleted."""
         known = self._pages.get((log_id, name))
         if known is not None:
             self._pages.move_to_end((log_id, name))
@@ -221,11 +221,11 @@ class LogHeads:
         self._pages.pop((log_id, name), None)
         await self._remove(f"{PAGES}{log_id.hex()}/{name}")
 
-    async def remove_page_beside(self, head: LogHead, version: int, name: str) -> None:
+    async def remove_unnamed_page(self, head: LogHead, version: int, name: str) -> None:
         """Delete a page that a head does not name, and give the head another version; a missing one is deleted.
 
         Raises:
-            VersionConflictError: the head has another version, or is gone.
+            VersionConflictError: the head has another version, or is deleted.
             MetadataUnknownError: the outcome is unknown.
         """
         key = f"{PAGES}{head.log_id.hex()}/{name}"
@@ -247,7 +247,7 @@ class LogHeads:
             Not empty unless the log has no item that reaches that far.
 
         Raises:
-            NoSuchLogError: a page is gone: the log was truncated or deleted since the head was read.
+            NoSuchLogError: a page is deleted: the log was truncated or deleted since the head was read.
         """
         for page in head.pages:
             if page.next_offset > offset:
@@ -273,7 +273,7 @@ class LogHeads:
         """Every item that reaches above the log's start, and above `since`, oldest first.
 
         Raises:
-            NoSuchLogError: a page is gone, see `item_holding`.
+            NoSuchLogError: a page is deleted, see `item_holding`.
         """
         items: list[LogItem] = []
         start = max(head.start_offset, since)
@@ -289,7 +289,7 @@ class LogHeads:
         """Every item below a page of a head, oldest first.
 
         Raises:
-            NoSuchLogError: a page is gone, see `item_holding`.
+            NoSuchLogError: a page is deleted, see `item_holding`.
         """
         items: list[LogItem] = []
         await self._collect(head, page, items, -1)

@@ -197,7 +197,7 @@ class LogLeader:
         self._perform()
 
     def close(self) -> None:
-        """Close the ledger, give the lead back; `sender.ended` follows."""
+        """Close the ledger, release the leadership; `sender.ended` follows."""
         self._machine.close()
         self._perform()
 
@@ -314,8 +314,8 @@ class LogLeader:
         try:
             summary = await self._guaranteed(f"ledger {ledger_id}", recover)
         except QuireError as error:
-            gone = isinstance(error, NoSuchLedgerError)
-            self._machine.recovery_failed(ledger_id, gone=gone, detail=error.message)
+            deleted = isinstance(error, NoSuchLedgerError)
+            self._machine.recovery_failed(ledger_id, gone=deleted, detail=error.message)
             if self._machine.ended is not None:
                 self._cause = error
         else:
@@ -337,7 +337,7 @@ class LogLeader:
     async def _guaranteed(self, what: str, work: Callable[[bool], Awaitable[T]]) -> T:
         """Do some work with the guarantee of the log's ledgers; an opening gives it up when its patience is over.
 
-        A roll that finds too few bookies is given up instead: the current ledger goes on, with its guarantee.
+        A roll that finds too few bookies is cancelled instead: the current ledger goes on, with its guarantee.
         """
         if self._guarantee is None or self.serving:
             return await work(False)

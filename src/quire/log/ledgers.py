@@ -35,7 +35,7 @@ LOG_KEY: Final = "quire.log"
 OWNER_KEY: Final = "quire.owner"
 """Custom metadata: who made it."""
 _GUESSES: Final = 3
-"""So many looks for an offset go where it would be if all entries held equally many records."""
+"""How many looks for an offset go where it would be if all entries held equally many records."""
 
 
 class LogLedgers:
@@ -53,7 +53,7 @@ class LogLedgers:
         self.password = password
 
     def guarantee_wait(self) -> GuaranteeWait | None:
-        """An opening's patience with bookies that the guarantee needs; None: it is not given up."""
+        """An opening's patience with bookies that the guarantee needs; None: it is kept."""
         wait_ms = self._guarantee.wait_ms if self._guarantee else None
         return None if wait_ms is None else GuaranteeWait(self._client.clock, wait_ms)
 
@@ -118,7 +118,7 @@ class LogLedgers:
         return self._client.bookies.is_registered(bookie)
 
     async def repair(self, ledger_id: int, bytes_per_s: int) -> RepairOutcome:
-        """Copy what bookies lack of a closed ledger, so many bytes a second."""
+        """Copy what bookies lack of a closed ledger, at a rate in bytes a second."""
         rate = CopyRate(self._client.clock, bytes_per_s)
 
         async def may_send(_bookie: BookieId, size: int) -> bool:

@@ -1,8 +1,8 @@
 """All that a log's records name at one moment, and deletion of what they do not name, proven in the deletion.
 
 The proof: everything that the head of one version names was looked through, and the ledger's record or the page goes
-only if the head still has that version. No list can take the ledger up afterwards, because a commit requires the records
-of the ledgers that it lists. Nor the page: its deletion gives the head another version, so whoever was about to name it
+only if the head still has that version. No list can adopt the ledger afterwards, because a commit requires the records
+of the ledgers that it lists. Nor the page: its deletion gives the head another version, so a client that was about to name it
 reads again, and stores its pages anew.
 
 Source: docs/spark-sink.md, "Exactly once: how": a deletion proves itself.
@@ -50,7 +50,7 @@ class Listing:
 
 
 async def read_listing(store: MetadataStore, heads: LogHeads, log_id: bytes) -> Listing | None:
-    """Everything that a log's records name, None when they cannot be read now. A log that is gone names nothing."""
+    """Everything that a log's records name, None when they cannot be read now. A log that is deleted names nothing."""
     if await store.get(HEADS + log_id.hex()) is None:
         return Listing()
     try:
@@ -75,7 +75,7 @@ async def _walk(heads: LogHeads, head: LogHead, page: PageRef, listing: Listing)
     listing.pages.add(page.name)
     stored = await heads.read_page(head.log_id, page.name)
     if stored is None and page.next_offset <= head.start_offset:
-        return  # truncated: what it named is gone, or in an intent
+        return  # truncated: what it named is deleted, or in an intent
     if stored is None:
         msg = f"page {page.name} of log {head.name!r} is missing, and the list names it"
         raise CorruptMetadataError(msg, log=head.name, page=page.name)
@@ -100,11 +100,11 @@ async def delete_unlisted(
         records: the ledgers' records in it.
         heads: the logs' records.
         log_id: the log that the ledger was made for.
-        ledger_id: the ledger; one that is gone is deleted.
+        ledger_id: the ledger; a missing one counts as deleted.
         looks: False leaves the proof out, for a check that wants to see what it is good for.
 
     Returns:
-        Whether it is gone. False: it is listed, or that is unknown now.
+        Whether it is deleted. False: it is listed, or that is unknown now.
     """
 
     async def once() -> bool:
@@ -118,9 +118,9 @@ async def delete_unlisted(
             await records.delete(ledger_id, guards=guards)
         return True
 
-    again = (*LOST, StoreBusyError)
-    with contextlib.suppress(*again):
-        return await Patience(_TRIES).until_in(once, again)
+    retried = (*LOST, StoreBusyError)
+    with contextlib.suppress(*retried):
+        return await Patience(_TRIES).until_in(once, retried)
     return False
 
 
@@ -128,7 +128,7 @@ async def delete_unlisted_page(store: MetadataStore, heads: LogHeads, log_id: by
     """Delete a page if its log does not name it, at the moment of the deletion.
 
     Returns:
-        Whether it is gone. False: it is named, or that is unknown now.
+        Whether it is deleted. False: it is named, or that is unknown now.
     """
 
     async def once() -> bool:
@@ -138,10 +138,10 @@ async def delete_unlisted_page(store: MetadataStore, heads: LogHeads, log_id: by
         if listing.head is None or listing.version is None:
             await heads.remove_page(log_id, name)  # ids of logs are never used again
         else:
-            await heads.remove_page_beside(listing.head, listing.version, name)
+            await heads.remove_unnamed_page(listing.head, listing.version, name)
         return True
 
-    again = (*LOST, StoreBusyError)
-    with contextlib.suppress(*again):
-        return await Patience(_TRIES).until_in(once, again)
+    retried = (*LOST, StoreBusyError)
+    with contextlib.suppress(*retried):
+        return await Patience(_TRIES).until_in(once, retried)
     return False

@@ -174,7 +174,7 @@ class Log:
         """Become the log's only writer: fence what was there, recover it, begin a new ledger.
 
         Args:
-            wait_for_leadership: queue behind the present writers and wait until they are gone; otherwise
+            wait_for_leadership: queue behind the present writers and wait until they have ended; otherwise
                 take the log over at once. Either way only the compare-and-swap of the list decides. The loser asks the
                 elector before each retry: a caller that waits for leadership waits again, others go on only if the
                 elector names no other writer.
@@ -310,7 +310,7 @@ class Log:
         Args:
             start: the first offset; None is the log's start.
             end: the offset behind the last; None is what is confirmed now.
-            split_bytes: about so many bytes in a range.
+            split_bytes: about how many bytes a range has.
 
         Raises:
             TrimmedError, PastEndError: as a read from there.
@@ -401,7 +401,7 @@ class Log:
     async def truncate(self, before: int) -> None:
         """Truncate the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
 
-        Any client may do it, beside a writer. What a crashed truncation left is carried out, too.
+        Any client may do it, while a writer runs too. What a crashed truncation left is carried out as well.
 
         Args:
             before: the log's new first offset, at most its end.
@@ -455,7 +455,7 @@ class Log:
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that another client has closed.
 
-        Beside a running writer it changes nothing that the writer would not write itself.
+        While a writer runs it changes nothing that the writer would not write itself.
 
         Returns:
             How many lines were completed.

@@ -27,7 +27,7 @@ async def plan(
         items: the log's ledgers.
         start: the first offset.
         end: the offset behind the last.
-        split_bytes: about so many bytes in a range.
+        split_bytes: about how many bytes a range has.
         open_item: makes a reader of a ledger.
     """
     if split_bytes < 1:

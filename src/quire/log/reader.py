@@ -28,7 +28,7 @@ from quire.log.heads import LogHeads, lost_page
 from quire.log.ledgers import LogLedgers, entry_holding, summary, views_of
 from quire.log.records import BatchAt, Record
 
-_GONE = (NoSuchLedgerError, NoSuchEntryError)
+_DELETED = (NoSuchLedgerError, NoSuchEntryError)
 """What a truncation leaves behind for a reader that is still below it."""
 
 
@@ -126,29 +126,29 @@ class LogReader:
             raise PastEndError(msg, log=self._name, offset=start, end=end)
 
     async def _batches(self) -> AsyncGenerator[BatchAt, None]:
-        gone: Exception | None = None
+        missing: Exception | None = None
         lost = -1
         while True:
             head = await self._head()
             items = await self._items(head)
-            if gone is not None and lost in {
+            if missing is not None and lost in {
                 item.ledger_id for item in items if item.place is not Place.ARCHIVE
             }:
-                raise gone
-            gone = None
+                raise missing
+            missing = None
             for item in items:
                 try:
                     async with contextlib.aclosing(self._through(item)) as batches:
                         async for batch in batches:
                             yield batch
-                except _GONE as error:
+                except _DELETED as error:
                     # A truncation may have come between, or another ledger holds the records now; the head knows. If
                     # the list names this ledger still, it is a loss.
-                    gone, lost = error, item.ledger_id
+                    missing, lost = error, item.ledger_id
                     break
                 if self._done():
                     return
-            if gone is None and not items:
+            if missing is None and not items:
                 if not self._follow:
                     return
                 await self._more(head)
@@ -229,7 +229,7 @@ class LogReader:
             # The list does not say yet where the ledger after this one begins; this pass may begin behind that.
             self._next_first = end if end >= 0 else first + (await summary(reader)).records
         if item.flags & ItemFlags.COMPACTED and item.next_offset is not None:
-            # Its last records may be gone; what follows them is in another ledger.
+            # Its last records may be removed; what follows them is in another ledger.
             self._offset = max(self._offset, item.next_offset)
 
     async def _runs(self, item: LogItem, reader: LedgerReader) -> AsyncGenerator[BatchAt, None]:

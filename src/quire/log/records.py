@@ -91,7 +91,7 @@ class LogDescription:
         items: its ledgers, oldest first.
         marks: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
-        compacted_below: records below this offset whose key has a later one may be gone; 0 where none are.
+        compacted_below: records below this offset whose key has a later one may be removed; 0 where none are.
         silent: bookies whose missing responses may hide confirmed records at and after `end_offset`.
     """
 

@@ -188,7 +188,7 @@ class LogRewriter:
         """The head's pages with all the items below each.
 
         Raises:
-            ListChangedError: a page is gone: the log was truncated since the head was read.
+            ListChangedError: a page is deleted: the log was truncated since the head was read.
         """
         try:
             return [(page, await self._heads.items_of(head, page)) for page in head.pages]

@@ -19,7 +19,7 @@ from quire.log.config import LogConfig
 from quire.log.leader import LogLeader
 
 ROLL_RETRY_MS: Final = 10_000
-"""After a roll for which no ledger could be created, size and age of the current one are no reason for so long."""
+"""How long after a roll for which no ledger could be created size and age of the current one are no reason for another."""
 log = logging.getLogger(__name__)
 
 

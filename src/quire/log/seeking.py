@@ -1,4 +1,4 @@
-"""The offset of the first record that is as late as a given time.
+"""The offset of the first record that is as late as a requested time.
 
 Records may have any times in any order. Every batch header carries the greatest time of its ledger so far, which never
 falls, so one ledger is searched by bisection, and the list says which ledger it is.

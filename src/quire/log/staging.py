@@ -100,7 +100,7 @@ class StagedLedger:
             except WindowFullError:
                 await self._writer.drain()
             else:
-                confirmed.add_done_callback(_heard)
+                confirmed.add_done_callback(_settled)
                 return
 
     async def close(self, records: int, min_ms: int | None, max_ms: int | None) -> LogItem:
@@ -131,7 +131,7 @@ class StagedLedger:
         await self._writer.abandon()
 
 
-def _heard(confirmed: asyncio.Future[int]) -> None:
+def _settled(confirmed: asyncio.Future[int]) -> None:
     """An entry that failed ends its ledger, and `close` raises the reason: its future need not be read."""
     if not confirmed.cancelled():
         confirmed.exception()

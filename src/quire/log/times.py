@@ -34,25 +34,25 @@ def parse_time(text: str, takes: str, now_ms: int | None = None) -> int:
     Raises:
         MisuseError: it is no time, or seconds where milliseconds are meant.
     """
-    given = text.strip()
-    if (number := _NUMBER.fullmatch(given)) is not None:
+    word = text.strip()
+    if (number := _NUMBER.fullmatch(word)) is not None:
         ms = int(number[1])
         if ms in _SECONDS:
             raise MisuseError(
-                f"{takes}; {given} looks like seconds since 1970: {ms * 1000} is the same time in milliseconds."
+                f"{takes}; {word} looks like seconds since 1970: {ms * 1000} is the same time in milliseconds."
             )
-    elif now_ms is not None and given == "now":
+    elif now_ms is not None and word == "now":
         ms = now_ms
-    elif now_ms is not None and (relative := _RELATIVE.fullmatch(given)) is not None:
+    elif now_ms is not None and (relative := _RELATIVE.fullmatch(word)) is not None:
         ms = now_ms - int(relative[1]) * _UNITS_MS[relative[2]]
     else:
         try:
-            moment = datetime.fromisoformat(given)
+            moment = datetime.fromisoformat(word)
         except ValueError as error:
             raise MisuseError(f"{takes}; not {text!r}.") from error
         # A machine's own zone would differ from one machine to the next.
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         ms = round((aware - _EPOCH) / timedelta(milliseconds=1))
     if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
-        raise MisuseError(f"{takes}; {given} lies outside the years 1 to 9999.")
+        raise MisuseError(f"{takes}; {word} lies outside the years 1 to 9999.")
     return ms

@@ -71,7 +71,7 @@ class LogTrimmer:
                 self._judge(out[0])
                 return
             assert out, "a truncation without a pending effect"
-            # Several effects at once are deletions of one page; they go side by side.
+            # Several effects at once are deletions of one page; they run at the same time.
             await asyncio.gather(*(self._carry_out(machine, effect) for effect in out))
 
     def _judge(self, ended: t.TrimEnded) -> None:
@@ -107,7 +107,7 @@ class LogTrimmer:
                 machine.log_deleted()
 
     def _patience(self) -> Patience:
-        """For one call: what goes on side by side counts its missing responses alone. Requests may repeat.
+        """For one call: concurrent calls count their missing responses separately. Requests may repeat.
 
         The writes of the head, which come one after the other, share one.
         """

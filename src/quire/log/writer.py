@@ -260,12 +260,12 @@ class LogWriter:
         return tuple(sorted({each for target in self._targets.values() for each in target.ledger.waits_for}))
 
     async def close(self, *, at: str = WRITE_QUORUM) -> None:
-        """Confirm everything, close the ledger, give the lead back. Again is allowed.
+        """Confirm everything, close the ledger, release the leadership. It may be called twice.
 
-        A ledger that guarantees its write quorum is closed when every entry is on all of it: while a bookie is gone and
+        A ledger that guarantees its write quorum is closed when every entry is on all of it: while a bookie is missing and
         no other is there, this waits (`waits_for`).
 
-        Cancelled on the way it abandons: the lead is given back all the same, and the next writer recovers the ledger.
+        Cancelled on the way it abandons: the leadership is released too, and the next writer recovers the ledger.
 
         Args:
             at: "ack_quorum" gives that guarantee up, which the record then says, and waits no longer; also for another
@@ -310,7 +310,7 @@ class LogWriter:
             await target.ledger.close(at=ACK_QUORUM)
 
     def _fail_unsent(self) -> None:
-        """Fail the records that the ledger has no room for, and who waits for them."""
+        """Fail the records that the ledger has no room for, and those that wait for them."""
         msg = f"log {self.name!r}: this record was not sent: the window was full when the log was closed at its ack quorum"
         error = NotWritingError(msg, log=self.name)
         partly = OutcomeUnknownError(
@@ -323,7 +323,7 @@ class LogWriter:
         self._room.clear()
 
     async def abandon(self) -> None:
-        """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
+        """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. It may be called twice."""
         self._check_home()
         self._abandoned = True
         self._leader.abandon()
@@ -640,7 +640,7 @@ class LogWriter:
         await asyncio.shield(self._opened)
 
     def _end_all(self) -> asyncio.Task[None]:
-        """Begin to end what is under way and to give the lead back, once; no cancelled caller stops it."""
+        """Begin to end what is under way and to release the leadership, once; no cancelled caller stops it."""
         if self._ending is None:
             self._ending = self._loop.create_task(self._finish(), name=f"end the writer of log {self.name}")
         return self._ending
