@@ -1,6 +1,6 @@
 """`quire bench …`: a load generator against a running cluster, with a latency histogram.
 
-It measures this cluster only; comparisons beside other systems are made by the scripts in `bench/`.
+It measures this cluster only; comparisons with other systems are made by the scripts in `bench/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
 
 GROUP_BYTES: Final = 1024 * 1024
-"""The clock is looked at whenever so many bytes were handed over."""
+"""How many bytes are handed over between two looks at the clock."""
 
 SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
 SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]

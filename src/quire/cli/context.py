@@ -1,4 +1,4 @@
-"""`quire context …`: names for clusters, and the one that commands mean where none is given."""
+"""`quire context …`: names for clusters, and the one that commands mean where none is named."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class HandledGroup(TyperGroup):
             code = super().main(words, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output has gone (`quire log read … | head`): not an error, and nothing more to say.
+            # The reader of our output has ended (`quire log read … | head`): not an error, and nothing more to say.
             discard_output()
             return EXIT_FAILED
         except TyperException as error:

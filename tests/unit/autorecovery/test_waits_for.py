@@ -285,7 +285,7 @@ def test_a_mark_that_cannot_be_read_waits_for_whoever_wrote_it() -> None:
         store = cluster.user.store
         cluster.run(store.create(missing_key(ledger), b"of a later version"))
         cluster.recover()
-        found = waits_for(cluster, ledger, "whoever wrote the mark: it cannot be read, and is kept")
+        found = waits_for(cluster, ledger, "the program that wrote the mark: it cannot be read, and is kept")
         assert (found["reasons"], found["attempts"]) == (["unreadable"], 0)
         assert str(ledger) in found["why"]
         cluster.wait(120)

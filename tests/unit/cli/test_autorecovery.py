@@ -132,7 +132,7 @@ def test_without_a_worker_marks_are_listed_with_what_they_wait_for(
         0,
     )
     assert rows[other]["reasons"] == ["unreadable"]
-    assert "whoever wrote the mark" in rows[other]["waits_for"]
+    assert "the program that wrote the mark" in rows[other]["waits_for"]
     quire("cluster", "autorecovery", "off")
     assert "switched off" in marked(quire)[ledger]["waits_for"]
     assert "switched off" in quire("cluster", "autorecovery", "status").stdout

@@ -119,7 +119,7 @@ def test_a_ledger_guarantees_its_write_quorum_as_long_as_nobody_gives_that_up(qu
     assert verified["below_write_quorum"] == []
     left = str(objects(quire("ledger", "create", "--leave-open", *guaranteed))[0]["ledger_id"])
     quire("ledger", "recover", left, "--at", "ack-quorum", "--yes")
-    assert "its guaranteed write quorum was given up" in quire("ledger", "show", left).stdout
+    assert "its guaranteed write quorum was waived" in quire("ledger", "show", left).stdout
     said = error_of(quire("ledger", "create", "--guarantee", "all", "--json", code=2))
     assert said["message"] == "the guarantee of a ledger is 'write_quorum' or None, not 'all'"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import quire as api
-from quire.cli.console.record_streams import GivenRecord
+from quire.cli.console.record_streams import InputRecord
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.log import ranges as log_ranges
 from quire.cli.log.formats import escaped, printer
@@ -140,12 +140,12 @@ def test_options_that_contradict_each_other(options: dict[str, Any]) -> None:
 @given(st.none() | st.binary(max_size=6), st.none() | st.binary(max_size=3))
 def test_what_is_added_never_replaces(value: bytes | None, key: bytes | None) -> None:
     added = Added(b"k", (("h", b"v"),), 5, None, empty_is_tombstone=True)
-    given_record = GivenRecord(value, key, (("own", None),), 9)
-    assert added.to(given_record) == GivenRecord(
+    given_record = InputRecord(value, key, (("own", None),), 9)
+    assert added.to(given_record) == InputRecord(
         value or None, b"k" if key is None else key, (("own", None), ("h", b"v")), 9
     )
-    assert Added(key_delimiter=b"=>").to(b"a=>b=>c") == GivenRecord(b"b=>c", b"a")
-    assert Added(key_delimiter=b":").to(b"none") == GivenRecord(b"none")
+    assert Added(key_delimiter=b"=>").to(b"a=>b=>c") == InputRecord(b"b=>c", b"a")
+    assert Added(key_delimiter=b":").to(b"none") == InputRecord(b"none")
 
 
 # --- against a cluster ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 import quire
 from quire.cli.console.output import Output
-from quire.cli.console.record_streams import BadInputError, GivenRecord, size_of
+from quire.cli.console.record_streams import BadInputError, InputRecord, size_of
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.log.files import FileForm, read_files
 from quire.cli.log.record_lines import Form, print_records, read_json, read_log_records, read_marked
@@ -36,11 +36,11 @@ BYTES = (
     st.none() | st.binary(max_size=60) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
 )
 GIVEN = st.builds(
-    GivenRecord, BYTES, BYTES, st.lists(st.tuples(NAMES, BYTES), max_size=3).map(tuple), st.integers(0, 2**40)
+    InputRecord, BYTES, BYTES, st.lists(st.tuples(NAMES, BYTES), max_size=3).map(tuple), st.integers(0, 2**40)
 )
 
 
-def record_of(one: GivenRecord, offset: int = 0) -> Record:
+def record_of(one: InputRecord, offset: int = 0) -> Record:
     return Record(offset, one.timestamp_ms or 0, one.key, one.value, one.headers, LedgerId(1), 0, 0)
 
 
@@ -54,7 +54,7 @@ class Standard:
         return False
 
 
-def printed(records: list[GivenRecord], form: Form, monkeypatch: pytest.MonkeyPatch) -> bytes:
+def printed(records: list[InputRecord], form: Form, monkeypatch: pytest.MonkeyPatch) -> bytes:
     standard = Standard()
 
     async def each():
@@ -67,12 +67,12 @@ def printed(records: list[GivenRecord], form: Form, monkeypatch: pytest.MonkeyPa
     return standard.buffer.getvalue()
 
 
-def everything(records: list[bytes | GivenRecord]) -> list[GivenRecord]:
-    return [GivenRecord(record) if isinstance(record, bytes) else record for record in records]
+def everything(records: list[bytes | InputRecord]) -> list[InputRecord]:
+    return [InputRecord(record) if isinstance(record, bytes) else record for record in records]
 
 
 @given(st.lists(GIVEN, max_size=5))
-def test_each_form_that_has_everything_comes_back(records: list[GivenRecord]) -> None:
+def test_each_form_that_has_everything_comes_back(records: list[InputRecord]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         lines = io.BytesIO(printed(records, Form.JSON, patch))
         marked = io.BytesIO(printed(records, Form.DELIMITED, patch))
@@ -146,7 +146,7 @@ def call(uri: str, *arguments: str, given: bytes = b"") -> Result:
     return done
 
 
-def some(count: int, longest: int) -> list[GivenRecord]:
+def some(count: int, longest: int) -> list[InputRecord]:
     """Records of every kind; `longest` of them have values of 4 MiB, which the API takes without being asked."""
     chance = random.Random(33)
     records = []
@@ -154,14 +154,14 @@ def some(count: int, longest: int) -> list[GivenRecord]:
         value = chance.choice([None, b"", b"text %d" % number, chance.randbytes(30), b"two\nlines"])
         key = chance.choice([None, b"", b"key %d" % number, chance.randbytes(9)])
         headers = chance.choice([(), (("a", b"b"),), (("a", None), ("a", b"\xff"), ("", b""))])
-        records.append(GivenRecord(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
+        records.append(InputRecord(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
     for place in range(1, longest, 2):
-        records[place] = GivenRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
-        records[place + 1] = GivenRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
+        records[place] = InputRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
+        records[place + 1] = InputRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
     return records
 
 
-async def write(uri: str, name: str, records: list[GivenRecord]) -> None:
+async def write(uri: str, name: str, records: list[InputRecord]) -> None:
     async with quire.connect(uri) as client:
         await client.log(name).create()
         async with await client.log(name).open_writer() as writer:
@@ -170,10 +170,10 @@ async def write(uri: str, name: str, records: list[GivenRecord]) -> None:
             await writer.append_many(values, keys=keys, headers=headers, timestamps_ms=plain)
 
 
-async def stored(uri: str, name: str) -> list[GivenRecord]:
+async def stored(uri: str, name: str) -> list[InputRecord]:
     async with quire.connect(uri) as client:
         return [
-            GivenRecord(one.value, one.key, one.headers, one.timestamp_ms)
+            InputRecord(one.value, one.key, one.headers, one.timestamp_ms)
             async for one in client.log(name).read(start=0)
         ]
 
@@ -191,13 +191,13 @@ def piped(uri: str, read: list[str], append: list[str]) -> subprocess.Popen[str]
     )
 
 
-def only_values(records: list[GivenRecord]) -> list[GivenRecord]:
-    return [GivenRecord((one.value or b"").replace(b"\n", b" ")) for one in records]
+def only_values(records: list[InputRecord]) -> list[InputRecord]:
+    return [InputRecord((one.value or b"").replace(b"\n", b" ")) for one in records]
 
 
-def only_keys_and_values(records: list[GivenRecord]) -> list[GivenRecord]:
+def only_keys_and_values(records: list[InputRecord]) -> list[InputRecord]:
     return [
-        GivenRecord(
+        InputRecord(
             (one.value or b"").replace(b"\n", b" "), (one.key or b"").replace(b"\n", b" ").replace(b":", b";")
         )
         for one in records
@@ -261,11 +261,11 @@ def test_reading_into_appending_keeps_everything(cluster: LocalCluster) -> None:
 
 def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) -> None:
     records = [
-        GivenRecord(b""),
-        GivenRecord(b"y" * 4 * MIB),
-        GivenRecord(None, b"gone"),
-        GivenRecord(b"v", b"k"),
-        GivenRecord(b""),
+        InputRecord(b""),
+        InputRecord(b"y" * 4 * MIB),
+        InputRecord(None, b"gone"),
+        InputRecord(b"v", b"k"),
+        InputRecord(b""),
     ]
     asyncio.run(write(cluster.uri, "values alone", records))
     read = call(cluster.uri, "read", "values alone")

@@ -89,8 +89,7 @@ async def test_a_chart_and_the_same_as_json(tmp_path: Path) -> None:
         assert said.startswith(f"{at.server.bookie_id}  ")
         assert "█" * 24 in said
         assert (
-            "comes back when the ledger is deleted or the log is truncated; sooner: quire ledger delete"
-            in said
+            "freed: when the ledger is deleted or the log is truncated; sooner: quire ledger delete" in said
         )
         (row,) = map(json.loads, (await at.quire("space", "--json")).splitlines())
         assert row["bytes"] == sum(one["bytes"] for one in row["reasons"])
@@ -154,7 +153,7 @@ async def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp
             assert what.startswith("the collector has not moved for 108")
             assert what.endswith("three of its intervals or more: counting its pass")
             responds.set()
-            assert "0 segments given back" in await asked
+            assert "0 segments freed" in await asked
             assert await stuck() == []
             at.server.collector.progress.moved(at.clock.now_ms(), COMPACTING)
             at.clock.more_ms += 3 * 3_600_000 + 1

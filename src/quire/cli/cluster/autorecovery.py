@@ -25,7 +25,7 @@ WorkerRateOption = Annotated[
         metavar="MB/S",
         min=0.001,
         max=RATE_MAX,
-        help="Copy at most so many million bytes a second in this process [default: as fast as bookies take them].",
+        help="Copy at most this many million bytes a second in this process [default: as fast as bookies accept them].",
         show_default=False,
     ),
 ]

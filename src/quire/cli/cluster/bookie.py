@@ -34,7 +34,7 @@ AdvertiseOption = Annotated[
     typer.Option(
         envvar="QUIRE_ADVERTISE",
         metavar="HOST:PORT",
-        help="What clients are told to connect to, port 0: the one it listens on; needed where --listen names every "
+        help="The address that clients connect to, port 0: the one it listens on; needed where --listen names every "
         "address, as 0.0.0.0 does [default: what --listen says].",
         show_default=False,
     ),

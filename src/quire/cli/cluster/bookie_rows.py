@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from quire.cli.cluster.attention_lines import conditions_of, silent, unregistered
+from quire.cli.cluster.alerts import conditions_of, silent, unregistered
 from quire.cli.console.output import counted, human_bytes, human_duration
 from quire.wire.addresses import address_of
 
@@ -40,7 +40,7 @@ async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict
 
     Args:
         tools: the opened cluster.
-        timeout_ms: so long each bookie may take to respond.
+        timeout_ms: how long each bookie may take to respond.
     """
     return await _rows(tools, await listed(tools), timeout_ms)
 
@@ -87,7 +87,7 @@ def _down(bookie: str) -> dict[str, Any]:
 
 
 def figures_of(says: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a bookie's response, as far as they are numbers and text: a bookie is a stranger.
+    """The figures of a bookie's response; a value of another type is left out.
 
     Returns:
         `version`, `uptime_s`, `stored_bytes` (its segments), `disk_bytes`, `free_bytes`; None for what it does not tell.
@@ -104,16 +104,16 @@ def figures_of(says: dict[str, Any]) -> dict[str, Any]:
 
 
 def collector_of(says: dict[str, Any] | None) -> dict[str, Any]:
-    """What a bookie's response tells of its collector, as far as it is what it should be.
+    """What a bookie's response reports of its collector; a value of another type is left out.
 
     Returns:
         `makes_passes`, `holding` (why it deletes nothing), `failure` (of its last pass), `unknown` (ledgers without a record).
     """
-    told = _object((says or {}).get("collector"))
-    texts = {name: told.get(name) for name in ("holding", "failure")}
+    report = _object((says or {}).get("collector"))
+    texts = {name: report.get(name) for name in ("holding", "failure")}
     return {
-        "makes_passes": bool(told.get("every_seconds")),
-        "unknown": _number(told.get("unknown")) or 0,
+        "makes_passes": bool(report.get("every_seconds")),
+        "unknown": _number(report.get("unknown")) or 0,
         **{name: text if isinstance(text, str) else None for name, text in texts.items()},
     }
 

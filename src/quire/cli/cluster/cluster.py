@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quire.cli.cluster import autorecovery
-from quire.cli.cluster.attention_lines import kinds_of, lines_of
+from quire.cli.cluster.alerts import kinds_of, lines_of
 from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, listed, rows_within, shown
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.cluster.upgrade import upgrade
@@ -230,9 +230,9 @@ def _needy(rows: list[dict[str, Any]]) -> bool:
     return any(row["conditions"] for row in rows)
 
 
-def _end(attention: bool) -> None:
+def _end(alerts: bool) -> None:
     """End the command with the exit code that scripts look at."""
-    if attention:
+    if alerts:
         raise typer.Exit(EXIT_ATTENTION)
 
 

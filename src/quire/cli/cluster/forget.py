@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quire.core.ids import BookieId
 
 NAMED_MAX: Final = 5
-"""So many of the ledgers that name it are shown, and so many of the streams."""
+"""Most of the ledgers that name it that are shown, and of the streams."""
 
 
 def forget(
@@ -25,7 +25,7 @@ def forget(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the cookie of a bookie that will not come back, so that nobody waits for it.
+    """Remove the cookie of a bookie that will not come back, so that nothing waits for it.
 
     Refused while it is registered, and while the record of a ledger or stream names it: its copies are to be made elsewhere first.
     """

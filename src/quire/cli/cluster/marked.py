@@ -23,7 +23,7 @@ READS_MAX: Final = 64
 WAITS: Final = {
     WaitsFor.ATTEMPT: "another attempt, after a pause",
     WaitsFor.WRITER: "its writer, or a bookie that could take the place: it is open",
-    WaitsFor.GONE_BOOKIE: "a bookie that is gone, or `quire ledger repair --accept-loss`",
+    WaitsFor.GONE_BOOKIE: "a lost bookie, or `quire ledger repair --accept-loss`",
     WaitsFor.NOTHING: "nothing can be copied; a bookie that has the entries would end it",
     WaitsFor.BOOKIE: (
         f"a bookie that comes, or the next attempt within an hour: {LIMITS.attempts_max} attempts left something"
@@ -44,7 +44,7 @@ async def marked_ledgers(
     waiting = "its turn" if workers else "a worker: start `quire autorecovery`"
     if not enabled:
         waiting = "auto-recovery is switched off: `quire cluster autorecovery on`"
-    # Nobody attempts anything while auto-recovery is off or has no worker, whatever a ledger waited for before.
+    # Nothing is attempted while auto-recovery is off or has no worker, whatever a ledger waited for before.
     waits = WAITS if enabled and workers else {**WAITS, WaitsFor.ATTEMPT: waiting}
     rows: list[dict[str, Any]] = []
     left, left_bytes = 0, 0
@@ -110,7 +110,7 @@ def _row(
         waiting = f"{locks[ledger_id] or 'a worker'}, which repairs it now"
     elif flaws and not reasons:
         reasons["unreadable"], why = None, "; ".join(flaws)
-        waiting, by_worker = "whoever wrote the mark: it cannot be read, and is kept", False
+        waiting, by_worker = "the program that wrote the mark: it cannot be read, and is kept", False
     elif record is None and attempts is None:
         why = "its record is not there, or cannot be read"
     elif attempts is not None:

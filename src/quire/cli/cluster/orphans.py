@@ -68,13 +68,13 @@ def orphans(
 
 def accept_store(
     yes: YesOption = False,
-    wait: Annotated[bool, typer.Option(help="Wait until the bookies have gone on.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the bookies collect again.")] = True,
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Accept the metadata store as it is, so that bookies that hold delete again.
+    """Accept the metadata store as it is, so that bookies whose collectors have stopped delete again.
 
-    Bookies hold when the store went back in time or is another one. First put the newest store back if there is one. What
+    They stop when the store is an older state or another one. First put the newest store back if there is one. What
     the accepted store has no record of stays on the bookies: see `quire cluster orphans`.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
@@ -84,14 +84,14 @@ def accept_store(
         from quire.metadata import accepting as library
 
         async with open_toolbox(uri) as tools:
-            holding = await library.stopped_collections(tools.store)
-            if any(not one.accepted for one in holding):
+            stopped = await library.stopped_collections(tools.store)
+            if any(not one.accepted for one in stopped):
                 found, silent = await kept_without_record(tools, out)
-                _lists(out, holding, found, silent)
+                _lists(out, stopped, found, silent)
                 _ask("Accept this metadata store?", "accept-store changes what bookies may delete", yes=yes)
-            told = await library.accept_store(tools.store)
-            names = [str(one.bookie) for one in told]
-            going = await _gone_on(tools, out, names) if wait else []
+            accepted = await library.accept_store(tools.store)
+            names = [str(one.bookie) for one in accepted]
+            going = await _collecting_again(tools, out, names) if wait else []
         facts = {"accepted": uri, "bookies": names, "gone_on": going}
         text = f"The metadata store is accepted: {', '.join(names)} collect deleted ledgers again"
         behind = sorted(set(names) - set(going))
@@ -166,14 +166,14 @@ async def _delete(
 ) -> None:
     chosen = [ledger_id for ledger_id in sorted(found) if any(ledger_id in part for part in wanted)]
     singles = [part.start for part in wanted if part.stop == part.start + 1]
-    strangers = [ledger_id for ledger_id in singles if ledger_id not in found]
+    unknown = [ledger_id for ledger_id in singles if ledger_id not in found]
     _note_silent(out, silent)
-    if strangers or not chosen:
-        named = ", ".join(map(str, strangers[:20])) or "none of these"
+    if unknown or not chosen:
+        named = ", ".join(map(str, unknown[:20])) or "none of these"
         raise MisuseError(
             f"{named}: no bookie that responds keeps such a ledger without a record; `quire cluster "
             "orphans` lists the orphans; nothing was deleted",
-            ledgers=strangers,
+            ledgers=unknown,
         )
     many = counted(len(chosen), "ledger")
     _ask(f"Delete {many} for ever: {_some(chosen)}?", f"Deleting {many} cannot be undone", yes=yes)
@@ -229,8 +229,8 @@ def _ask(question: str, why: str, *, yes: bool) -> None:
         signal.signal(signal.SIGINT, former)
 
 
-async def _gone_on(tools: Toolbox, out: Output, names: list[str]) -> list[str]:
-    """Wait for the next pass of these bookies. Those that have gone on in time."""
+async def _collecting_again(tools: Toolbox, out: Output, names: list[str]) -> list[str]:
+    """Wait for the next pass of these bookies. Those that collect again in time."""
     from quire.core.answers import Answer
     from quire.core.ids import BookieId
 

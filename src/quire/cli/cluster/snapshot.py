@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.cli.cluster.attention_lines import kinds_of
+from quire.cli.cluster.alerts import kinds_of
 from quire.cli.cluster.bookie_rows import bookie_rows, shown
 from quire.cli.console.output import human_bytes
 from quire.core.errors import QuireError
@@ -62,7 +62,7 @@ class Snapshots:
         tools: the opened cluster.
         client: the same cluster's logs.
         uri: its name.
-        logs_max: so many logs are kept, the busiest first.
+        logs_max: most logs that are kept, the busiest first.
     """
 
     def __init__(self, tools: Toolbox, client: QuireClient, uri: str, logs_max: int) -> None:

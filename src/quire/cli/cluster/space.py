@@ -35,7 +35,11 @@ NowOption = Annotated[bool, typer.Option("--now", help="At once, not with the ne
 TimeoutOption = Annotated[
     float,
     typer.Option(
-        "--timeout", min=0.1, max=TIMEOUT_MAX, metavar="SECONDS", help="So long a bookie may take to respond."
+        "--timeout",
+        min=0.1,
+        max=TIMEOUT_MAX,
+        metavar="SECONDS",
+        help="How long a bookie may take to respond.",
     ),
 ]
 
@@ -127,24 +131,24 @@ async def _wanted(tools: Toolbox, bookie: str | None) -> list[BookieId]:
 
 
 async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: int) -> dict[str, Any]:
-    """What a bookie says, as far as it is what it should be: a bookie is a stranger."""
+    """What a bookie reports; a value of another type is left out."""
     from quire.core.answers import Answer
 
     answer, says = await tools.bookies.space(bookie, task, timeout_ms=timeout_ms)
-    told, back = _object(says.get("space")), _object(says.get("came_back"))
-    reasons = told.get("reasons")
+    report, back = _object(says.get("space")), _object(says.get("came_back"))
+    reasons = report.get("reasons")
     failure = says.get("failure")
     if answer is Answer.BAD_REQUEST:
-        failure = "the bookie's program cannot say it: it is an older one, or BookKeeper's"
+        failure = "the bookie's program does not report it: it is an older one, or BookKeeper's"
     elif answer is Answer.TIMED_OUT:
-        failure = f"no response in {timeout_ms / 1000:g} s; what the bookie has begun it goes on with"
+        failure = f"no response in {timeout_ms / 1000:g} s; the bookie finishes what it has begun"
     elif answer is not Answer.OK:
         failure = f"the bookie did not respond: {answer.name.lower()}"
     return {
         "bookie": str(bookie),
         "failure": None if failure is None else _text(failure),
-        "at": _text(told["at"]) if "at" in told else None,
-        "bytes": _number(told.get("bytes")),
+        "at": _text(report["at"]) if "at" in report else None,
+        "bytes": _number(report.get("bytes")),
         "came_back": {
             name: _number(back[name]) for name in ("dropped", "retired", "compacted") if name in back
         },
@@ -153,10 +157,10 @@ async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: in
 
 
 def _reason(one: object) -> dict[str, Any]:
-    told = _object(one)
-    row: dict[str, Any] = {"reason": _text(told.get("reason")), "bytes": _number(told.get("bytes"))}
-    row |= {name: _text(told.get(name)) for name in ("what", "returns")}
-    return row | {"sooner": None if told.get("sooner") is None else _text(told["sooner"])}
+    reason = _object(one)
+    row: dict[str, Any] = {"reason": _text(reason.get("reason")), "bytes": _number(reason.get("bytes"))}
+    row |= {name: _text(reason.get(name)) for name in ("what", "returns")}
+    return row | {"sooner": None if reason.get("sooner") is None else _text(reason["sooner"])}
 
 
 def _lines(row: dict[str, Any]) -> list[str]:
@@ -169,7 +173,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
         dropped, retired, compacted = (back.get(name, 0) for name in ("dropped", "retired", "compacted"))
         lines.append(
             f"  {counted(dropped, 'ledger')} dropped, {counted(compacted, 'segment')} compacted, "
-            f"{counted(retired, 'segment')} given back"
+            f"{counted(retired, 'segment')} freed"
         )
     largest = max((one["bytes"] for one in row["reasons"]), default=0)
     for one in row["reasons"]:
@@ -178,7 +182,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
             f"  {one['reason']:<10}  {human_bytes(one['bytes']):>10}  {bar:<{BAR_WIDTH}}  {one['what']}"
         )
         ends = one["returns"] + (f"; sooner: {one['sooner']}" if one["sooner"] else "")
-        lines.append(f"  {'':<10}  {'':>10}  comes back {ends}")
+        lines.append(f"  {'':<10}  {'':>10}  freed: {ends}")
     return lines
 
 

@@ -23,7 +23,7 @@ def top(
         float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="How often to look.")
     ] = 2.0,
     logs_max: Annotated[
-        int, typer.Option("--logs", min=0, metavar="N", help="Show so many logs, the busiest first.")
+        int, typer.Option("--logs", min=0, metavar="N", help="Show this many logs, the busiest first.")
     ] = 20,
     once: Annotated[bool, typer.Option("--once", help="Look once, print, and end.")] = False,
     as_json: JsonOption = False,

@@ -5,7 +5,7 @@ Servers use it too, so it must not import the command-line library.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed: the response is no, a read failed, this machine or a peer failed, or nobody takes the output |
+| 1 | refused or failed: the response is no, a read failed, this machine or a peer failed, or the output cannot be written |
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
 | 4 | a bookie: another process has its identity; do not start it again by itself |

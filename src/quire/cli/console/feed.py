@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from quire.cli.console.asking import can_ask
 from quire.cli.console.output import Output, ProgressLine, say
-from quire.cli.console.record_streams import BadInputError, GivenRecord, size_of
+from quire.cli.console.record_streams import BadInputError, InputRecord, size_of
 from quire.core.errors import MisuseError, NotWritingError, OutcomeUnknownError, QuireError, WindowFullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
-R = TypeVar("R", bytes, bytes | GivenRecord)
-R_contra = TypeVar("R_contra", bytes, bytes | GivenRecord, contravariant=True)
+R = TypeVar("R", bytes, bytes | InputRecord)
+R_contra = TypeVar("R_contra", bytes, bytes | InputRecord, contravariant=True)
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The reading thread runs at most so far ahead of the writer."""
 

@@ -84,7 +84,7 @@ TombstonesOption = Annotated[
     ),
 ]
 TIMEOUT_MAX = 86_400.0
-"""So many seconds can be given as a time-out."""
+"""The longest time-out, in seconds."""
 MinPresentOption = Annotated[
     int | None,
     typer.Option(
@@ -107,7 +107,7 @@ GuaranteeOption = Annotated[
 
 
 def password_of(file: str) -> str:
-    """A ledger's password: from a file, from the terminal, or from the environment; "" where none is given.
+    """A ledger's password: from a file, from the terminal, or from the environment; "" where there is none.
 
     Args:
         file: a file with one line, the password, which only its owner can read; "-" asks on the terminal; ""
@@ -151,7 +151,7 @@ PasswordOption = Annotated[
 
 
 MEANT: ContextVar[str] = ContextVar("MEANT", default="")
-"""The URI of the cluster that the command which runs was given; "" before it was looked up."""
+"""The URI of the cluster of the command that runs; "" before it was looked up."""
 
 
 def named_cluster(cluster: str | None) -> str | None:
@@ -163,8 +163,8 @@ def named_cluster(cluster: str | None) -> str | None:
     Raises:
         NoClusterError: the text that names it is neither a URI, nor a context, nor a path.
     """
-    if given := cluster or os.environ.get("QUIRE_CLUSTER"):
-        return uri_of(given)
+    if named := cluster or os.environ.get("QUIRE_CLUSTER"):
+        return uri_of(named)
     known = NamedClusters.load()
     return known.clusters[known.current] if known.current is not None else None
 

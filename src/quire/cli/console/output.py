@@ -24,7 +24,7 @@ PLAIN_INTERVAL_S: Final = 2.0
 
 RATE_COUNT_MIN: Final = 100
 RATE_SECONDS_MIN: Final = 1.0
-"""A rate is given of at least so many things and so long a time: "58 records/s" of two records says nothing."""
+"""Below this count and this time no rate is shown: "58 records/s" of two records says nothing."""
 
 
 class Output:
@@ -200,7 +200,7 @@ class ProgressLine:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr. Where that takes nothing, what is told there is no reason to end or to fail."""
+    """Write a line to stderr. Where that takes nothing, a message is no reason to end or to fail."""
     with suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

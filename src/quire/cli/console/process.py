@@ -1,6 +1,6 @@
 """What this process is to those around it: its three standard streams, and the signals that end it.
 
-Only the entry point calls this; whoever uses the commands inside a process of his own keeps his streams and signals.
+Only the entry point calls this; a program that calls the commands itself keeps its streams and signals.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def prepare_streams() -> None:
 
 
 def discard_output() -> None:
-    """Nothing more goes to stdout: its reader is gone, or it takes nothing."""
+    """Nothing more goes to stdout: its reader has ended, or it takes nothing."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 -- lives until the process ends
 
 

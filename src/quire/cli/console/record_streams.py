@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
-"""A longer record is refused, unless a limit of frames is given; the client says what fits a frame. (Frames are as long by
+"""A longer record is refused, unless a limit of frames is set; the client says what fits a frame. (Frames are as long by
 default.)
 """
 
@@ -41,7 +41,7 @@ def read_records(
     Args:
         paths: what to read; each is opened when its turn comes, but looked for at once.
         delimited: length-delimited records instead of lines.
-        frame_bytes_max: what was given as the longest frame; records may be as long.
+        frame_bytes_max: the longest frame; records may be as long.
         command: as of `look_for`.
 
     Raises:
@@ -52,7 +52,7 @@ def read_records(
     return split_inputs(paths, read_delimited if delimited else read_lines, bytes_max_of(frame_bytes_max))
 
 
-class GivenRecord(NamedTuple):
+class InputRecord(NamedTuple):
     """A log's record that may be more than a value."""
 
     value: bytes | None
@@ -61,7 +61,7 @@ class GivenRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
-def size_of(record: bytes | GivenRecord) -> int:
+def size_of(record: bytes | InputRecord) -> int:
     """The bytes of a record's value, key and headers."""
     if isinstance(record, bytes):
         return len(record)

@@ -48,7 +48,7 @@ def source_files(root: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
-def given_files(given: Path) -> tuple[Path, list[Path]]:
+def input_files(path: Path) -> tuple[Path, list[Path]]:
     """The user's own input: a file, or every file below a directory.
 
     Returns:
@@ -57,12 +57,12 @@ def given_files(given: Path) -> tuple[Path, list[Path]]:
     Raises:
         MisuseError: there is nothing to read.
     """
-    root = given.absolute()
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    root = path.absolute()
+    files = sorted(each for each in root.rglob("*") if each.is_file() and not each.is_symlink())
     if root.is_file():
         root, files = root.parent, [root]
-    if not any(path.stat().st_size for path in files):
-        raise MisuseError(f"{given} is missing or empty: --input takes a file, or a directory with files.")
+    if not any(each.stat().st_size for each in files):
+        raise MisuseError(f"{path} is missing or empty: --input takes a file, or a directory with files.")
     return root, files
 
 

@@ -14,7 +14,7 @@ from quire.cli.console.output import Output
 
 
 def demo(
-    given: Annotated[
+    source: Annotated[
         Path | None,
         typer.Option(
             "--input", help="Your own file or directory instead of the standard library's source files."
@@ -38,7 +38,7 @@ def demo(
 
     narrator = Narrator(Output(as_json=as_json))
     place = directory or user_folder("XDG_CACHE_HOME", ".cache") / "demo"
-    facts = tell(narrator, place.absolute(), given)
+    facts = tell(narrator, place.absolute(), source)
     quire = "quire" if shutil.which("quire") else str(Path(sys.executable).with_name("quire"))
     lines = [
         "",

@@ -46,8 +46,8 @@ async def load(
         cluster: its URI.
         log_name: which log.
         records: the whole input, in order.
-        rate: at most so many records in a second; 0 is as fast as it goes.
-        hold_at: with so many records in the log it waits to be killed, however short the input is.
+        rate: most records in a second; 0 is as fast as it goes.
+        hold_at: how many records the log has when it waits to be killed, however short the input is.
     """
     import quire
 

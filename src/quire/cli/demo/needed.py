@@ -1,4 +1,4 @@
-"""What the demo needs besides Quire, looked for before it begins: a story that stops in its seventh step convinces nobody."""
+"""What the demo needs besides Quire, looked for before it begins: a story that stops in its seventh step convinces no one."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class WriterProcess:
         root: the common root of the files.
         files: the input.
         rate: records in a second at most; 0 without a limit.
-        hold_at: with so many records in the log it waits to be killed; None: it writes all of them.
+        hold_at: how many records the log has when it waits to be killed; None: it writes all of them.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WriterProcess:
         for line in self._process.stdout:
             with self._changed:
                 if line.endswith(b"\n"):
-                    self._hear(json.loads(line))
+                    self._received(json.loads(line))
                 self._changed.notify_all()
         code = self._process.wait()
         with self._changed:
@@ -76,10 +76,10 @@ class WriterProcess:
                 self.error = f"it ended with status {code}"
             self._changed.notify_all()
 
-    def _hear(self, facts: dict[str, Any]) -> None:
+    def _received(self, facts: dict[str, Any]) -> None:
         if "opened" in facts:
             self.opened, self.open_seconds = facts["opened"], facts["seconds"]
-            self.acknowledged = facts["opened"]  # whoever wrote them
+            self.acknowledged = facts["opened"]  # by all writers
         if "acknowledged" in facts:
             self.acknowledged = facts["acknowledged"]
         if "done" in facts:
@@ -93,15 +93,15 @@ class WriterProcess:
         Raises:
             ChildFailedError: the process ended without its coming true.
         """
-        told = self.acknowledged
+        seen = self.acknowledged
         while True:
             with self._changed:
                 if not true(self) and self.error is None and not self.done:
                     self._changed.wait(1.0)
                 now, met = self.acknowledged, true(self)
                 failed = self.error
-            advance(now - told)
-            told = now
+            advance(now - seen)
+            seen = now
             if met:
                 return
             if failed is not None:
@@ -126,7 +126,7 @@ class WriterProcess:
         self._listener.join()
 
     def close(self) -> None:
-        """Make sure that it is gone."""
+        """Make sure that it has ended."""
         if self._process.poll() is None:
             self._process.kill()
         self.finish()

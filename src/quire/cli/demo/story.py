@@ -27,20 +27,20 @@ _MARK = ".quire-demo"
 _OURS = ("cluster", "tables", "spark.log")
 
 
-def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, Any]:
+def tell(narrator: Narrator, directory: Path, source: Path | None) -> dict[str, Any]:
     """Run the whole demo.
 
     Args:
-        narrator: to whom it is told.
+        narrator: prints it.
         directory: where everything will lie; what a former demo left there is replaced.
-        given: the user's own file or directory instead of the standard library.
+        source: the user's own file or directory instead of the standard library.
 
     Returns:
         The summary.
     """
     from quire import blocking
 
-    root, files = bulk.given_files(given) if given else _library()
+    root, files = bulk.input_files(source) if source else _library()
     needed.check(directory)
     tables = directory / "tables"
     with ExitStack() as stack:
@@ -60,7 +60,7 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             narrator.say("Everything below is kept on 3 of them, and acknowledged once 2 have it on disk.")
             step.counts |= {"bookies": BOOKIES}
 
-        with narrator.step("The history of a repository becomes a log, with a snapshot beside it") as step:
+        with narrator.step("The history of a repository becomes a log, with a snapshot next to it") as step:
             found = history.find_history(narrator, directory / "stdlib.git")
             narrator.say(f"{found.repository}, to commit {found.edits[-1].commit[:12]}")
             with narrator.busy("appending"):

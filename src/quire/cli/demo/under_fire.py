@@ -90,7 +90,7 @@ def say_input(narrator: Narrator, bulk: Bulk) -> None:
 def kill_a_bookie(
     narrator: Narrator, client: Client, local: LocalCluster, writer: WriterProcess, bulk: Bulk
 ) -> int:
-    """Kill a bookie of the ledger being written with SIGKILL, and wait until the writer has gone well beyond.
+    """Kill a bookie of the ledger being written with SIGKILL, and wait until the writer is well beyond.
 
     Returns:
         The bookie's index in the cluster.

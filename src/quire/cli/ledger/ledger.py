@@ -111,7 +111,7 @@ def append(
 ) -> None:
     """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it.
 
-    Ends when every bookie has all entries, or was given up: what one lacks is a hole in the ledger's record. When it ends
+    Ends when every bookie has all entries, or is not waited for any longer: what one lacks is a hole in the ledger's record. When it ends
     early, it says how many entries are confirmed, the last one of them, and why.
     """
     from quire.cli.console.feed import is_typed
@@ -210,7 +210,7 @@ def recover(
             "--ignore-lac",
             metavar="BOOKIE",
             help="Do not believe this bookie's last add confirmed, where recovery says that it contradicts the "
-            "entries; may be given more than once. Entries that no bookie holds are given up.",
+            "entries; may be repeated. Entries that no bookie holds are lost.",
         ),
     ] = None,
     at: Annotated[
@@ -218,7 +218,7 @@ def recover(
         typer.Option(
             "--at",
             metavar="write-quorum|ack-quorum",
-            help="ack-quorum gives up a guarantee of the write quorum, where a bookie is gone and no other is there.",
+            help="ack-quorum gives up a guarantee of the write quorum, where a bookie is lost and no other is there.",
         ),
     ] = "write-quorum",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
@@ -290,7 +290,7 @@ def delete(
     frame_bytes_max: FrameOption = None,
     yes: YesOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
+        bool, typer.Option("--force", help="Even if its bookies are lost and a writer cannot be stopped.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -309,7 +309,7 @@ def delete(
 
 
 def ask_about_writer(uri: str, ledger_id: int, *, yes: bool) -> None:
-    """At a terminal, ask before an open ledger is recovered: nobody knows whether its writer is there.
+    """At a terminal, ask before an open ledger is recovered: its writer may still run.
 
     Raises:
         DeclinedError: the answer is no.

@@ -30,7 +30,7 @@ LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledge
 
 def list_ledgers(
     after: Annotated[int | None, typer.Option(help="Only ledgers with greater ids.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1000,
+    limit: Annotated[int, typer.Option(help="Most ledgers to list.", min=1)] = 1000,
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -131,7 +131,7 @@ def shown_facts(
     record: LedgerMetadata, version: int, standing: dict[str, str], held: Sequence[HeldShare]
 ) -> dict[str, object]:
     """What `show --json` adds."""
-    told = {(int(each.share.first), each.bookie): each for each in held}
+    shares = {(int(each.share.first), each.bookie): each for each in held}
     return {
         "complete": all(each.is_known and not each.missing for each in held),
         "version": version,
@@ -143,7 +143,7 @@ def shown_facts(
                 "last_entry": record.last_entry_of_fragment(index),
                 "bookies": [
                     {"id": str(bookie), "standing": standing.get(bookie, "gone")}
-                    | held_facts(told.get((int(fragment.first_entry), bookie)))
+                    | held_facts(shares.get((int(fragment.first_entry), bookie)))
                     for bookie in fragment.ensemble
                 ],
             }
@@ -227,14 +227,14 @@ def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
     away = [str(bookie) for bookie in record.last_fragment.ensemble if bookie not in standing]
     if record.guaranteed and away and record.state is not LedgerState.CLOSED:
         return (
-            f", its write quorum is guaranteed, and {', '.join(away)} is not there: start it, or give the guarantee up, "
+            f", its write quorum is guaranteed, and {', '.join(away)} is not there: start it, or waive the guarantee, "
             "`quire ledger recover --at ack-quorum`"
         )
     if record.guaranteed and record.owes_copies:
-        return ", its write quorum is guaranteed, and who closed it did not know that: `quire ledger repair` sees to it"
+        return ", its write quorum is guaranteed, and the client that closed it did not know that: run `quire ledger repair`"
     if record.guaranteed:
         return ", its write quorum is guaranteed"
-    return ", its guaranteed write quorum was given up" if GIVEN_UP in record.custom else ""
+    return ", its guaranteed write quorum was waived" if GIVEN_UP in record.custom else ""
 
 
 async def standing_of(tools: Toolbox) -> dict[str, str]:

@@ -42,7 +42,7 @@ BookieOption = Annotated[
     typer.Option(
         "--bookie",
         metavar="BOOKIE",
-        help="This bookie is gone for good: others take its place. It may be given more than once. A bookie that is only "
+        help="This bookie is permanently lost: others take its place. It may be repeated. A bookie that is only "
         "down is not replaced without it.",
         show_default=False,
     ),
@@ -55,7 +55,7 @@ RateOption = Annotated[
         metavar="MB/S",
         min=0.001,
         max=RATE_MAX,
-        help="Copy at most so many million bytes a second, all ledgers together [default: as fast as bookies take them].",
+        help="Copy at most this many million bytes a second, all ledgers together [default: as fast as bookies accept them].",
         show_default=False,
     ),
 ]
@@ -67,14 +67,14 @@ AcceptLossOption = Annotated[
         "--accept-loss",
         metavar="FILE",
         help="Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
-        "shows them: only bookies that are gone may have them. The loss stands in the ledger's record.",
+        "shows them: only lost bookies may have them. The loss stands in the ledger's record.",
         show_default=False,
     ),
 ]
 
 
-def _given_password(file: str | None) -> str | None:
-    """The password, or None where none is given: an empty one is one."""
+def _password(file: str | None) -> str | None:
+    """The password, or None where there is none: an empty one is one."""
     return None if file is None and "QUIRE_PASSWORD" not in os.environ else password_of(file or "")
 
 
@@ -83,7 +83,7 @@ RepairPasswordOption = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        callback=_given_password,
+        callback=_password,
         help="The password of ledgers whose record stores none (format 1): a file with this one line, readable by you "
         "alone; - asks for it. Without it QUIRE_PASSWORD counts.",
         show_default=False,
@@ -100,10 +100,10 @@ def repair_ledger(
     password: RepairPasswordOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the missing copies of one ledger back: replace bookies that are gone, fill holes, end limbo.
+    """Put the missing copies of one ledger back: replace lost bookies, fill holes, end limbo.
 
     A fragment that its writer may still change is left alone. Exit code 1: something is left that another repair may
-    restore. 5: all is done that can be, and entries are lost or only bookies have them that are gone.
+    restore. 5: all is done that can be, and entries are lost or only lost bookies have them.
     """
 
     async def found(_: Client) -> int:
@@ -129,9 +129,9 @@ def repair_one(
         uri: the cluster.
         out: prints.
         find: finds its id.
-        bookie: those that are gone for good.
+        bookie: those that are permanently lost.
         dry_run: only show the plan.
-        accept_loss: the file that names entries that are given up.
+        accept_loss: the file that names entries whose loss is accepted.
         password: of a ledger whose record stores none.
     """
     accepted = None if accept_loss is None else _accepted_ranges(accept_loss)
@@ -142,9 +142,9 @@ def repair_one(
 
         async with quire.connect(uri) as client:
             ledger_id = await find(client)
-            gone = await checked_lost(client, bookie)
+            lost = await checked_lost(client, bookie)
             key = None if password is None else password.encode()
-            looking = ClusterRepair(client, lost=gone, password=key)
+            looking = ClusterRepair(client, lost=lost, password=key)
             found = await looking.look([ledger_id])
             for error in found.blocked.values():
                 raise error
@@ -152,7 +152,7 @@ def repair_one(
             if dry_run or debt is None:
                 return show_plan_of_one(out, ledger_id, debt)
             word = None if accepted is None else _word_of(client, debt, accepted)
-            repair = ClusterRepair(client, lost=gone, password=key, accepted=word)
+            repair = ClusterRepair(client, lost=lost, password=key, accepted=word)
             with out.progress(f"repairing ledger {ledger_id}", None, "bytes") as progress:
                 totals = await _watched(repair, [debt], progress)
         for error in totals.failed.values():
@@ -173,8 +173,8 @@ def repair_cluster(
     """Put the missing copies of all ledgers back, after a plan of what is to be copied.
 
     A ledger that cannot be repaired does not hold up the others; each is named with its reason. Exit code 1: something is
-    left that another repair may restore. 5: all is done that can be, and entries are lost or only bookies have them that
-    are gone.
+    left that another repair may restore. 5: all is done that can be, and entries are lost or only lost bookies
+    have them.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -206,7 +206,7 @@ def debt(
 ) -> None:
     """Count the copies that are missing in the cluster, by reason and by how many copies are left, and what each needs.
 
-    Bookies that are not registered count as gone. Exit code 5: copies are missing. 1: a ledger cannot be looked at.
+    Bookies that are not registered count as lost. Exit code 5: copies are missing. 1: a ledger cannot be looked at.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -308,7 +308,7 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
 
 
 def who() -> str:
-    """Whoever runs the command; a container's user may have a number only."""
+    """The user that runs the command; a container's user may have a number only."""
     import getpass
 
     try:

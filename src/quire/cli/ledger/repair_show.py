@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
-"""So many MB a second can be given as a limit; no limit is none."""
+"""The highest limit in MB a second; no limit is none."""
 LISTED_MAX: Final = 20
 """So many ledgers that cannot be repaired are shown, each with its reason; JSON has all."""
 
@@ -141,7 +141,8 @@ def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> in
     lines += [f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in debt.silent.items()]
     lines += [f"  {bookie} is in limbo" for bookie in debt.limbo]
     out.result(
-        facts, "\n".join([*lines, *_said_of(ledger_id, debt), *_said_undecided(ledger_id, debt.undecided)])
+        facts,
+        "\n".join([*lines, *_loss_lines(ledger_id, debt), *_undecided_lines(ledger_id, debt.undecided)]),
     )
     return 0
 
@@ -169,11 +170,11 @@ def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
         "stopped": report.stopped,
         **_ranges_of(report),
     }
-    out.result(facts, "\n".join(_said_of_end(ledger_id, ended, totals)))
+    out.result(facts, "\n".join(_end_lines(ledger_id, ended, totals)))
     return _code_of(ended)
 
 
-def _said_of_end(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> list[str]:
+def _end_lines(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> list[str]:
     """How a repair ended, in sentences."""
     report = ended.report
     lines = [
@@ -186,27 +187,22 @@ def _said_of_end(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> li
     lines += [f"  {bookie}: {why}" for bookie, why in report.left.items()]
     if report.stopped:
         lines.append(f"  it stopped early: {report.stopped}")
-    return [*lines, *_said_of(ledger_id, report), *_said_undecided(ledger_id, report.undecided)]
+    return [*lines, *_loss_lines(ledger_id, report), *_undecided_lines(ledger_id, report.undecided)]
 
 
-def _said_undecided(ledger_id: int, bookies: Iterable[str]) -> list[str]:
+def _undecided_lines(ledger_id: int, bookies: Iterable[str]) -> list[str]:
     return [
-        f"  {bookie} is gone and may still be written to: the ledger's writer, or `quire ledger recover {ledger_id}`, takes it out"
+        f"  {bookie} is lost and may still be written to: the ledger's writer, or `quire ledger recover {ledger_id}`, takes it out"
         for bookie in bookies
     ]
 
 
-def _said_of(ledger_id: int, what: Any) -> list[str]:
+def _loss_lines(ledger_id: int, what: Any) -> list[str]:
     """What cannot be copied, in sentences; the lines of `--accept-loss` are written as its file takes them."""
     lines = [f"  {_entries_in(each)} lost" for each in what.lost]
-    lines += [
-        f"  {_entries_in(each)} not known to be anywhere yet: a bookie did not respond"
-        for each in what.unheard
-    ]
+    lines += [f"  {_entries_in(each)} not found yet: a bookie did not respond" for each in what.unheard]
     if what.gone_only:
-        lines.append(
-            "  only bookies that are gone may have these (--accept-loss takes a file with these lines):"
-        )
+        lines.append("  only lost bookies may have these (--accept-loss takes a file with these lines):")
         lines += [f"{ledger_id} {each.first}..{each.last}" for each in what.gone_only]
     return lines
 
@@ -248,7 +244,7 @@ def show_totals(out: Output, found: ClusterDebt, totals: RepairTotals) -> int:
     lines += [f"  ledger {ledger}: {why}" for ledger, why in list(left.items())[:LISTED_MAX]]
     if len(left) > LISTED_MAX:
         lines.append(f"  {len(left) - LISTED_MAX:,} more: --json lists all")
-    for name, what in (("lost", "are lost"), ("gone_only", "may be on bookies only that are gone")):
+    for name, what in (("lost", "are lost"), ("gone_only", "may be on lost bookies only")):
         if facts[name]:
             lines.append(f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster debt`")
     out.result(facts, "\n".join(lines))

@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 
 TERMS_SHOWN = 40
-"""So many terms are drawn, the last ones; JSON has all."""
+"""Most terms that are drawn, the last ones; JSON has all."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
 IgnoreLacOption = Annotated[
@@ -51,7 +51,7 @@ IgnoreLacOption = Annotated[
         "--ignore-lac",
         metavar="BOOKIE",
         help="Do not believe this bookie's last add confirmed, where a take-over says that it contradicts the "
-        "entries; may be given more than once. Entries that no bookie holds are given up.",
+        "entries; may be repeated. Entries that no bookie holds are lost.",
     ),
 ]
 
@@ -75,7 +75,7 @@ def create(
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create an empty stream, which nobody writes yet."""
+    """Create an empty stream, which has no writer yet."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -147,7 +147,7 @@ def append(
 ) -> None:
     """Append each line (or length-delimited record) of the input to a stream as an entry.
 
-    With the first one this command takes the stream over, from whoever writes it; at the end it leaves the stream open.
+    With the first one this command takes the stream over, from any other writer; at the end it leaves the stream open.
     With --json it prints a line for each entry when that is acknowledged. When another client takes the stream over
     meanwhile, it ends with exit code 3: it is unknown whether the entries after the last confirmed one are kept.
     """
@@ -230,7 +230,7 @@ def tail(
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print entries as they are confirmed, whoever writes them, until the stream is closed for good or Ctrl-C.
+    """Print entries of all writers as they are confirmed, until the stream is closed for good or Ctrl-C.
 
     A first entry behind the end is refused (exit code 1).
     """
@@ -342,10 +342,10 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
         f"{record.digest_type.name.lower()}{', its terms only fence' if record.only_fences else ''}"
     )
     lines = [head, ""]
-    told = terms_of(record, last)
-    if len(told) > TERMS_SHOWN:
-        lines.append(f"  {len(told) - TERMS_SHOWN:,} earlier terms")
-    for each, end in told[-TERMS_SHOWN:]:
+    terms = terms_of(record, last)
+    if len(terms) > TERMS_SHOWN:
+        lines.append(f"  {len(terms) - TERMS_SHOWN:,} earlier terms")
+    for each, end in terms[-TERMS_SHOWN:]:
         wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
         lines.append(f"  term {each.term}: {wrote}")
     return [*lines, "", *draw_fragments(fragments_of(record), standing)]
@@ -361,8 +361,8 @@ def verify(
 ) -> None:
     """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
 
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. What an earlier term
-    left on a bookie, and no reader is given, does not count.
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Entries that an earlier term
+    left on a bookie, and that readers do not see, do not count.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -387,10 +387,10 @@ def repair(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the missing copies of a stream back: replace bookies that are gone, fill holes, end limbo.
+    """Put the missing copies of a stream back: replace lost bookies, fill holes, end limbo.
 
-    The fragment that its writer may still change is left alone: whoever appends the next entry takes out a bookie that is
-    gone. Exit codes as of `quire ledger repair`.
+    The fragment that its writer may still change is left alone: its next append takes out a bookie that is
+    lost. Exit codes as of `quire ledger repair`.
     """
 
     async def found(client: Client) -> int:
@@ -438,7 +438,7 @@ def close(
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Take a stream over and close it for good: nobody writes it any more, and its tails end."""
+    """Take a stream over and close it for good: it takes no entry any more, and its tails end."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     confirm(f"Close stream {name} for good?", f"Closing stream {name} cannot be undone", yes=yes)
 
@@ -459,7 +459,7 @@ def delete(
     name: NameArgument,
     yes: YesOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
+        bool, typer.Option("--force", help="Even if its bookies are lost and a writer cannot be stopped.")
     ] = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,

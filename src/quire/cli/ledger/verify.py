@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quire.client.repairing.copies import LedgerReport
 
 AT_ONCE: Final = 8
-"""So many ledgers are read side by side."""
+"""Most ledgers that are read at the same time."""
 _KINDS: Final = {"ledger_id": "Ledger", "stream": "Stream"}
 
 

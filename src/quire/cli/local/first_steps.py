@@ -65,7 +65,7 @@ def _is_listening(port: int) -> bool:
 def first_steps(local: LocalCluster) -> list[str]:
     """Name a cluster that serves, if it is the user's own, and say how to use it.
 
-    A context that exists is never given another cluster, and where one is in use it stays in use.
+    A context that exists never gets another cluster, and where one is in use it stays in use.
 
     Args:
         local: the cluster.

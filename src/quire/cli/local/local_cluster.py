@@ -50,7 +50,7 @@ class LocalCluster:
         security: the file that says what bookies ask of clients.
         frame_bytes_max: the longest frame that they take; None: the defaults.
         segment_bytes: the size of their segments; None: what suits the disk.
-        recovers: run auto-recovery beside them.
+        recovers: run auto-recovery too.
 
     Attributes:
         joined: its metadata lie elsewhere, in a cluster that it joined.
@@ -122,7 +122,7 @@ class LocalCluster:
         Raises:
             MisuseError: this is not Linux.
             DirectoryInUseError: another process runs this directory's cluster.
-            NoClusterError: the metadata file is gone, and bookies have data of the cluster that it was of.
+            NoClusterError: the metadata file is missing, and bookies have data of the cluster that it was of.
             WrongDirectoryError: another user made the directory where everybody may make one, or it is another cluster's,
                 or lies in a bookie's.
             PortInUseError: a port that was asked for is taken.
@@ -158,7 +158,7 @@ class LocalCluster:
         Returns:
             The processes that did not stop cleanly.
         """
-        # Whoever repairs goes first: else it sees all bookies leave.
+        # Auto-recovery stops first: else it sees all bookies leave.
         recovery = [] if self.recovery is None else [self.recovery]
         unclean = self._stop(recovery) + self._stop(self.bookies)
         if self._lock is not None:
@@ -190,7 +190,7 @@ class LocalCluster:
         return unclean
 
     def kill(self, index: int) -> LocalBookie:
-        """Kill one bookie with SIGKILL and wait until it is gone.
+        """Kill one bookie with SIGKILL and wait until it has ended.
 
         Args:
             index: 0 is the first.
@@ -220,7 +220,7 @@ class LocalCluster:
 
         Args:
             wakeup: a file descriptor (a signal pipe).
-            timeout_s: at most so long; None waits for ever.
+            timeout_s: the longest wait; None waits for ever.
 
         Returns:
             The bookies that have died since the last call; none when `wakeup` or the time ended the wait.
@@ -236,7 +236,7 @@ class LocalCluster:
                 if not events or any(key.data is None for key, _ in events):
                     break
                 for key, _ in events:
-                    # Only the end of its stdout says that the process is gone or about to be.
+                    # Only the end of its stdout says that the process has ended or is about to.
                     if not os.read(key.fd, 65536):
                         key.data.process.wait()
                         self._forget(key.data)
@@ -287,7 +287,7 @@ class LocalCluster:
                 "or choose another --dir."
             )
             raise DirectoryInUseError(text, path=str(self.directory)) from error
-        # The metadata file is closed by who opens it, with what SQLite keeps beside it.
+        # The process that opens the metadata file closes it, and SQLite's own files with it.
         metadata = [path.name for path in self.directory.glob(f"{METADATA_FILE}*")]
         for sentence in close_folder(self.directory, _is_ours, untouched=metadata):
             _LOG.warning("%s", sentence)
@@ -360,7 +360,7 @@ class LocalCluster:
                     if b"\n" not in bookie.first_line and data:
                         continue
                     waiting.unregister(key.fileobj)
-                    why = self._hear(bookie)
+                    why = self._read_first(bookie)
                     if why:
                         failed.append((bookie, why))
             late = sorted((key.data for key in waiting.get_map().values()), key=lambda one: one.name)
@@ -373,7 +373,7 @@ class LocalCluster:
         text = f"{bookie.name} did not come up in {START_TIMEOUT_S:.0f} s; its log: {bookie.log}"
         return BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
 
-    def _hear(self, bookie: LocalBookie) -> BookieStartError | None:
+    def _read_first(self, bookie: LocalBookie) -> BookieStartError | None:
         """The first line of a bookie is whole (or its stdout ended): None if it serves."""
         try:
             facts = json.loads(bookie.first_line or b"{}")

@@ -68,7 +68,7 @@ async def recover(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process that `quire up` starts beside the bookies."""
+    """The process that `quire up` starts next to the bookies."""
     parser = argparse.ArgumentParser(prog="quire.cli.local.recovering")
     parser.add_argument("--cluster", required=True)
     options = parser.parse_args(arguments)

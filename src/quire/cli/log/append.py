@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from quire.cli.console.output import ProgressLine
-    from quire.cli.console.record_streams import GivenRecord
+    from quire.cli.console.record_streams import InputRecord
     from quire.log.client import QuireClient
     from quire.log.config import LogConfig
     from quire.log.writer import LogWriter
 
 WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until the log's writer is gone, instead of ending it.")
+    bool, typer.Option("--wait", help="Wait until the log's writer has ended, instead of ending it.")
 ]
 
 
@@ -95,7 +95,7 @@ def append(
             "--header",
             "-H",
             metavar="NAME=VALUE",
-            help="A header of every record; may be given more than once.",
+            help="A header of every record; may be repeated.",
         ),
     ] = None,
     timestamp: Annotated[
@@ -220,7 +220,7 @@ async def append_records(
     client: QuireClient,
     name: str,
     password: str,
-    records: Iterator[bytes | GivenRecord],
+    records: Iterator[bytes | InputRecord],
     tally: AppendTally,
     progress: ProgressLine,
     *,
@@ -254,7 +254,7 @@ async def append_records(
             if not wait:
                 await check_agreed(client, name, does, agreed, out, or_wait=True)
             elif (standing := await standing_of(client, name)).candidate and not out.as_json:
-                out.note(f"{does} waits until the writer at {standing.living} is gone.")
+                out.note(f"{does} waits until the writer at {standing.living} has ended.")
             log = client.log(name, password.encode(), config)
             writer: LogWriter = await stack.enter_async_context(
                 await log.open_writer(wait_for_leadership=wait)

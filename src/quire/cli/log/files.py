@@ -1,6 +1,6 @@
 """Files of a log's records: JSON lines, length-delimited records, lines, Parquet.
 
-A file is written beside its place and moved there when it is whole. Parquet has the columns of `quire.log.archive.SCHEMA`.
+A file is written under another name next to its own and renamed when it is whole. Parquet has the columns of `quire.log.archive.SCHEMA`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.cli.console.record_streams import BadInputError, GivenRecord, look_for
+from quire.cli.console.record_streams import BadInputError, InputRecord, look_for
 from quire.cli.log.record_lines import Form, json_line, marked, read_log_records
 from quire.core.errors import MisuseError
 from quire.distribution import Extra, require
@@ -167,12 +167,12 @@ class _Rows:
 
 def read_files(
     forms: Mapping[Path, FileForm], frame_bytes_max: int | None = None
-) -> Iterator[bytes | GivenRecord]:
+) -> Iterator[bytes | InputRecord]:
     """Every record of the files in order.
 
     Args:
         forms: the files and how they hold records; looked for at once.
-        frame_bytes_max: what was given as the longest frame; records may be as long.
+        frame_bytes_max: the longest frame; records may be as long.
 
     Raises:
         FileNotFoundError: one of them is not there.
@@ -182,7 +182,7 @@ def read_files(
     return _records(forms, frame_bytes_max)
 
 
-def _records(forms: Mapping[Path, FileForm], frame_bytes_max: int | None) -> Iterator[bytes | GivenRecord]:
+def _records(forms: Mapping[Path, FileForm], frame_bytes_max: int | None) -> Iterator[bytes | InputRecord]:
     for file, form in forms.items():
         if form is FileForm.PARQUET:
             yield from _parquet(file)
@@ -190,7 +190,7 @@ def _records(forms: Mapping[Path, FileForm], frame_bytes_max: int | None) -> Ite
             yield from read_log_records([file], Form(form), frame_bytes_max=frame_bytes_max)
 
 
-def _parquet(file: Path) -> Iterator[GivenRecord]:
+def _parquet(file: Path) -> Iterator[InputRecord]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -216,7 +216,7 @@ def _rows_at_once(metadata: Any) -> int:
     return int(min(max(_ROWS_BYTES_MAX // each, 1), _ROWS_MAX))
 
 
-def _rows(batch: Any) -> Iterator[GivenRecord]:
+def _rows(batch: Any) -> Iterator[InputRecord]:
     import pyarrow as pa
 
     names = batch.schema.names
@@ -242,7 +242,7 @@ def _rows(batch: Any) -> Iterator[GivenRecord]:
     )
     for value, key, time_ms, headers in rows:
         named = tuple((_text(header["key"]), _bytes(header["value"])) for header in headers or ())
-        yield GivenRecord(value, key, named, time_ms)
+        yield InputRecord(value, key, named, time_ms)
 
 
 def _text(name: Any) -> str:

@@ -108,7 +108,7 @@ def alter(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the settings of the ledgers that a log will have; what is not given stays.
+    """Change the settings of the ledgers that a log will have; what is not named stays.
 
     Ledgers that exist keep theirs. A writer that is there uses the new settings for its next ledger, and `log roll`
     begins one.
@@ -342,7 +342,7 @@ def collect(
         ),
     ] = 24.0,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Go on, and look again so often.", min=0.01)
+        float | None, typer.Option(metavar="SECONDS", help="Go on, and look again after this time.", min=0.01)
     ] = None,
     cluster: ClusterOption = None,
     as_json: JsonOption = False,

@@ -52,7 +52,7 @@ def list_logs(
 
 
 async def _row(client: QuireClient, name: str, password: str, out: Output) -> dict[str, Any] | None:
-    """One log's row; of one whose open ledgers cannot be read now what the list says; None for one that is gone."""
+    """One log's row; of one whose open ledgers cannot be read now what the list says; None for a deleted one."""
     log = client.log(name, password.encode())
     try:
         about = await log.describe()

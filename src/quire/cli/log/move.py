@@ -16,7 +16,7 @@ from quire.cli.console.feed import AppendTally, append_groups, telling_how_far
 from quire.cli.console.named_clusters import uri_of
 from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
 from quire.cli.console.output import Output, human_bytes
-from quire.cli.console.record_streams import GivenRecord, size_of
+from quire.cli.console.record_streams import InputRecord, size_of
 from quire.cli.log.append import WaitOption, append_records, be_there, say_result
 from quire.cli.log.files import FileForm, export_records, file_form_of, read_files
 from quire.cli.log.log_show import digest_of
@@ -162,14 +162,14 @@ async def _count(log: Log, span: RecordSpan) -> int | None:
 
 async def _groups(
     records: AsyncIterator[Record], failed: asyncio.Future[BaseException]
-) -> AsyncIterator[list[bytes | GivenRecord]]:
+) -> AsyncIterator[list[bytes | InputRecord]]:
     """Records of a log as records to append, in lists."""
-    group: list[bytes | GivenRecord] = []
+    group: list[bytes | InputRecord] = []
     size = 0
     async for record in records:
-        given = GivenRecord(record.value, record.key, record.headers, record.timestamp_ms)
-        group.append(given)
-        size += size_of(given)
+        item = InputRecord(record.value, record.key, record.headers, record.timestamp_ms)
+        group.append(item)
+        size += size_of(item)
         if len(group) >= _GROUP_RECORDS or size >= _GROUP_BYTES:
             if failed.done():
                 raise failed.result()
@@ -197,7 +197,7 @@ def export(
     """Write records with all that they have to a file, which is there when it is whole.
 
     Parquet has the columns offset, timestamp, key, value, headers, ledger, entry and index. `log import` reads what this
-    writes; offsets are given anew then.
+    writes; offsets are assigned anew then.
     """
     wanted = file_form_of(form, file, lines=False)
     span = span_of(start=start, end=end, from_time=from_time, last=last, until=until)

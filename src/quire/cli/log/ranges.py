@@ -1,4 +1,4 @@
-"""Which records a command reads: offsets, times, the last so many; one rule for what lies outside.
+"""Which records a command reads: offsets, times, the last records; one rule for what lies outside.
 
 The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or behind
 the end, with exit code 1; an end that is not there is where the records end. The end itself is a beginning: nothing
@@ -84,7 +84,7 @@ class RecordSpan:
     Attributes:
         start: the first offset.
         from_ms: begin with the first record as late as this.
-        last: begin so many records before the end.
+        last: begin this many records before the end.
         until: where to stop.
         follow: go on with what is appended later.
         recover: close first what is open.
@@ -114,15 +114,15 @@ def span_of(
         MisuseError: they contradict each other, or one is no time.
     """
     begins = {"--start": start, "--from-time": from_time, "--last": last}
-    if len(given := [name for name, value in begins.items() if value is not None]) > 1:
-        raise MisuseError(f"{' and '.join(given)} are two beginnings: leave one out.")
+    if len(named := [name for name, value in begins.items() if value is not None]) > 1:
+        raise MisuseError(f"{' and '.join(named)} are two beginnings: leave one out.")
     if end is not None and until is not None:
         raise MisuseError("--end and --until are two ends: leave one out.")
     stop = Until(offset=end) if until is None else parse_until(until)
     if start is not None and stop.offset is not None and stop.offset < start:
         raise MisuseError(f"the end {stop.offset} lies before --start {start}.")
     if recover and follow:
-        raise MisuseError("--follow goes on beside a writer, --recover ends it: leave one of them out.")
+        raise MisuseError("--follow leaves a writer running, --recover ends it: leave one of them out.")
     if recover and last is not None:
         raise MisuseError(
             "--last counts from the end as it is now, --recover moves it: leave one of them out."

@@ -40,7 +40,7 @@ def read(
         bool,
         typer.Option(
             "--recover",
-            help="First close what is open, so that everything a writer that is gone had acknowledged is read. "
+            help="First close what is open, so that everything that a dead writer had acknowledged is read. "
             "It ends a writer that lives.",
         ),
     ] = False,
@@ -86,7 +86,7 @@ def read(
 def tail(
     name: NameArgument,
     count: Annotated[
-        int, typer.Option("--lines", "--last", "-n", help="Begin so many records before the end.", min=0)
+        int, typer.Option("--lines", "--last", "-n", help="Begin this many records before the end.", min=0)
     ] = 10,
     until: UntilOption = None,
     form: OutFormOption = None,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from quire.cli.console.output import Output, payload_facts
 from quire.cli.console.record_streams import (
     BadInputError,
-    GivenRecord,
+    InputRecord,
     bytes_max_of,
     look_for,
     read_exactly,
@@ -54,7 +54,7 @@ _NONE: Final = (1 << 32) - 1
 _TIME: Final = struct.Struct(">q")
 _KEY, _VALUE, _TIMED = 1, 2, 4
 _JSON_GROWTH: Final = 6
-"""A byte of text takes at most so many in JSON (as `\\u0001`)."""
+"""Most bytes that a byte of text takes in JSON (as `\\u0001`)."""
 _JSON_ROOM: Final = 64 * 1024
 _TAKEN: Final = {"value", "value_base64", "key", "key_base64", "headers", "timestamp_ms"}
 _PASSED_OVER: Final = {"offset", "ledger_id", "entry_id", "index"}
@@ -149,14 +149,14 @@ class Added:
     key_delimiter: bytes | None = None
     empty_is_tombstone: bool = False
 
-    def to(self, record: bytes | GivenRecord) -> bytes | GivenRecord:
+    def to(self, record: bytes | InputRecord) -> bytes | InputRecord:
         """The record with what it did not have."""
-        value, key, headers, time_ms = record if isinstance(record, GivenRecord) else GivenRecord(record)
+        value, key, headers, time_ms = record if isinstance(record, InputRecord) else InputRecord(record)
         if self.key_delimiter is not None and value is not None:
             before, found, behind = value.partition(self.key_delimiter)
             if found:
                 key, value = before, behind
-        return GivenRecord(
+        return InputRecord(
             None if value == b"" and self.empty_is_tombstone else value,
             self.key if key is None else key,
             headers + self.headers,
@@ -174,13 +174,13 @@ def read_log_records(
     frame_bytes_max: int | None = None,
     added: Added = NOTHING_ADDED,
     command: str = "",
-) -> Iterator[bytes | GivenRecord]:
+) -> Iterator[bytes | InputRecord]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
     Args:
         paths: what to read; each is opened when its turn comes, but looked for at once.
         form: how the records are written.
-        frame_bytes_max: what was given as the longest frame; records may be as long.
+        frame_bytes_max: the longest frame; records may be as long.
         added: what records get that they do not have.
         command: as of `look_for`.
 
@@ -194,7 +194,7 @@ def read_log_records(
     return records if added == NOTHING_ADDED else map(added.to, records)
 
 
-def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | GivenRecord]:
+def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | InputRecord]:
     """The length-delimited records of `stream`, with keys, headers and tombstones."""
     number = 0
     while head := stream.read(_LENGTH.size):
@@ -214,7 +214,7 @@ def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes |
             raise BadInputError(text, path=name) from error
 
 
-def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenRecord]:
+def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[InputRecord]:
     """The records of JSON lines, as `log read --json` writes them."""
     for number, line in enumerate(
         read_lines(stream, name, bytes_max * _JSON_GROWTH + _JSON_ROOM),
@@ -230,7 +230,7 @@ def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenReco
             raise BadInputError(text, path=name) from error
 
 
-def _of_facts(facts: Any) -> GivenRecord:
+def _of_facts(facts: Any) -> InputRecord:
     if not isinstance(facts, dict):
         raise TypeError("it is not an object")
     if unknown := sorted(facts.keys() - _TAKEN - _PASSED_OVER):
@@ -246,7 +246,7 @@ def _of_facts(facts: Any) -> GivenRecord:
             raise TypeError("a header is an object with `name`, and `value` or `value_base64`")
         header["name"].encode()  # a lone surrogate is not text
         headers.append((header["name"], _payload(header, "value")))
-    return GivenRecord(_payload(facts, "value"), _payload(facts, "key"), tuple(headers), time_ms)
+    return InputRecord(_payload(facts, "value"), _payload(facts, "key"), tuple(headers), time_ms)
 
 
 def _payload(facts: dict[str, Any], name: str) -> bytes | None:
@@ -261,7 +261,7 @@ def _payload(facts: dict[str, Any], name: str) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _decode(body: bytes) -> GivenRecord:
+def _decode(body: bytes) -> InputRecord:
     flags, place = body[0], 1
     if flags > _KEY | _VALUE | _TIMED:
         raise ValueError(f"unknown flags {flags}")
@@ -288,7 +288,7 @@ def _decode(body: bytes) -> GivenRecord:
     rest = taken(len(body) - place)
     if rest and not flags & _VALUE:
         raise ValueError("a tombstone has a value")
-    return GivenRecord(rest if flags & _VALUE else None, key, tuple(headers), time_ms)
+    return InputRecord(rest if flags & _VALUE else None, key, tuple(headers), time_ms)
 
 
 class LogAppender:
@@ -297,9 +297,9 @@ class LogAppender:
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
 
-    def append_nowait(self, record: bytes | GivenRecord, /) -> asyncio.Future[int]:
+    def append_nowait(self, record: bytes | InputRecord, /) -> asyncio.Future[int]:
         """Start one append; the future gives its offset."""
-        if isinstance(record, GivenRecord):
+        if isinstance(record, InputRecord):
             return self._writer.append_nowait(*record)
         return self._writer.append_nowait(record)
 

@@ -124,7 +124,7 @@ async def check_agreed(
             out.note(f"{does} ends {_writer(standing)}.")
         return
     text = f"{does} would end {_writer(standing)}, and nothing was done. Give --yes to end it" + (
-        ", or --wait to wait until it is gone." if or_wait else "."
+        ", or --wait to wait until it has ended." if or_wait else "."
     )
     raise LogLedError(text, log=name, host=standing.living, epoch=standing.epoch)
 

@@ -1,24 +1,24 @@
-"""What needs attention in a cluster, from what its bookies say of themselves: lines for people, an exit code for scripts."""
+"""A cluster's alerts, from what its bookies report: lines for people, an exit code for scripts."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 STATES_MAX: Final = 100
-"""So many states of one bookie are shown."""
+"""Most states of one bookie that are shown."""
 TEXT_MAX: Final = 1000
 
 
 def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list[dict[str, str]]:
-    """The states of a bookie that answers, as far as they are what they should be: a bookie is a stranger.
+    """The states of a bookie that responds; whatever is not of the right form is left out.
 
     Args:
         says: its response to INFO. Java's bookies and older versions report no states there.
         writable: what it is registered as; one that is not, and does not say why, is in a state too.
     """
-    told = (says or {}).get("conditions")
+    states = (says or {}).get("conditions")
     found: list[dict[str, str]] = []
-    for one in told[:STATES_MAX] if isinstance(told, list) else ():
+    for one in states[:STATES_MAX] if isinstance(states, list) else ():
         if isinstance(one, dict):
             found.append({key: _plain(one.get(key)) for key in ("kind", "what", "ends")})
     if not writable and not found:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import quire
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
-from quire.cli.cluster.attention_lines import conditions_of
+from quire.cli.cluster.alerts import conditions_of
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.main import app
 from quire.core.bookie import conditions
