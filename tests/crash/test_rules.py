@@ -158,7 +158,7 @@ def test_a_mark_comes_with_the_images_after_it_and_a_weakening_one_has_images_be
     files.mark("stored")
     files.mark("deleting", weakens=True)
     files.remove(FILE)
-    told = {image.told for image in ImageBuilder(files.recording)}
+    told = {image.events for image in ImageBuilder(files.recording)}
     assert told == {(), ("stored",), ("stored", "deleting")}
 
 

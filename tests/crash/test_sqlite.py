@@ -99,7 +99,7 @@ async def broken(tmp_path, *pragmas, early=False, enough=None, **how):
         directory.mkdir()
         image.write_to(directory, home)
         try:
-            judge(directory / "metadata.db", image.told)
+            judge(directory / "metadata.db", image.events)
         except Exception as error:
             found.append(f"{image}: {type(error).__name__}: {error}")
         shutil.rmtree(directory)

@@ -31,7 +31,7 @@ from quire.wire.entry import NO_OP, EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 from quire.wire.stored_record import RECORD_HEADER_BYTES
-from quire_testing.crash.promises import BookieMark, Promises, Told, request
+from quire_testing.crash.promises import BookieMark, MarkKind, Promises, request
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
 from quire_testing.kit.stepped import HurriedClock, StepClock, StepWorker
@@ -161,10 +161,10 @@ class BookieRun:
             self._wrapped, self.config, worker=self.worker, seed=self._salt, clock=HurriedClock(LONG_AGO_MS)
         )
         self.ledgers = TurnedLedgers(self.storage, lambda: None)
-        self.files.mark(BookieMark(Told.BOOKIE, text=identity.bookie_id))
+        self.files.mark(BookieMark(MarkKind.BOOKIE, text=identity.bookie_id))
 
     def kill(self) -> None:
-        """The process is gone with all that it had not written; the page cache stays. Start another one."""
+        """The process ends, and all that it had not written is lost; the page cache stays. Start another one."""
         self.worker.jobs.clear()
         self._deletes.clear()
         self._drops.clear()
@@ -208,7 +208,7 @@ class BookieRun:
                 origin_term=origin, scheme=SCHEME_TERMS if origin else SCHEME_PLAIN,
             )
         )  # fmt: skip
-        asked = BookieMark(Told.ASKED_ADD, ledger_id, tuple(entries), term=term, origin_term=origin)
+        asked = BookieMark(MarkKind.ASKED_ADD, ledger_id, tuple(entries), term=term, origin_term=origin)
         self.files.mark(asked)
         known = NO_ENTRY if recovery else lac
         answer = self.ledgers.add(
@@ -223,7 +223,7 @@ class BookieRun:
             ),
             RunView.parse(body),
             self,
-            _Waiting(replace(asked, told=Told.ADDED, value=known)),
+            _Waiting(replace(asked, kind=MarkKind.ADDED, value=known)),
         )
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
@@ -241,15 +241,15 @@ class BookieRun:
 
     def fence(self, ledger_id: int, *, term: int = 0) -> None:
         """Fence a ledger, as a recoverer does, or take a stream over in a term."""
-        self.files.mark(BookieMark(Told.ASKED_FENCE, ledger_id, term=term))
-        event = BookieMark(Told.FENCED, ledger_id, term=term)
+        self.files.mark(BookieMark(MarkKind.ASKED_FENCE, ledger_id, term=term))
+        event = BookieMark(MarkKind.FENCED, ledger_id, term=term)
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def truncate(self, ledger_id: int, first: int, *, term: int) -> None:
         """Truncate a stream, as a take-over does whose terms only fence: what earlier terms left from an id on goes."""
-        asked = BookieMark(Told.ASKED_TRUNCATE, ledger_id, value=first, term=term)
+        asked = BookieMark(MarkKind.ASKED_TRUNCATE, ledger_id, value=first, term=term)
         self.files.mark(asked, weakens=True)
-        event = replace(asked, told=Told.TRUNCATED)
+        event = replace(asked, kind=MarkKind.TRUNCATED)
         what = first, ID_MAX, NO_TERM
         self.ledgers.truncate(
             what, request(Kind.TRUNCATE, ledger_id, term=term), partial(self._answered, event)
@@ -270,7 +270,7 @@ class BookieRun:
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger, as the collector does; it counts as deleted when the disk has settled."""
-        self.files.mark(BookieMark(Told.ASKED_DELETE, ledger_id), weakens=True)
+        self.files.mark(BookieMark(MarkKind.ASKED_DELETE, ledger_id), weakens=True)
         self.ledgers.delete(ledger_id, DELETED_UNTIL_MS)
         self._deletes.append(ledger_id)
 
@@ -282,12 +282,12 @@ class BookieRun:
             if lsn <= through and first <= entry_id <= last:
                 dead.setdefault(origin, []).append((entry_id, entry))
         marks = [
-            BookieMark(Told.ASKED_DROP, ledger_id, tuple(some), origin_term=origin)
+            BookieMark(MarkKind.ASKED_DROP, ledger_id, tuple(some), origin_term=origin)
             for origin, some in dead.items()
         ]
         for mark in marks:
             self.files.mark(mark, weakens=True)
-        self._drops += [replace(mark, told=Told.DROPPED) for mark in marks]
+        self._drops += [replace(mark, kind=MarkKind.DROPPED) for mark in marks]
         self.storage.drop(ledger_id, first, last, through, self, None)
 
     def rot(self, ledger_id: int) -> None:
@@ -305,12 +305,12 @@ class BookieRun:
                 break
         else:
             return
-        gone = [
+        rotten = [
             (entry_id, entry)
             for _, _, entry_id, entry in self._put[ledger_id]
             if one.first <= entry_id <= one.last
         ]
-        self.files.mark(BookieMark(Told.ROTTED, ledger_id, tuple(gone)), weakens=True)
+        self.files.mark(BookieMark(MarkKind.ROTTED, ledger_id, tuple(rotten)), weakens=True)
         path = DIRECTORY / "segments" / f"{one.segment:016x}.seg"
         data = bytearray(self.memory.read_uncached(path, sector, SECTOR_BYTES))
         data[7] ^= 1
@@ -342,7 +342,7 @@ class BookieRun:
         """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""
         for ledger_ids in self.storage.housekeeping.shrink_tombstones(DELETED_UNTIL_MS):
             for ledger_id in ledger_ids:
-                self.files.mark(BookieMark(Told.FORGOTTEN, ledger_id), weakens=True)
+                self.files.mark(BookieMark(MarkKind.FORGOTTEN, ledger_id), weakens=True)
             self.ledgers.forget(ledger_ids)
 
     def _answered(self, event: BookieMark, answer: Answer) -> None:
@@ -376,14 +376,14 @@ class BookieRun:
         for ledger_id in self._deletes:
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.deleted_until_ms:  # else a full disk refused it
-                self.files.mark(BookieMark(Told.DELETED, ledger_id))
+                self.files.mark(BookieMark(MarkKind.DELETED, ledger_id))
         for mark in self._drops:
             self.files.mark(mark)
         self._drops.clear()
         for ledger_id, lac in self._lacs.items():
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.lac >= lac:
-                self.files.mark(BookieMark(Told.LAC, ledger_id, value=lac))
+                self.files.mark(BookieMark(MarkKind.LAC, ledger_id, value=lac))
         self._deletes.clear()
         self._lacs.clear()
 

@@ -20,7 +20,7 @@ from quire_testing.crash.workloads import DiskWorkload
 from quire_testing.kit.memory import MemoryFiles
 
 DEEPER = 3
-"""Images of a start that are gone into, on each level."""
+"""How many images of a start are examined, on each level."""
 
 
 @dataclass(slots=True)
@@ -81,15 +81,15 @@ class Campaign:
     ) -> ImagesResult:
         """Go through the images of the recording (see `ImageBuilder`)."""
         result = self.result
-        promises, heard = Promises(), 0
+        promises, taken = Promises(), 0
         seed = self._chance.getrandbits(32)
         images = ImageBuilder(
             self._recording, every=every, sample=sample, seed=seed, first_point=first_point, points=points
         )
         for image in images:
-            for event in image.told[heard:]:
-                promises.hear(event)
-            heard = len(image.told)
+            for event in image.events[taken:]:
+                promises.add(event)
+            taken = len(image.events)
             try:
                 self.judge(image, promises)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for

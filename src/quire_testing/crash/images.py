@@ -51,7 +51,7 @@ class Image:
         point: after how many operations the power was cut.
         marks: how many of the recording's marks come before.
         tree: names and contents.
-        told: the marks themselves.
+        events: the marks themselves.
         after: the operations up to there.
         choice: what became of each slot and of each change of names.
         slots: the sectors that were on their way.
@@ -61,7 +61,7 @@ class Image:
     point: int
     marks: int
     tree: Tree
-    told: tuple[Any, ...]
+    events: tuple[Any, ...]
     after: Operation | None
     choice: tuple[tuple[int, ...], tuple[bool, ...], tuple[bool, ...]]
     slots: tuple[Slot, ...]
@@ -133,25 +133,25 @@ class ImageBuilder:
     def __iter__(self) -> Iterator[Image]:
         """All images, by ascending point."""
         disk = PendingDisk(self._recording.start)
-        told: list[Any] = []
+        events: list[Any] = []
         after: Operation | None = None
         looked_at = True
-        yield from self._at(disk, 0, told, None)
+        yield from self._at(disk, 0, events, None)
         for index, operation in enumerate(self._recording.operations):
             if isinstance(operation, Milestone):
                 if operation.weakens and not looked_at:
                     # Just before: more has to hold than just after.
-                    yield from self._at(disk, index, told, after)
-                told.append(operation.what)
+                    yield from self._at(disk, index, events, after)
+                events.append(operation.what)
             else:
                 after = operation
                 disk.begin(operation)
                 if isinstance(operation, Write) and operation.direct:
-                    yield from self._at(disk, index, told, after)
+                    yield from self._at(disk, index, events, after)
                 disk.finish(operation)
             looked_at = not self._next_is_mark(index)
             if looked_at:
-                yield from self._at(disk, index + 1, told, after)
+                yield from self._at(disk, index + 1, events, after)
 
     def _next_is_mark(self, index: int) -> bool:
         operations = self._recording.operations
@@ -159,7 +159,9 @@ class ImageBuilder:
 
     # --- one point ------------------------------------------------------------------------------------------------
 
-    def _at(self, disk: PendingDisk, point: int, told: list[Any], after: Operation | None) -> Iterator[Image]:
+    def _at(
+        self, disk: PendingDisk, point: int, events: list[Any], after: Operation | None
+    ) -> Iterator[Image]:
         self._met += 1
         if point < self._first_point or self._met % self._points:
             return
@@ -172,7 +174,7 @@ class ImageBuilder:
             if states <= self._every
             else self._some(slots, len(longer), len(changes))
         )
-        marks = tuple(told)
+        marks = tuple(events)
         for choice in chosen:
             yield Image(
                 point,

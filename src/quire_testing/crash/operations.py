@@ -70,7 +70,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A name is gone."""
+    """A name is removed."""
 
     path: str
 

@@ -23,7 +23,7 @@ KEY = b"k" * 20
 READ_BYTES = 1 << 20
 
 
-class Told(Enum):
+class MarkKind(Enum):
     """What a mark says."""
 
     BOOKIE = "this is the bookie's id"
@@ -49,7 +49,7 @@ class BookieMark:
     Of a stream, `term` is the sender's and `origin_term` the entries'.
     """
 
-    told: Told
+    kind: MarkKind
     ledger_id: int = -1
     entries: tuple[tuple[int, bytes], ...] = ()
     value: int = NO_ENTRY
@@ -59,12 +59,12 @@ class BookieMark:
 
     def __str__(self) -> str:
         ids = f" {self.entries[0][0]}..{self.entries[-1][0]}" if self.entries else ""
-        return f"ledger {self.ledger_id}: {self.told.value}{ids}"
+        return f"ledger {self.ledger_id}: {self.kind.value}{ids}"
 
 
 @dataclass(slots=True)
 class LedgerPromise:
-    """What was said about one ledger; entries by (origin term, id).
+    """What was promised about one ledger; entries by (origin term, id).
 
     Attributes:
         sent: what was sent since the acknowledged one, that included: an earlier one does not come back.
@@ -72,7 +72,7 @@ class LedgerPromise:
         dropped: what was dropped for good.
         rotted: what was acknowledged last where it rotted: it may be unknown, and must not be denied.
         leaving: what a truncation that was asked for takes, by (its first id, its term).
-        gone: what an acknowledged truncation has taken, and nobody sent again.
+        truncated: what an acknowledged truncation has taken, and no client sent again.
     """
 
     sent: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class LedgerPromise:
     dropped: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     rotted: dict[tuple[int, int], bytes] = field(default_factory=dict)
     leaving: dict[tuple[int, int], set[tuple[int, int]]] = field(default_factory=dict)
-    gone: set[tuple[int, int]] = field(default_factory=set)
+    truncated: set[tuple[int, int]] = field(default_factory=set)
     fenced: bool = False
     term: int = 0
     lac: int = NO_ENTRY
@@ -91,7 +91,7 @@ class LedgerPromise:
     def send(self, name: tuple[int, int], entry: bytes) -> None:
         """An entry is sent: whatever was asked for before does not take it."""
         self.sent.setdefault(name, []).append(entry)
-        self.gone.discard(name)
+        self.truncated.discard(name)
         for leaving in self.leaving.values():
             leaving.discard(name)
 
@@ -120,21 +120,21 @@ class Promises:
         self.bookie_id = ""
         self.ledgers: dict[int, LedgerPromise] = {}
         for event in events:
-            self.hear(event)
+            self.add(event)
 
-    def hear(self, event: BookieMark) -> None:
+    def add(self, event: BookieMark) -> None:
         """Take one more mark."""
-        if event.told is Told.BOOKIE:
+        if event.kind is MarkKind.BOOKIE:
             self.bookie_id = event.text
             return
         ledger = self.ledgers.setdefault(event.ledger_id, LedgerPromise())
-        if ledger.forgotten and event.told in {Told.ASKED_ADD, Told.ASKED_FENCE}:
+        if ledger.forgotten and event.kind in {MarkKind.ASKED_ADD, MarkKind.ASKED_FENCE}:
             ledger = self.ledgers[event.ledger_id] = LedgerPromise()  # another ledger with its id
-        match event.told:
-            case Told.ASKED_ADD:
+        match event.kind:
+            case MarkKind.ASKED_ADD:
                 for entry_id, entry in event.entries:
                     ledger.send((event.origin_term, entry_id), entry)
-            case Told.ADDED:
+            case MarkKind.ADDED:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     ledger.added[key] = entry
@@ -142,35 +142,35 @@ class Promises:
                     ledger.rotted.pop(key, None)
                 ledger.lac = max(ledger.lac, event.value)
                 ledger.term = max(ledger.term, event.term)
-            case Told.ASKED_DROP:
+            case MarkKind.ASKED_DROP:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     if ledger.added.get(key) == entry:
                         del ledger.added[key]
                         ledger.rotted.pop(key, None)
-            case Told.DROPPED:
+            case MarkKind.DROPPED:
                 for entry_id, entry in event.entries:
                     ledger.dropped.setdefault((event.origin_term, entry_id), []).append(entry)
-            case Told.ROTTED:
+            case MarkKind.ROTTED:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     if ledger.added.get(key) == entry:
                         ledger.rotted[key] = ledger.added.pop(key)
-            case Told.FENCED:
+            case MarkKind.FENCED:
                 ledger.fenced = ledger.fenced or not event.term
                 ledger.term = max(ledger.term, event.term)
-            case Told.LAC:
+            case MarkKind.LAC:
                 ledger.lac = max(ledger.lac, event.value)
-            case Told.ASKED_TRUNCATE:
+            case MarkKind.ASKED_TRUNCATE:
                 ledger.truncate(event.value, event.term)
-            case Told.TRUNCATED:
-                ledger.gone |= ledger.leaving.pop((event.value, event.term), set())
+            case MarkKind.TRUNCATED:
+                ledger.truncated |= ledger.leaving.pop((event.value, event.term), set())
                 ledger.term = max(ledger.term, event.term)
-            case Told.ASKED_DELETE:
+            case MarkKind.ASKED_DELETE:
                 ledger.deleting = True
-            case Told.DELETED:
+            case MarkKind.DELETED:
                 ledger.deleted = True
-            case Told.FORGOTTEN:
+            case MarkKind.FORGOTTEN:
                 ledger.deleted = ledger.forgotten = True
             case _:
                 pass
@@ -253,17 +253,17 @@ def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> N
             raise BrokenPromiseError(
                 f"entry {entry_id} of ledger {ledger_id} was acknowledged and {how} ({len(entry)} bytes)"
             )
-    if returned := sorted(promise.gone & found.keys()):
+    if returned := sorted(promise.truncated & found.keys()):
         term, entry_id = returned[0]
         raise BrokenPromiseError(
             f"entry {entry_id} of ledger {ledger_id} in term {term} was truncated and is back"
         )
     if promise.fenced and (info is None or not info["fenced"]):
-        raise BrokenPromiseError(f"the fence of ledger {ledger_id} is gone")
+        raise BrokenPromiseError(f"the fence of ledger {ledger_id} is lost")
     if promise.term and (info is None or info["term"] < promise.term):
         raise BrokenPromiseError(f"ledger {ledger_id} forgot its term {promise.term}")
     if lac < promise.lac:
-        raise BrokenPromiseError(f"the LAC of ledger {ledger_id} is {lac}, and was told as {promise.lac}")
+        raise BrokenPromiseError(f"the LAC of ledger {ledger_id} is {lac}, and {promise.lac} was reported")
 
 
 def all_entries_of(

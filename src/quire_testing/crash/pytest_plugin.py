@@ -70,7 +70,7 @@ class CrashRecorder:
         for image in self.images(every=every, sample=sample, seed=seed):
             count += 1
             try:
-                judge(image.files(), list(image.told))
+                judge(image.files(), list(image.events))
             except Exception as error:
                 raise PowerCutError(f"{image}\n{type(error).__name__}: {error}") from error
         return count

@@ -18,7 +18,7 @@ def take_overs(run: BookieRun) -> None:
         run.fence(1, term=term + 1)
         run.flush()
         run.add(1, first, count=3, size=300, recovery=True, term=term + 1, origin_term=term)
-        run.add(1, first + 1, size=100, lac=first, term=term)  # a writer that has not heard of it
+        run.add(1, first + 1, size=100, lac=first, term=term)  # a writer that does not know of it
         run.add(2, 10 + term, size=ROLL_BYTES)
         run.settle()
         if term == 2:
@@ -35,7 +35,7 @@ def take_overs(run: BookieRun) -> None:
 def truncations(run: BookieRun) -> None:
     """A stream whose terms only fence: each take-over writes back, truncates, puts its no-op and goes on behind it.
 
-    The old writer's entries lie in other segments, which fill and are given back; the process is killed; truncations come
+    The old writer's entries lie in other segments, which fill and are freed; the process is killed; truncations come
     again, late; a take-over dies behind its no-op, and the next one keeps that.
     """
     first = 0
@@ -58,7 +58,7 @@ def truncations(run: BookieRun) -> None:
             run.fence(1, term=term)
         run.add(1, no_op + 1, count=2, size=400, lac=no_op, term=term)
         run.truncate(1, no_op, term=term)  # a frame of a connection that broke
-        run.add(1, no_op + 3, size=100, lac=no_op, term=term - 1)  # a writer that has not heard of it
+        run.add(1, no_op + 3, size=100, lac=no_op, term=term - 1)  # a writer that does not know of it
         for entry_id in range(1, 5):
             run.add(20 + term, entry_id, size=ROLL_BYTES)
             run.settle()

@@ -338,7 +338,7 @@ def killed_while_recycling(run: BookieRun) -> None:
 
 
 def compacted(run: BookieRun) -> None:
-    """Segments with little in them are compacted and given back, again and again, between adds, fences and kills."""
+    """Segments with little in them are compacted and freed, again and again, between adds, fences and kills."""
     for turn in range(5):
         filler = 20 + turn
         run.add(1, 3 * turn, count=3, size=300, lac=3 * turn - 1)
