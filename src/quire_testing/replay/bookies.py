@@ -98,7 +98,7 @@ class Bookie:
     Attributes:
         fault: what it did against an invariant.
         waiting: LSNs of the records that the explorer's bookie has waiting for its disk, oldest first.
-        gone: it is lost for ever: what it was then.
+        lost: its last state, once it is lost for ever.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Bookie:
         self.fault: tuple[str, str] | None = None
         self.waiting: list[int] = []
         self.losses = 0
-        self.gone: BookieState | None = None
+        self.lost: BookieState | None = None
         self._owed = 0
         self._damaged = 0
         self._answered_fence = False
@@ -227,7 +227,7 @@ class Bookie:
     def lose(self) -> None:
         """It goes for ever. What it held is kept for those who judge; it takes nothing that is sent to it from now on."""
         self.waiting = []
-        self.gone = self.view()._replace(looking=False, gone=True)
+        self.lost = self.view()._replace(looking=False, gone=True)
 
     # --- after a loss ------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Bookie:
         question = self._question(landed=False)
         perform(self._stage, self._loop, lambda: self.store.land(question))
 
-    def hear(self, *, at_once: bool) -> None:
+    def on_responses(self, *, at_once: bool) -> None:
         """The store's response arrives."""
         question = self._question(landed=True)
         self._watched(lambda: self.store.answer(question), normal=True)
@@ -292,7 +292,7 @@ class Bookie:
             self.files.damage(bytes(body))
 
     def delete(self) -> None:
-        """The ledger is gone, and its collector has seen that."""
+        """The ledger is deleted, and its collector has seen that."""
         perform(self._stage, self._loop, lambda: self.server.ledgers.delete(LEDGER, 1))
 
     # --- what it is ----------------------------------------------------------------------------------------------------
@@ -304,13 +304,13 @@ class Bookie:
 
     @property
     def machine(self) -> BookieLedgerMachine | None:
-        """The ledger's machine, if the bookie has heard of it."""
+        """The ledger's machine, if the bookie knows it."""
         return self.server.ledgers._known(LEDGER)
 
     def view(self) -> BookieState:
         """Its state as the explorer's."""
-        if self.gone is not None:
-            return self.gone
+        if self.lost is not None:
+            return self.lost
         machine, server = self.machine, self.server
         lost = BookieState(
             fault=self.fault,

@@ -187,12 +187,12 @@ class Program:
         return self.network.line(self.number + 1, bookie)
 
     def awaits(self, bookie: str, number: int) -> bool:
-        """Whether the response to a request would be heard."""
+        """Whether the response to a request would be delivered."""
         peer = self.bookies._peers.get(BookieId(bookie))
         codec = peer.channel.codec if peer is not None and peer.channel is not None else None
         return isinstance(codec, NativeCodec) and number in codec._outstanding
 
-    def hear(self, line: Line, said: Said) -> None:
+    def on_response(self, line: Line, said: Said) -> None:
         """A response arrives."""
         self.act(lambda: line.client.feed(said.frame))
 
@@ -224,28 +224,28 @@ class Program:
     def steps(self) -> list[Outcome]:
         """The machine's inputs since the last time, as steps of the explorer's client."""
         found, self.without_input = self.without_input, []
-        told = self._told()
-        self._seen += len(told)
-        while told:
-            group = [told.pop(0)]
-            while told and told[0].name in CHOICES:
-                group.append(told.pop(0))
+        inputs = self._new_inputs()
+        self._seen += len(inputs)
+        while inputs:
+            group = [inputs.pop(0)]
+            while inputs and inputs[0].name in CHOICES:
+                group.append(inputs.pop(0))
             outcome = self._outcome(group)
             self.client = outcome.client
             found.append(outcome)
         return found
 
-    def _told(self) -> list[RecordedInput]:
+    def _new_inputs(self) -> list[RecordedInput]:
         logs = self.recorder.logs
-        return logs[-1].told[self._seen :] if logs else []
+        return logs[-1].inputs[self._seen :] if logs else []
 
     def _outcome(self, group: list[RecordedInput]) -> Outcome:
         before = self.client.machine
         after = self._plain(group[-1].after)
         running = Running(after, [], [], [], self.client.told, self.driver.ensemble_of(before))
-        choices = [dict(told.args[0]) for told in group[1:] if told.args]
-        for told in group:
-            for effect in told.said:
+        choices = [dict(step.args[0]) for step in group[1:] if step.args]
+        for step in group:
+            for effect in step.said:
                 shown = self._shown(effect, group[-1].after)
                 running.said.append(effect_line(shown, running.ensemble))
                 if isinstance(effect, e.ChooseReplacements | e.FindReplacements):
@@ -254,7 +254,7 @@ class Program:
                     running.said.append(f"   chosen {names}")
                 else:
                     self.driver.carry_out(running, effect)
-        error = next((told.error for told in group if told.error is not None), None)
+        error = next((step.error for step in group if step.error is not None), None)
         try:
             if error is not None:
                 raise error
@@ -271,7 +271,7 @@ class Program:
         """A copy of a machine as the explorer's client has it."""
         return clone(machine)
 
-    def _judged(self, told: RecordedInput, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
+    def _judged(self, step: RecordedInput, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
         return outcome
 
 
@@ -331,7 +331,7 @@ class Writer(Program):
     def close(self) -> None:
         """Its caller closes."""
         task = self.act(lambda: self.loop.create_task(self.writer.close()))
-        task.add_done_callback(not_heard)
+        task.add_done_callback(read_error)
 
     def strike(self, after_ms: int) -> None:
         """The time of its timer has come: so much has passed."""
@@ -346,21 +346,21 @@ class Writer(Program):
         """Its patience with a bookie is over."""
         self.give_up(bookie, lambda _, sink: isinstance(sink, SlotConnection) and not sink.retired)
 
-    def told(self) -> int:
+    def known(self) -> int:
         """The last entry of which its callers know, as their futures say."""
-        told: int = NO_ENTRY
+        last: int = NO_ENTRY
         for entry_id, future in enumerate(self._futures):
             if future.done() and not future.cancelled() and future.exception() is None:
-                told = max(told, future.result())
+                last = max(last, future.result())
                 assert future.result() == entry_id, "an id of another append"
-        return told
+        return last
 
-    def _judged(self, told: RecordedInput, outcome: Outcome) -> Outcome:
+    def _judged(self, step: RecordedInput, outcome: Outcome) -> Outcome:
         """F3 is seen in the step itself, as in the explorer."""
         before = self.client.machine
-        if told.name != "add_failed" or told.args[3] is not Answer.FENCED:
+        if step.name != "add_failed" or step.args[3] is not Answer.FENCED:
             return outcome
-        slot, bookie, run, _ = told.args
+        slot, bookie, run, _ = step.args
         pending = before.window.is_pending(run)
         if not pending or before.ensemble[slot] != bookie or outcome.client.machine.status in ENDING:
             return outcome
@@ -396,10 +396,10 @@ class Recoverer(Program):
             self.client = ClientState((), machine, verdict=self.client.verdict, fault=self.client.fault)
             return self.loop.create_task(self.recovery.run())
 
-        self.act(start).add_done_callback(not_heard)
+        self.act(start).add_done_callback(read_error)
 
 
-def not_heard(task: asyncio.Task[Any]) -> None:
+def read_error(task: asyncio.Task[Any]) -> None:
     """What a program's caller does with an error is no part of a replay."""
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

@@ -186,7 +186,7 @@ class LogHandle:
     Attributes:
         ahead: inputs that a later step of the schedule is about.
         fault: what its machine did against an invariant.
-        raised: the machine as it was when an input failed; the driver has given it up since.
+        raised: the machine as it was when an input failed; the driver has dropped it since.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class LogHandle:
 
     def _task(self, work: Any) -> None:
         task = self.loop.create_task(work)
-        task.add_done_callback(heard)
+        task.add_done_callback(read_error)
 
     # --- what a user does --------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class LogHandle:
         ledger = self.target
         value = value_of(self.number, number)
         future = self.act(lambda: self.writer.append_nowait(value))
-        future.add_done_callback(heard)
+        future.add_done_callback(read_error)
         self.appends.append(Append(number, ledger, seen, future))
 
     def roll(self) -> None:
@@ -315,34 +315,34 @@ class LogHandle:
             each.acknowledged = True
         return new
 
-    def told(self) -> list[RecordedInput]:
+    def new_inputs(self) -> list[RecordedInput]:
         """Its machine's inputs since the last call; each state is checked as it was."""
         assert self.recorded is not None
-        new = self.recorded.told[self._looked :]
-        self._looked = len(self.recorded.told)
-        for told in new:
-            self._judge(told)
+        new = self.recorded.inputs[self._looked :]
+        self._looked = len(self.recorded.inputs)
+        for step in new:
+            self._judge(step)
         return new
 
-    def _judge(self, told: RecordedInput) -> None:
-        error: Exception | None = told.error
+    def _judge(self, step: RecordedInput) -> None:
+        error: Exception | None = step.error
         if error is None:
-            machine = clone(told.after)
+            machine = clone(step.after)
             machine._seen = self._seen
             try:
                 machine.check()
             except (AssertionError, QuireError) as failed:
                 error = failed
         elif self.raised is None:
-            self.raised = told.after
+            self.raised = step.after
         if error is not None:
             name, _, rest = str(error).partition(": ")
             self.fault = self.fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
 
 
-def lines_of(told: Sequence[RecordedInput]) -> tuple[str, ...]:
+def lines_of(steps: Sequence[RecordedInput]) -> tuple[str, ...]:
     """What was said, as the explorer says it: what a drain answers in the same turn is not in it."""
-    return tuple(effect_text(effect) for each in told if each.name != "drained" for effect in each.said)
+    return tuple(effect_text(effect) for each in steps if each.name != "drained" for effect in each.said)
 
 
 def work_of(client: StepClient, store: HeadStore, *, ended: bool) -> list[tuple[Any, ...]]:
@@ -362,7 +362,7 @@ def work_of(client: StepClient, store: HeadStore, *, ended: bool) -> list[tuple[
     return found
 
 
-def heard(done: asyncio.Future[Any]) -> None:
+def read_error(done: asyncio.Future[Any]) -> None:
     """Read an outcome, so that asyncio does not log it as lost."""
     if not done.cancelled():
         done.exception()

@@ -172,7 +172,7 @@ class StepWriter:
 
     async def close(self, *, at: str = WRITE_QUORUM) -> None:
         """Ask for it. Ledgers of these worlds guarantee no more than their ack quorum."""
-        assert at == WRITE_QUORUM, "nobody gives up what is not guaranteed"
+        assert at == WRITE_QUORUM, "what is not guaranteed cannot be waived"
         if not await self._client.ask("close", self.ledger_id):
             msg = f"ledger {self.ledger_id} was closed elsewhere"
             raise LedgerClosedError(msg, ledger_id=self.ledger_id)
@@ -240,7 +240,7 @@ class StepClient:
                 self.requests.remove(request)
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Its record; that it is gone is found when the schedule deletes it."""
+        """Its record; that it is deleted is found when the schedule deletes it."""
         return self.ledgers[ledger_id - 1].record
 
     async def create_ledger(self, **_: Any) -> StepWriter:
@@ -253,15 +253,15 @@ class StepClient:
         ledger = self.ledgers[ledger_id - 1]
         there = await self.ask("recover", ledger_id) if recover else not ledger.deleted
         if not there:
-            raise _gone(ledger_id)
+            raise _deleted(ledger_id)
         return StepReader(ledger)
 
     async def delete_ledger(self, ledger_id: int, *, fence: bool) -> None:
-        """It goes, or was gone."""
+        """Delete it, or find it deleted."""
         assert not fence
         if not await self.ask("delete", ledger_id):
-            raise _gone(ledger_id)
+            raise _deleted(ledger_id)
 
 
-def _gone(ledger_id: int) -> NoSuchLedgerError:
+def _deleted(ledger_id: int) -> NoSuchLedgerError:
     return NoSuchLedgerError(f"there is no ledger {ledger_id}", ledger_id=ledger_id)

@@ -122,7 +122,7 @@ class LogPlay:
             heeded: of a compare-and-swap: whether its handle still waits for it; None when nothing is known.
 
         Returns:
-            What ledgers and store said; what a handle's machine said is in its `told`.
+            What ledgers and store said; what a handle's machine said is in its `new_inputs`.
 
         Raises:
             ImpossibleStepError: the programs cannot do it now.
@@ -223,14 +223,14 @@ class LogPlay:
     def _fences(self, handle: LogHandle, ledger: int) -> None:
         request = self._request(handle, "recover", ledger, done=False)
         if self.ledgers[ledger - 1].deleted:
-            msg = f"ledger {ledger} is gone"
+            msg = f"ledger {ledger} is deleted"
             raise ImpossibleStepError(msg)
         self.ledgers[ledger - 1].closed = request.done = True
 
     def _recovered(self, handle: LogHandle, ledger: int) -> None:
         self._answer(handle, self._request(handle, "recover", ledger, done=True), what=True)
 
-    def _gone(self, handle: LogHandle, ledger: int) -> None:
+    def _finds_deleted(self, handle: LogHandle, ledger: int) -> None:
         if not self.ledgers[ledger - 1].deleted:
             msg = f"ledger {ledger} is there"
             raise ImpossibleStepError(msg)
@@ -255,7 +255,7 @@ class LogPlay:
         self._answer(program, request, was_there)
 
     def _retries(self, handle: LogHandle) -> None:
-        if any(told.name == "retry" for told in handle.ahead):
+        if any(step.name == "retry" for step in handle.ahead):
             return  # it waited as long as another one
         if handle.status is not LogStatus.BACKING_OFF:
             raise ImpossibleStepError(handle.name)
@@ -453,7 +453,7 @@ _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"reads the list": LogPlay._reads,
     r"fences and closes ledger (\d+)": LogPlay._fences,
     r"hears that ledger (\d+) is recovered": LogPlay._recovered,
-    r"finds that ledger (\d+) is gone": LogPlay._gone,
+    r"finds that ledger (\d+) is gone": LogPlay._finds_deleted,
     r"creates ledger (\d+)": LogPlay._creates,
     r"(?:closes|cannot close) ledger (\d+)": LogPlay._closes,
     r"deletes ledger (\d+)": LogPlay._deletes,

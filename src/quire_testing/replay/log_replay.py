@@ -95,7 +95,7 @@ def program_of(handle: LogHandle) -> tuple[Any, ...]:
     machine = handle.raised or handle.machine
     if handle.ended:
         return _ended(work)
-    told = [each.ledger for each in handle.appends if each.acknowledged]
+    known = [each.ledger for each in handle.appends if each.acknowledged]
     flights = [(each.ledger, each.number, each.seen) for each in handle.appends if not each.future.done()]
     return (
         _of_machine(machine),
@@ -103,7 +103,7 @@ def program_of(handle: LogHandle) -> tuple[Any, ...]:
         handle.target,
         handle.draining,
         len(handle.appends),
-        told,
+        known,
         flights,
     )
 
@@ -168,16 +168,16 @@ class LogComparison:
             self._same(where, f"{truncation.name} is", program_of_truncation(truncation), model)
 
     def _said(self, where: str, handle: LogHandle, label: Label) -> None:
-        """What a machine said in this step; one that backed off may have gone on when another one's time was over."""
-        told = handle.told()
+        """What a machine said in this step; one that backed off may have continued when another one's time was over."""
+        inputs = handle.new_inputs()
         if handle.name == label.actor:
             if label.kind == "retries":
-                told, handle.ahead = handle.ahead + told, []
-            failed = next((number for number, each in enumerate(told, 1) if each.error), len(told))
-            self._same(where, "it says", lines_of(told[:failed]), label.said)
+                inputs, handle.ahead = handle.ahead + inputs, []
+            failed = next((number for number, each in enumerate(inputs, 1) if each.error), len(inputs))
+            self._same(where, "it says", lines_of(inputs[:failed]), label.said)
             return
-        handle.ahead += [each for each in told if each.name == "retry"]
-        others = [each for each in told if each.name != "retry"]
+        handle.ahead += [each for each in inputs if each.name == "retry"]
+        others = [each for each in inputs if each.name != "retry"]
         self._same(where, f"{handle.name} says", lines_of(others), ())
 
     def _handle(self, where: str, handle: LogHandle, number: int) -> None:
@@ -271,7 +271,7 @@ def replay_log(
 
 def _judge(play: LogPlay, watch: LogWatch, played: LogPlayed, number: int) -> None:
     for handle in play.handles:
-        handle.told()
+        handle.new_inputs()
     if played.violation is None:
         played.violation, played.at = watch(play.state()), number
 

@@ -14,7 +14,7 @@ from quire.metadata.memory import MemorySpace
 from quire_testing.explorer.log_trims import trim_text
 from quire_testing.explorer.switches import Switches
 from quire_testing.replay import recording
-from quire_testing.replay.log_handles import CONFIG, NAME, HeadStore, heard, work_of
+from quire_testing.replay.log_handles import CONFIG, NAME, HeadStore, read_error, work_of
 from quire_testing.replay.log_ledgers import StepClient, StepLedger
 from quire_testing.replay.recording import RecordedInput
 from quire_testing.replay.stage import Stage, perform
@@ -49,7 +49,7 @@ class LogTruncation:
         client: Any = self.client
         self.log = Log(client, NAME, config=CONFIG, trim=self._made)
         self._looked = 0
-        self.act(lambda: self.loop.create_task(self.log.truncate(before)).add_done_callback(heard))
+        self.act(lambda: self.loop.create_task(self.log.truncate(before)).add_done_callback(read_error))
 
     def _made(self, before: int | None, **settings: Any) -> TrimMachine:
         """Its machine records its inputs; from here on the schedule answers."""
@@ -85,12 +85,12 @@ class LogTruncation:
         """What was asked and not responded."""
         return work_of(self.client, self.store, ended=self.ended)
 
-    def told(self) -> list[RecordedInput]:
+    def new_inputs(self) -> list[RecordedInput]:
         """Its machine's inputs since the last call."""
-        new = self.recorded.told[self._looked :]
-        self._looked = len(self.recorded.told)
+        new = self.recorded.inputs[self._looked :]
+        self._looked = len(self.recorded.inputs)
         return new
 
     def said(self) -> tuple[str, ...]:
         """What its machine said since the last question, as the explorer says it."""
-        return tuple(trim_text(effect) for told in self.told() for effect in told.said)
+        return tuple(trim_text(effect) for step in self.new_inputs() for effect in step.said)

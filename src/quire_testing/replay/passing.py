@@ -33,10 +33,10 @@ class Passing:
         self._network = network
 
     def answer(self, program: Program, kinds: Collection[str], bookies: Iterable[Bookie]) -> None:
-        """All such requests are answered, and those that come of that; a bookie that is gone is silent."""
+        """All such requests are answered, and those that come of that; a lost bookie is silent."""
         while asked := [each for bookie in bookies for each in self._asked(program, kinds, bookie)]:
             bookie, line, sent = asked[0]
-            if bookie.gone:
+            if bookie.lost:
                 self.give_up(program, kinds, bookie)
             else:
                 _passes(program, bookie, line, sent)
@@ -79,11 +79,11 @@ class Passing:
 def _passes(program: Program, bookie: Bookie, line: Line, sent: Sent) -> None:
     line.requests.remove(sent)
     bookie.take(line.bookie.feed, sent, at_once=sent.request[0] in DURABLE)
-    program.hear(line, line.answers.pop())
+    program.on_response(line, line.answers.pop())
 
 
 def _probes(writer: Program, bookie: str, line: Line) -> list[Sent]:
-    """What the writer asked an absent bookie now; an earlier probe that was given up may still be on its way."""
+    """What the writer asked an absent bookie now; an earlier probe that timed out may still be on its way."""
     return [s for s in line.requests if s.request == ("info",) and writer.awaits(bookie, s.number)]
 
 

@@ -237,15 +237,15 @@ class Play:
 
     def _client(self, program: Program, command: str) -> None:
         words = command.split()
-        heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
+        response = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
         given_up = re.fullmatch(r"gives up (.*) at (b\d+)", command)
         broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
         if isinstance(program, Repairer) and self.repairs.do(program, command):
             pass
         elif broken:
             self._breaks(program, broken[1])
-        elif heard:
-            self._hears(program, heard[1], heard[2])
+        elif response:
+            self._hears(program, response[1], response[2])
         elif given_up:
             line = self._line(program, given_up[2])
             program.give_up(given_up[2], lambda number, _: line.text_of(number) == given_up[1])
@@ -310,7 +310,7 @@ class Play:
         wanted = first(answers, lambda said: said.text == text and program.awaits(bookie, said.number))
         while True:  # whatever is in front of it changes nothing any more, or the comparison will show it
             said = answers.pop(0)
-            program.hear(self._line(program, bookie), said)
+            program.on_response(self._line(program, bookie), said)
             if said is wanted:
                 return
 
@@ -339,7 +339,7 @@ class Play:
         rotten = re.fullmatch(r"entry (\d+) rots", command)
         damaged = re.fullmatch(r"refuses (.*), damaged on its way", command)
         old = self._answers(bookie)
-        if taken and bookie.gone:
+        if taken and bookie.lost:
             return self._refuses(bookie, taken[1], self.programs[self.world.names.index(taken[2])])
         if taken:
             self._takes(bookie, taken[1], self.programs[self.world.names.index(taken[2])], at_once=at_once)
@@ -356,7 +356,7 @@ class Play:
         elif command == "looks through the records":
             bookie.look_for_lost()
         elif command.startswith("hears that the record"):
-            bookie.hear(at_once=at_once)
+            bookie.on_responses(at_once=at_once)
         elif command.startswith("takes clear limbo"):
             return self._ends_doubt(bookie, at_once=at_once)
         elif rotten:
@@ -391,7 +391,7 @@ class Play:
 
     def _ends_doubt(self, bookie: Bookie, *, at_once: bool) -> list[str]:
         if not self._may_end:
-            msg = f"nobody ends the doubt of {bookie.name}"
+            msg = f"no client ends the limbo of {bookie.name}"
             raise ImpossibleStepError(msg)
         return [bookie.clear_limbo(self._doubt_lsn, at_once=at_once).name]
 
@@ -418,20 +418,20 @@ class Play:
         raise ImpossibleStepError(msg)
 
     def _refuses(self, bookie: Bookie, text: str, program: Program) -> list[str]:
-        """A request reaches a bookie that is gone: with the last one of a connection the client learns that."""
+        """A request reaches a lost bookie: with the last one of a connection the client learns that."""
         if not self._arriving(bookie, text, program)[2]:
             self._cuts_off(bookie, [program])
         return [f"-> {program.name} {Answer.UNREACHABLE.name} to {text}"]
 
     def _loses(self, bookie: Bookie) -> None:
-        """A bookie goes for ever: connections to it can be made, and nothing that is sent there arrives."""
+        """A bookie is lost for ever: connections to it can be made, and nothing that is sent there arrives."""
         bookie.lose()
         self._cuts_off(bookie, self.programs)
 
     def _cuts_off(self, bookie: Bookie, programs: Iterable[Program]) -> None:
         """Connections to a bookie break; what is under way on them is lost."""
         for program in programs:
-            failed = f"hears {Answer.UNREACHABLE.name}"  # now, and heard of in a step of its own
+            failed = f"hears {Answer.UNREACHABLE.name}"  # now, and seen in a step of its own
             mine = (each for each in self.coming if each.actor == program.name)
             for label in [each for each in mine if each.command.startswith(failed) and _chooses(each)][:1]:
                 self._choose(label)
@@ -454,7 +454,7 @@ class Play:
         self.store = Store(None, self.store.version + 1, self.store.closes, self.store.fault)
         for number, bookie in enumerate(self.bookies):
             known = self.script.bookies.parts[before[number]].facts is not None
-            if known and bookie.machine is not None and not bookie.gone:
+            if known and bookie.machine is not None and not bookie.lost:
                 bookie.delete()
                 bookie.finish()
         return []

@@ -2,7 +2,7 @@
 
 A recording machine is a subclass made from the one that ships: handed to a client at construction
 (`client/machines.py`), it costs nothing where it is not used. What was written down is judged without the driver: a
-machine of the same class, given the same inputs in the same order, must have the same effects. A driver that decides by
+machine of the same class, with the same inputs in the same order, must have the same effects. A driver that decides by
 itself would show: by an input that the machine does not expect, or by an effect that was not carried out.
 
 Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
@@ -33,9 +33,7 @@ from quire_testing.explorer.switches import RULES, Rules
 WRITER_INPUTS = tuple(WRITER_TABLE.rows)
 RECOVERY_INPUTS = tuple(RECOVERY_TABLE.rows)
 REPAIR_INPUTS = tuple(REPAIR_TABLE.rows)
-LOG_INPUTS = tuple(
-    name for name in LOG.rows if name != "head_seen"
-)  # nobody tells it in the explorer's world
+LOG_INPUTS = tuple(name for name in LOG.rows if name != "head_seen")  # no input of the explorer's world
 TRIM_INPUTS = tuple(TRIM.rows)
 CHOICES = frozenset({"replacements_chosen", "replacements_found", "waited"})
 """Inputs that answer a question of the same turn."""
@@ -74,14 +72,14 @@ class InputLog:
         self.kind = kind
         self.made = made
         self.keeps = keeps
-        self.told: list[RecordedInput] = []
+        self.inputs: list[RecordedInput] = []
         self.inside = False
 
     @property
     def text(self) -> str:
         """The whole dialogue as a transcript."""
         ensemble = self.made().record.last_fragment.ensemble if self.kind is WriterMachine else ()
-        return "\n".join(block(each.text, _lines(each.said, ensemble)) for each in self.told)
+        return "\n".join(block(each.text, _lines(each.said, ensemble)) for each in self.inputs)
 
 
 def _lines(said: Iterable[Any], ensemble: Sequence[Any]) -> list[str]:
@@ -111,7 +109,7 @@ def _made(kind: type[Any], inputs: tuple[str, ...]) -> type[Any]:
 
 
 def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         log: InputLog = self.log
         if log.inside:  # a machine's own use of its input
             return plain(self, *args, **kwargs)
@@ -129,11 +127,11 @@ def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             log.inside = False
             after = plain_copy(self, log.kind) if log.keeps else None
-            log.told.append(
+            log.inputs.append(
                 RecordedInput(plain.__name__, kept[1], kept[0], tuple(self.out[before:]), error, after)
             )
 
-    return told
+    return recorded
 
 
 def plain_copy(machine: Any, kind: type[Any]) -> Any:
@@ -221,7 +219,7 @@ class DriverDiffersError(Exception):
 
 
 def check_log(log: InputLog) -> int:
-    """Tell a fresh machine the same.
+    """Replay the inputs on a fresh machine.
 
     Returns:
         How many inputs were compared.
@@ -230,16 +228,16 @@ def check_log(log: InputLog) -> int:
         DriverDiffersError: it says something else, with the dialogue up to there.
     """
     machine = log.made()
-    for number, told in enumerate(log.told):
+    for number, step in enumerate(log.inputs):
         error = None
         try:
-            getattr(machine, told.name)(*told.args, **told.kwargs)
+            getattr(machine, step.name)(*step.args, **step.kwargs)
         except (QuireError, AssertionError, KeyError) as raised:
             error = raised
         said, machine.out = tuple(machine.out), []
-        if said != told.said or (error is None) != (told.error is None):
-            msg = f"input {number} ({told.text}): recorded {told.said}, {told.error!r}; now {said}, {error!r}"
+        if said != step.said or (error is None) != (step.error is None):
+            msg = f"input {number} ({step.text}): recorded {step.said}, {step.error!r}; now {said}, {error!r}"
             raise DriverDiffersError(msg)
         if error is None:
             machine.check()
-    return len(log.told)
+    return len(log.inputs)

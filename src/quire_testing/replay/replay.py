@@ -77,8 +77,8 @@ class Comparison:
         self._states(label, after)
 
     def _is_gone(self, label: Label) -> bool:
-        """Whether this is a step of a bookie that is gone: clients learn that then."""
-        return any(bookie.gone and bookie.name == label.actor for bookie in self._play.bookies)
+        """Whether this is a step of a lost bookie: clients learn that then."""
+        return any(bookie.lost and bookie.name == label.actor for bookie in self._play.bookies)
 
     def _client(self, program: Program, label: Label) -> None:
         for place, outcome in enumerate(program.ahead):
@@ -101,8 +101,8 @@ class Comparison:
             raise DriverDiffersError(msg)
         writer = play.programs[0]
         assert isinstance(writer, Writer)
-        if writer.told() != writer.client.told:
-            msg = f"{label.actor}: {label.command}: callers know of {writer.told()}, not of {writer.client.told}"
+        if writer.known() != writer.client.told:
+            msg = f"{label.actor}: {label.command}: callers know of {writer.known()}, not of {writer.client.told}"
             raise DriverDiffersError(msg)
         for number, program in enumerate(play.programs):
             client = script.clients.parts[after[script.at_client + number]]

@@ -107,8 +107,8 @@ def _stream_of(name: str) -> StreamConfiguration | None:
         return None
     *sizes, rest = found.groups()
     names = ("bookies", "ensemble", "write_quorum", "ack_quorum", "entries", "clients", "take_overs")
-    given: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
-    configuration = StreamConfiguration(**given | _more(rest))
+    fields: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
+    configuration = StreamConfiguration(**fields | _more(rest))
     return configuration if configuration.name == name else None
 
 
@@ -118,8 +118,8 @@ def _bundles_of(name: str) -> BundleConfiguration | None:
         return None
     *sizes, turns, rest = found.groups()
     names = ("bookies", "ensemble", "write_quorum", "ack_quorum")
-    given: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
-    configuration = BundleConfiguration(**given | _more(rest), turns=turns)
+    fields: dict[str, Any] = dict(zip(names, map(int, sizes), strict=True))
+    configuration = BundleConfiguration(**fields | _more(rest), turns=turns)
     return configuration if configuration.name == name else None
 
 

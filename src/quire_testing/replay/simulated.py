@@ -11,7 +11,7 @@ from quire_testing.replay.stage import ScriptedNetwork
 from quire_testing.sim.loop import MS, ProcessLoop, Timeline
 
 STEP_MS = 50
-"""A turn of a process takes a little time; so much is given to a step, and no timer is that short."""
+"""A turn of a process takes a little time; a step takes this much, and no timer is that short."""
 EVENTS_MAX = 100_000
 
 

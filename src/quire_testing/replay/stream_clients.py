@@ -27,7 +27,7 @@ from quire_testing.explorer.stream_bookies import Value
 from quire_testing.explorer.stream_clients import StreamClient, Written
 from quire_testing.explorer.stream_parts import StreamReader
 from quire_testing.kit.stepped import StepClock
-from quire_testing.replay.clients import BY_STEPS, LOOK_MS, Program, ThenFirst, not_heard
+from quire_testing.replay.clients import BY_STEPS, LOOK_MS, Program, ThenFirst, read_error
 
 LAC_MS = 1000
 """After so long a LAC is sent that no add has carried: a step lets the time pass."""
@@ -48,7 +48,7 @@ class StreamLeader(Program):
     """A client that takes the stream over, writes, and may take it over again.
 
     Attributes:
-        acked: what its callers were told of, in all its terms.
+        acked: what its callers know of, in all its terms.
         written: what it wrote, by term.
     """
 
@@ -84,7 +84,7 @@ class StreamLeader(Program):
             return self.loop.create_task(self._lead(self.take_over, context))
 
         self._task = self.act(start)
-        self._task.add_done_callback(not_heard)
+        self._task.add_done_callback(read_error)
 
     async def _lead(self, take_over: StreamTakeOver, context: ClientContext) -> None:
         taken = await take_over.run()
@@ -147,7 +147,7 @@ class StreamLeader(Program):
         assert writer is not None
         first = int(writer._machine.swap.record.last_fragment.first_entry)
         work = self.act(lambda: self.loop.create_task(self.bookies.truncate(bookie, writer.access, first)))
-        work.add_done_callback(not_heard)
+        work.add_done_callback(read_error)
 
     @property
     def waits_for_stragglers(self) -> bool:

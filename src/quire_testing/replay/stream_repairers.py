@@ -21,7 +21,7 @@ from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEf
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import Bookie
-from quire_testing.replay.clients import BY_STEPS, FirstOfAll, Program, not_heard
+from quire_testing.replay.clients import BY_STEPS, FirstOfAll, Program, read_error
 from quire_testing.replay.frames import LISTS
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.play import ScriptedRepair
@@ -40,7 +40,7 @@ class StreamRepairer(Program):
     repair: ScriptedRepair | None = None
     ended: asyncio.Task[RepairEnded] | None = None
 
-    def begin(self, gone: Sequence[BookieId], candidates: Sequence[BookieId]) -> None:
+    def begin(self, lost: Sequence[BookieId], candidates: Sequence[BookieId]) -> None:
         """Start with what an operator says of bookies.
 
         Raises:
@@ -49,13 +49,13 @@ class StreamRepairer(Program):
         if self.repair is not None:
             raise LookupError(self.name)
         self.bookies.spares = [*candidates]
-        self.ended = self.act(partial(self._start, gone, candidates))
+        self.ended = self.act(partial(self._start, lost, candidates))
         assert self.ended is not None
-        self.ended.add_done_callback(not_heard)
+        self.ended.add_done_callback(read_error)
         # The record is read here to learn the password, where the explorer's repairer does not.
         self.act(partial(self.store.answer, first(self.store.questions, lambda q: q.op is None)))
 
-    def _start(self, gone: Sequence[BookieId], candidates: Sequence[BookieId]) -> asyncio.Task[RepairEnded]:
+    def _start(self, lost: Sequence[BookieId], candidates: Sequence[BookieId]) -> asyncio.Task[RepairEnded]:
         context = ClientContext.of(
             self.bookies,
             self.ledgers,
@@ -65,7 +65,7 @@ class StreamRepairer(Program):
             self.machines,
             PlainStreamRecords(self.store),
         )
-        self.repair = ScriptedRepair(LEDGER, context, gone=gone, candidates=candidates)
+        self.repair = ScriptedRepair(LEDGER, context, gone=lost, candidates=candidates)
         return self.loop.create_task(self.repair.run())
 
     def do(self, command: str) -> bool:
@@ -74,9 +74,9 @@ class StreamRepairer(Program):
         reads = re.fullmatch(r"reads (\d+) of term \d+ for (b\d+): .*", command)
         asks = re.fullmatch(r"lists (b\d+)|ends the limbo \d+ of (b\d+): .*", command)
         if begins:
-            gone = begins[1].removeprefix("none").split()
-            there = [bookie.name for bookie in self.bookies_of() if bookie.name not in gone]
-            self.begin([BookieId(name) for name in gone], [BookieId(name) for name in there])
+            lost = begins[1].removeprefix("none").split()
+            there = [bookie.name for bookie in self.bookies_of() if bookie.name not in lost]
+            self.begin([BookieId(name) for name in lost], [BookieId(name) for name in there])
         elif reads:
             self._ask(
                 lambda each: (

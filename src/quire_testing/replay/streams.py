@@ -1,8 +1,8 @@
 """Plays a counterexample of streams with the programs that ship: take-overs, writers, bookies, frames, storage, records.
 
 Each step of the explorer is one thing done to a program, as in `play.py`. What is compared after it is what the programs
-have done to the world: which requests are on their way, what bookies hold and know, the record, and what callers were
-told; and the explorer's invariants are asked of that. A reader is no whole program here: it reads the record, asks one
+have done to the world: which requests are on their way, what bookies hold and know, the record, and what callers
+know; and the explorer's invariants are asked of that. A reader is no whole program here: it reads the record, asks one
 bookie for its LAC and for entries in real frames, and goes by the rule that ships, or by the mutant's.
 
 Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes"; docs/protocol/streams.md.
@@ -228,15 +228,15 @@ class StreamPlay:
         self.passing.is_back(leader, back[1], self.bookies)
 
     def _common(self, program: StreamLeader | StreamRepairer, command: str) -> None:
-        """What leaders and repairers hear alike."""
-        heard = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
+        """The steps that leaders and repairers share."""
+        response = re.fullmatch(r"hears (.* to .*) from (b\d+)", command)
         broken = re.fullmatch(r"its connection to (b\d+) breaks", command)
         if broken:
             line = self._line(program, broken[1])
             line.cut = True
             program.lose(line, broken[1])
-        elif heard:
-            self._hears(program, heard[1], heard[2])
+        elif response:
+            self._hears(program, response[1], response[2])
         elif command.startswith("hears nothing"):
             self._hears_nothing(program)
         elif command.startswith("hears "):
@@ -271,10 +271,10 @@ class StreamPlay:
             return  # all that waited has failed at once
         line = self._line(leader, bookie)
         said = [each for each in line.answers if each.text == text]
-        # That of a bookie which a writer has given up arrives too, and nobody waits for it.
+        # That of a bookie which a writer has dropped arrives too, and nothing waits for it.
         wanted = first(sorted(said, key=lambda each: not leader.awaits(bookie, each.number)), lambda _: True)
         line.answers.remove(wanted)
-        leader.hear(line, wanted)
+        leader.on_response(line, wanted)
 
     def _hears_nothing(self, leader: StreamLeader | StreamRepairer) -> None:
         question = first(leader.store.questions, lambda q: q.op is not None and q.heeded)
@@ -340,7 +340,7 @@ class StreamPlay:
             bookie.lose_disk()
         elif command.startswith("reads term"):
             bookie.ask()
-            bookie.hear(at_once=True)
+            bookie.on_responses(at_once=True)
         else:
             raise ImpossibleStepError(command)
         return [

@@ -2,13 +2,13 @@
 
 A subset, so a way through it is a way through the explorer's world too:
 
-- A writer hears nothing more of a bookie that it has given up, nor of any once it closes (`client/sending/outgoing.py` retires
-  the places).
+- A writer gets no response of a bookie that it has dropped, nor of any once it closes (`client/sending/outgoing.py` retires
+  the connections).
 - A connection that breaks fails everything that waits on it at once, before anything else happens to that client;
   answers that were on their way have arrived before.
 - A writer that looks for bookies finds what there is before anything else happens.
-- Spares are given to slots in the order of the slots, as long as there are any; one that was just seen is not overlooked.
-- What was sent to a bookie that is gone fails together; the sources of a repair's piece do not fall silent, since the
+- Slots get spares in their order, as long as there are any; one that was just seen is not overlooked.
+- What was sent to a lost bookie fails together; the sources of a repair's piece do not fall silent, since the
   same repair would ask them no more; a limbo ends when that is on the disk; and nothing rots, since a bookie lists what
   has rotted only until that is read.
 - A recoverer cannot write back an entry of which it has no copy (one that was never written shows as a phantom first).
@@ -35,7 +35,7 @@ from quire_testing.explorer.world import LedgerWorld
 
 
 class RetiringWriterDriver(LedgerWriterDriver):
-    """A writer that ignores the bookies that it has given up, and all once it closes."""
+    """A writer that ignores the bookies that it has dropped, and all once it closes."""
 
     looks_in_vain = True
 
@@ -48,7 +48,7 @@ class RetiringWriterDriver(LedgerWriterDriver):
         return not _retired(client, reply[0]) and super().heeds(client, reply)
 
     def waits_for(self, client: ClientState, request: Request) -> bool:
-        """Whether a response will still be delivered: not after its bookie was given up, even if it returns."""
+        """Whether a response will still be delivered: not after its bookie was dropped, even if it returns."""
         return not _retired(client, request) and super().waits_for(client, request)
 
 
@@ -70,7 +70,7 @@ class OrderlyRecoveryDriver(RecoveryDriver):
 def in_order(
     configuration: Configuration, effect: e.ChooseReplacements | e.FindReplacements
 ) -> Iterator[dict[Slot, BookieId]]:
-    """Spares are given to slots in the order of the slots, as long as there are any; with `absent` perhaps to none."""
+    """Slots get spares in their order, as long as there are any; with `absent` perhaps none does."""
     failed = effect.failed if isinstance(effect, e.ChooseReplacements) else effect.excluded
     everyone = [bookie_name(number) for number in range(configuration.bookies)]
     spares = [bookie for bookie in everyone if bookie not in effect.ensemble and bookie not in failed]
@@ -97,8 +97,8 @@ class ProgramWorld(LedgerWorld):
             for place in range(self.at_link, self.at_ask)
             if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[place]].replies)
         ]
-        if gone := [move for move in moves if self._follows_to_gone(state, move[0])]:
-            return gone
+        if lost := [move for move in moves if self._follows_to_lost(state, move[0])]:
+            return lost
         if failing:
             return [move for move in moves if (move[0].actor, move[0].other) in failing]
         found = [move for move in moves if move[0].kind == "found"]
@@ -119,8 +119,8 @@ class ProgramWorld(LedgerWorld):
         end = before.end
         return all(entry_id in here or end.votes.positive[entry_id - end.votes.first] for entry_id in new)
 
-    def _follows_to_gone(self, state: State, label: Label) -> bool:
-        """Whether a request reaches a bookie that has refused one already, since it is gone."""
+    def _follows_to_lost(self, state: State, label: Label) -> bool:
+        """Whether a request reaches a bookie that has refused one already, since it is lost."""
         if not label.command.startswith("takes ") or label.other not in self.names or label.actor == "store":
             return False
         bookie = bookie_number(BookieId(label.actor))
@@ -158,7 +158,7 @@ class ProgramWorld(LedgerWorld):
                 and before.disk.facts
                 and not before.disk.held
             ):
-                return False  # what is first heard of a ledger is in one group with the run that says it
+                return False  # the first record of a ledger is in one group with the run that says it
             return not any(self._replies(state, client, bookie) for client in range(self.count))
         return True
 

@@ -238,7 +238,7 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
         assert await at.passes(4) == 0
         assert at.unknown == young
         assert at.server.collector.info()["holding"] is None
-        with pytest.raises(RefusedError, match="no bookie holds"):
+        with pytest.raises(RefusedError, match="no bookie has stopped deleting"):
             await accept_store(at.store)
         await at.records.delete_orphan(young[0])
         assert await at.passes() == 1

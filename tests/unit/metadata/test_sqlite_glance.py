@@ -89,4 +89,4 @@ async def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) 
     await in_store(path, work)
     assert not list(tmp_path.glob("*-wal")), "the last one to close takes the log away"
     with pytest.raises(MisuseError, match="closed"):
-        kept[0].seen("a")
+        kept[0].cached("a")
