@@ -22,7 +22,7 @@ from quire_testing.history import History, entry_hashes
 
 try:
     from quire.core.ledger.quorum import told_through
-except ImportError:  # a program of revision 9e5fe3a, beside which rolling upgrades are tried
+except ImportError:  # a program of revision 9e5fe3a, with which rolling upgrades are tried
     from quire.core.ledger.reader import told_through  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
@@ -217,8 +217,10 @@ async def record_scan(history: History, client: Client, ledger_id: int) -> int:
     ends = [int(fragment.first_entry) for fragment in record.fragments] + [int(record.last_entry) + 1]
     for fragment, (first, end) in zip(record.fragments, pairwise(ends), strict=True):
         for slot, bookie in enumerate(fragment.ensemble):
-            told, copies = await _scan_slot(history, client, record, access, (slot, bookie), (first, end - 1))
-            if not told:
+            complete, copies = await _scan_slot(
+                history, client, record, access, (slot, bookie), (first, end - 1)
+            )
+            if not complete:
                 silent.add(str(bookie))
             wanted = residues_of_slot(slot, record.ensemble_size, record.write_quorum)
             holes += len(_share(first, end - 1, record.ensemble_size, wanted)) - copies
@@ -243,7 +245,7 @@ async def _scan_slot(
     """One bookie's copies of one fragment.
 
     Returns:
-        Whether it told about all of them, and how many it has.
+        Whether it reported all of them, and how many it has.
     """
     slot, bookie = place
     first, last = entries

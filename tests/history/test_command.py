@@ -90,7 +90,7 @@ def test_two_files_of_one_machine(verify, tmp_path):
         reader.invoke("r", "read", ledger=1, first=0, last=3).ok(missing=[[0, 3]])
     said = verify("w.jsonl", "r.jsonl", code=1).stdout
     assert (
-        'r was told "no such entry" for entries 0..3, which had been acknowledged [lines w.jsonl:3, r.jsonl:3]'
+        'r got "no such entry" for entries 0..3, which had been acknowledged [lines w.jsonl:3, r.jsonl:3]'
         in said
     )
 

@@ -56,19 +56,19 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "clients": (1, 1, "Clients that recover; with --log, handles; with --stream, those that did not create it."),
     "reruns": (0, 0, "Recoveries that begin again."),
     "window": (1, 1, "Entries of one round of recovery reads."),
-    "timeouts": (0, 0, "Requests given up that still arrive."),
+    "timeouts": (0, 0, "Requests that time out and still arrive."),
     "crashes": (0, 0, "Bookies that crash and start again."),
     "breaks": (0, 0, "Connections that break."),
     "lost_swaps": (0, 0, "Swaps whose answer is lost; with --collector, answers."),
     "damages": (0, 0, "Entries that rot."),
     "deletions": (0, 0, "Deletions by the owner."),
-    "losses": (0, 0, "Bookies that are gone for ever."),
+    "losses": (0, 0, "Bookies that are lost for ever."),
     "journal": (True, 0, "Bookies keep a journal."),
     "closes": (False, 0, "The writer, or a log's leader, may close."),
-    "explicit_lac": (False, 0, "The writer tells its LAC."),
+    "explicit_lac": (False, 0, "The writer sends its LAC."),
     "absent": (False, 0, "A spare may stay unfound."),
-    "drops": (False, 0, "What a given-up bookie has not got was not sent."),
-    "readers": (0, 0, "Clients that read beside the writer."),
+    "drops": (False, 0, "What a dropped bookie has not got was not sent."),
+    "readers": (0, 0, "Clients that read while the writer writes."),
     "run": (1, 1, "Entries of one append."),
     "away": (0, 0, "Bookies away when the ledger is created: it begins with absent slots."),
     "min_present": (0, 0, "With --away: bookies that must be there then; 0: Qa."),
@@ -78,15 +78,15 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "repairers": (0, 0, "Clients that repair the ledger."),
     "closed": (False, 0, "The ledger begins closed, with Qa copies of each entry or more."),
     "changed": (False, 0, "The ledger begins with a decided fragment and one that is not."),
-    "gone": (False, 0, "With --changed: the bookie that was replaced is gone for ever."),
+    "gone": (False, 0, "With --changed: the bookie that was replaced is lost for ever."),
     "guarantee": (False, 0, "The ledger guarantees its write quorum."),
     "transit_damages": (0, 0, "Adds that arrive damaged."),
     "returns": (0, 0, "With --losses: bookies that come back with what they held."),
     "collects": (False, 0, "Each bookie drops the copies that the record does not give it."),
-    "accepts_loss": (False, 0, "Who repairs accepts the loss of what only bookies have that are gone."),
+    "accepts_loss": (False, 0, "The repairer accepts the loss of what only lost bookies have."),
     "log": (False, 0, "Explore a log of ledgers instead of one ledger."),
     "ledgers": (3, 1, "With --log: ledgers that can be created."),
-    "trims": (0, 0, "With --log: truncations beside the handles."),
+    "trims": (0, 0, "With --log: truncations next to the handles."),
     "stages": (0, 0, "With --log: ledgers that a sink commits."),
     "stream": (False, 0, "Explore a stream that clients take over from each other."),
     "take_overs": (1, 0, "With --stream: take-overs that begin, of any of its clients."),
@@ -108,7 +108,7 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "expires": (False, 0, "With --collector: the bookie forgets what it deleted."),
     "reuses": (False, 0, "With --collector: an id comes again while a lost ledger has it."),
 }  # fmt: skip
-"""For each size, fault and choice of a world its usual value, the least that can be given, and its help."""
+"""For each size, fault and choice of a world its usual value, the least one, and its help."""
 NAMES: Final = {"recoverers": "clients", "handles": "clients", "writes": "entries", "lost": "lost_swaps"}
 """Fields of configurations whose options are called otherwise."""
 
@@ -116,8 +116,8 @@ NAMES: Final = {"recoverers": "clients", "handles": "clients", "writes": "entrie
 def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     """A command with an option for each budget; it is handed all of them as `budgets`."""
 
-    def run(**given: Any) -> None:
-        command({name: given.pop(name) for name in BUDGETS}, **given)
+    def run(**options: Any) -> None:
+        command({name: options.pop(name) for name in BUDGETS}, **options)
 
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     options = [
@@ -132,10 +132,10 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str) -> Any:
     usual, least, text = BUDGETS[name]
-    given = f"--{name.replace('_', '-')}"
+    flag = f"--{name.replace('_', '-')}"
     if isinstance(usual, bool):
-        return typer.Option(f"{given}/--no-{name}" if usual else given, help=text)
-    return typer.Option(given, min=least, help=text)
+        return typer.Option(f"{flag}/--no-{name}" if usual else flag, help=text)
+    return typer.Option(flag, min=least, help=text)
 
 
 def _made(kind: type[C], budgets: Mapping[str, int | str]) -> C:
@@ -182,7 +182,7 @@ def check(
 ) -> None:
     """Explore the shipped state machines breadth first and show the shortest way to a broken invariant, if there is one.
 
-    Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
+    Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search stopped early.
     """
     from quire.core.ledger.terms import StreamMode, mode_of
     from quire_testing.explorer import check as explorer
@@ -349,13 +349,11 @@ def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> 
 
         lines += ["", done.text]
         if done.tale:
-            lines += ["In short:", *(f"{number}. {told}" for number, told in enumerate(done.tale, 1)), ""]
+            lines += ["In short:", *(f"{number}. {step}" for number, step in enumerate(done.tale, 1)), ""]
         lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
     else:
         lines.append(
-            "complete: nothing broken"
-            if result.complete
-            else "given up before the end: nothing broken so far"
+            "complete: nothing broken" if result.complete else "stopped before the end: nothing broken so far"
         )
     out.result(facts, "\n".join(lines))
     if violation and save is not None:

@@ -62,7 +62,7 @@ def simulate(
             help="Note each finished range of seeds here; a run that was cut goes on behind them.",
         ),
     ] = None,
-    told: Annotated[
+    file: Annotated[
         Path | None,
         typer.Option(
             "--transcript",
@@ -103,9 +103,9 @@ def simulate(
     if schedules == 1:
         one = names[seed % len(names)]
         if machines:
-            _one_walk(out, seed, one, mutant, told)
+            _one_walk(out, seed, one, mutant, file)
         else:
-            _one(out, seed, one, mutant, save, told)
+            _one(out, seed, one, mutant, save, file)
         return
     tally = campaign(
         seed,
@@ -119,10 +119,10 @@ def simulate(
         progress=_reporter(schedules),
         keep=keep,
     )
-    _show(out, tally, mutant, save, told, level)
+    _show(out, tally, mutant, save, file, level)
 
 
-def _one_walk(out: Output, seed: int, mix: str, mutant: str, told: Path | None) -> None:
+def _one_walk(out: Output, seed: int, mix: str, mutant: str, file: Path | None) -> None:
     from quire_testing.sim.walk_campaign import switches_of, walk_text
     from quire_testing.sim.walks import walks_of
 
@@ -139,11 +139,11 @@ def _one_walk(out: Output, seed: int, mix: str, mutant: str, told: Path | None) 
     text = walk_text(walk, mutant)
     out.result(facts, text)
     if found is not None:
-        _tell(out, text, told)
+        _write(out, text, file)
         raise typer.Exit(1)
 
 
-def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None, told: Path | None) -> None:
+def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None, file: Path | None) -> None:
     from quire_testing.sim.campaign import transcript
     from quire_testing.sim.mutants import parts_of
     from quire_testing.sim.run import simulate as run
@@ -165,11 +165,11 @@ def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None, told:
     if save is not None:
         _save(out, outcome.history, save)
     if outcome.violations:
-        _tell(out, text, told)
+        _write(out, text, file)
         raise typer.Exit(1)
 
 
-def _show(out: Output, tally: Tally, mutant: str, save: Path | None, told: Path | None, level: Level) -> None:
+def _show(out: Output, tally: Tally, mutant: str, save: Path | None, file: Path | None, level: Level) -> None:
     rate = tally.schedules / tally.cpu_seconds if tally.cpu_seconds else 0.0
     facts: dict[str, Any] = {
         "level": level.value,
@@ -193,7 +193,7 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None, told: Path 
     if tally.failures:
         failed = tally.failures[0]
         facts["transcript"], history = _smallest(failed, mutant, level)
-        _tell(out, facts["transcript"], told)
+        _write(out, facts["transcript"], file)
         again = f"again: quire simulate --seed {failed.seed} --mix {failed.mix}"
         again += f" --level {level.value}" if level is not Level.PROGRAMS else ""
         again += f" --mutant {mutant}" if mutant else ""
@@ -218,7 +218,7 @@ def _smallest(failed: Failure, mutant: str, level: Level) -> tuple[str, list[Any
     return transcript(outcome, mutant) + "\n", outcome.history
 
 
-def _tell(out: Output, text: str, path: Path | None) -> None:
+def _write(out: Output, text: str, path: Path | None) -> None:
     if path is not None:
         path.write_text(text)
         out.note(f"transcript written to {path}")

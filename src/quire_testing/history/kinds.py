@@ -63,7 +63,7 @@ OPERATIONS: Final = {
         ok_may={"last": "int", "lac": "int"},
     ),
     "recover": EventKind("a recovery that closes the ledger", LEDGER, ok={"last": "int"}),
-    "fence": EventKind("the ledger's bookies are told to refuse its writer", LEDGER, ok_may={"lac": "int"}),
+    "fence": EventKind("the ledger's bookies are asked to refuse its writer", LEDGER, ok_may={"lac": "int"}),
     "takeover": EventKind(
         "a client becomes the writer of a term that begins at entry `first`",
         {**LEDGER, "term": "int"},
@@ -105,7 +105,7 @@ OPERATIONS: Final = {
         ok={"hashes": "hashes"},
         ok_may={"missing": "ranges", "unsure": "ranges"},
     ),
-    "log_truncate": EventKind("records below offset `before` are given up", {"log": "str", "before": "int"}),
+    "log_truncate": EventKind("records below offset `before` are removed", {"log": "str", "before": "int"}),
     "get": EventKind("a metadata register is read", {"key": "str"}, ok={"value": "value"}),
     "swap": EventKind(
         "a metadata register is set if it holds `expected`; null is an absent key",

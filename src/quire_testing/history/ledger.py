@@ -240,7 +240,7 @@ class LedgerJudge:
             missed = (
                 f"entry {expected} was next"
                 if first > expected
-                else f"up to {expected - 1} it was told before"
+                else f"up to {expected - 1} they were acknowledged before"
             )
             self._say(
                 4, f"{ids(first, last, 'was')} acknowledged to {asked.process} out of order: {missed}", place
@@ -338,7 +338,7 @@ class LedgerJudge:
         if self._recorded and not cells.candidate(number, value) and not self._unplaced[value]:
             self._say(
                 3,
-                f"{asked.process} read entry {number} with hash {value.hex()}, which nobody had appended",
+                f"{asked.process} read entry {number} with hash {value.hex()}, which no client had appended",
                 place,
             )
             known_to_be |= SENT
@@ -414,7 +414,7 @@ class LedgerJudge:
             elif number <= end and self._closed is not None:
                 reason = 3, f"should be there up to {end}, where the ledger was closed", self._closed[1]
             elif number <= self._lac[0] and self._lac[1] < asked.place:
-                reason = 4, f"should be there up to the LAC {self._lac[0]} that was told", self._lac[1]
+                reason = 4, f"should be there up to the LAC {self._lac[0]} that was reported", self._lac[1]
             else:
                 continue
             reasons.setdefault(reason, []).append(number)
@@ -424,7 +424,7 @@ class LedgerJudge:
             for first, last in ranges(iter(numbers)):
                 self._say(
                     invariant,
-                    f'{asked.process} was told "no such entry" for {ids(first, last)}, which {why}',
+                    f'{asked.process} got "no such entry" for {ids(first, last)}, which {why}',
                     where,
                     place,
                 )
@@ -473,7 +473,7 @@ class LedgerJudge:
         if self._lac[0] > last:
             self._say(
                 4,
-                f"{who} closed it at {last}, below the LAC {self._lac[0]} that was told",
+                f"{who} closed it at {last}, below the LAC {self._lac[0]} that was reported",
                 self._lac[1],
                 place,
             )

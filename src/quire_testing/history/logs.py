@@ -249,7 +249,7 @@ class LogJudge:
                 )
         elif self._recorded and not self._unplaced[value]:
             self._say(
-                f"{asked.process} read hash {value.hex()} at offset {number}, which nobody had appended there",
+                f"{asked.process} read hash {value.hex()} at offset {number}, which no client had appended there",
                 place,
             )
             self._cells.write(number, value, FIRM)
@@ -262,12 +262,12 @@ class LogJudge:
         """A client got the response that a log has no such records."""
         low, high = max(low, self._kept_from), min(high, max(asked.acked, self._read_last))
         self._findings.checked(NUMBER, max(0, high + 1 - low))
-        gone = (number for number in range(low, high + 1) if self._was_there(number, asked))
-        for first, last in ranges(gone):
+        missing = (number for number in range(low, high + 1) if self._was_there(number, asked))
+        for first, last in ranges(missing):
             where = max(self._ack_places.place_of(first), self._read_places.place_of(first))
             what = ids(first, last, one="offset")
             self._say(
-                f"{asked.process} was told that there is no record at {what}, which had been acknowledged or read",
+                f"{asked.process} got the response that there is no record at {what}, which had been acknowledged or read",
                 where,
                 place,
             )

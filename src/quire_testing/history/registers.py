@@ -1,4 +1,4 @@
-"""Is there an order of these operations that one register could have gone through?
+"""Is there an order of these operations that one register could have taken?
 
 A Wing-Gong search with Lowe's memory of configurations, one register at a time, cut where nothing was under way: what may
 have been the state there is all that has to be remembered. Operations of unknown outcome stay possible for ever.
@@ -187,7 +187,7 @@ def _concurrent(calls: list[Call]) -> list[list[int]]:
 
 ABSENT: Final = ("absent",)
 ANYTHING: Final = ("anything",)
-"""The state of a register of which nothing was heard yet."""
+"""The state of a register of which nothing is known yet."""
 
 
 def register(state: Hashable, call: Call) -> Hashable | None:

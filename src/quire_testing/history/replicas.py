@@ -158,7 +158,7 @@ class Replicas:
                     self._conflict(number, f"on {bookie} with another hash than it {how} with", place)
                 continue
             if recorded and not cells.candidate(number, value) and not unplaced[value]:
-                self._conflict(number, f"on {bookie} with a hash that nobody had appended", place)
+                self._conflict(number, f"on {bookie} with a hash that no client had appended", place)
             elif kind == "replica":
                 cells.write(number, value, SCANNED)
         if kind == "replica":

@@ -118,7 +118,7 @@ class DiskFile:
         assert 0 <= offset < offset + size <= len(self._node.data)
 
     def release(self, offset: int, size: int) -> None:
-        """Nothing is kept beside the bytes; the caller knows what is there."""
+        """Nothing is kept besides the bytes; the caller knows what is there."""
         assert 0 <= offset < offset + size <= len(self._node.data)
 
     def next_data(self, offset: int) -> int:

@@ -11,7 +11,7 @@ class MemoryTransport(asyncio.Transport):
     """A transport that takes at once whatever is written; a subclass says where it goes (`send`).
 
     Attributes:
-        closed: no more is sent or heard here.
+        closed: no more is sent or received here.
     """
 
     __slots__ = ("closed",)

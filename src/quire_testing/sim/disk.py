@@ -106,7 +106,7 @@ class SimWorker(StepWorker):
             self._next()
 
     def die(self) -> None:
-        """The process ends: what its thread is in the middle of may have gone as far as it likes.
+        """The process ends: what its thread is in the middle of may have got as far as it likes.
 
         The disk must know at which operation it ends.
         """

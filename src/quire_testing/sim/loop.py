@@ -134,9 +134,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # --- life ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process is gone: nothing that it scheduled happens any more."""
+        """The process ends: nothing that it scheduled happens any more."""
         was_alive, self.alive = self.alive, False
-        self._ready.clear()  # what it would have heard in this turn, it never hears: no finding
+        self._ready.clear()  # responses of this turn never reach it: no finding
         if was_alive and self.on_kill is not None:
             self.on_kill()
 
@@ -153,9 +153,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Close the coroutines that a killed process, or an ended world, has left. Their clean-up has no effect."""
         for task in self._tasks:
             # An error of the protocol that was not awaited is none; anything else is a defect of a program.
-            unheard = self.alive and task.done() and task._log_traceback  # noqa: SLF001 - asking marks it as heard
-            if unheard and not isinstance(task.exception(), QuireError):
-                self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
+            unread = self.alive and task.done() and task._log_traceback  # noqa: SLF001 - asking marks it as read
+            if unread and not isinstance(task.exception(), QuireError):
+                self._problem(f"nothing awaits {task.exception()!r} of {task.get_name()}")
         self.kill()
         _set_running_loop(
             self

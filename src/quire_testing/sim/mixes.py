@@ -215,7 +215,7 @@ MIXES: Final = {
         ),
         Mix(
             "silent",
-            "connections swallow all that is sent, and nobody is told; whoever lives must get through again",
+            "connections swallow all that is sent, without an error; what lives must get through again",
             "takeover",
             SMALL,
             16,
@@ -242,7 +242,7 @@ MIXES: Final = {
         ),
         Mix(
             "repair",
-            "a bookie is lost for ever; two repairers beside two writers and an owner who may delete; power cuts, pauses",
+            "a bookie is lost for ever; two repairers next to two writers and an owner who may delete; power cuts, pauses",
             "repair",
             ((4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (4, 2, 2, 2), (5, 4, 3, 2)),
             16,

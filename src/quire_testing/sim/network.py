@@ -201,9 +201,9 @@ class Network:
         return silent
 
     def process_died(self, loop: ProcessLoop, *, silent: bool) -> None:
-        """A process is gone. Its machine tells the other ends, unless it is gone too.
+        """A process has ended. Its machine notifies the other ends, unless it has ended too.
 
-        What it had written is still brought, except by a machine that is gone.
+        What it had written is still brought, except by a machine that has ended.
         """
         for near, far in self._connections:
             for end in (near, far):
@@ -315,7 +315,7 @@ class SimTransport(MemoryTransport):
         protocol.connection_made(self)
         self.kick()
         if self.closed and not self._lost:  # it broke while it was being made
-            self.loop.call_soon(self._tell_lost, ConnectionResetError("the connection broke"))
+            self.loop.call_soon(self._lose, ConnectionResetError("the connection broke"))
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """The other side's host."""
@@ -344,7 +344,7 @@ class SimTransport(MemoryTransport):
         if not self.closed:
             self.closed = True
             self.peer.arrive(None)
-            self.loop.call_soon(self._tell_lost, None)
+            self.loop.call_soon(self._lose, None)
 
     # --- the way here ----------------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class SimTransport(MemoryTransport):
             _, data = arriving.popleft()
             if data is None:
                 self.closed = True
-                self._tell_lost(None)
+                self._lose(None)
                 return
             if self.closed:
                 continue
@@ -421,16 +421,16 @@ class SimTransport(MemoryTransport):
         """This end notices that the connection is broken."""
         if not self.closed:
             self.closed = True
-            self.loop.deliver(self._tell_lost, ConnectionResetError("the connection broke"))
+            self.loop.deliver(self._lose, ConnectionResetError("the connection broke"))
 
     def ends_after(self, delay_ns: int) -> None:
-        """The other end is gone: this one hears of it behind what was sent before."""
+        """The other end is closed: this one learns that behind what was sent before."""
         if self.deaf:
             return
         self._arriving.append((max(self._next_ns, self.network.timeline.now_ns + delay_ns), None))
         self.network.timeline.at(self._arriving[-1][0], self.kick)
 
-    def _tell_lost(self, error: Exception | None) -> None:
+    def _lose(self, error: Exception | None) -> None:
         if not self._lost and self._protocol is not None:
             self._lost = True
             self._protocol.connection_lost(error)
@@ -443,7 +443,7 @@ def _settle(future: asyncio.Future[Any], result: object) -> None:
 
 def _refuse(future: asyncio.Future[Any]) -> None:
     if not future.done():
-        future.set_exception(ConnectionRefusedError(111, "nobody listens there"))
+        future.set_exception(ConnectionRefusedError(111, "nothing listens there"))
 
 
 def _time_out(future: asyncio.Future[Any]) -> None:

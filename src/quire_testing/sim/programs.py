@@ -146,7 +146,7 @@ class SimBookie:
     Attributes:
         up: it runs and has started.
         refused: why it did not start last time.
-        lost: it is gone for ever, and its disk with it.
+        lost: it is lost for ever, and its disk with it.
         lives: how often it was started.
     """
 

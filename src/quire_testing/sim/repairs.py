@@ -173,9 +173,9 @@ class RepairPrograms:
         Returns:
             What still lacks something; empty: nothing does.
         """
-        lost = [bookie.server for bookie in self._world.bookies.values() if bookie.lost]
-        gone = [server.bookie_id for server in lost if server is not None]
-        cluster = ClusterRepair(client, lost=gone)
+        servers = [bookie.server for bookie in self._world.bookies.values() if bookie.lost]
+        lost = [server.bookie_id for server in servers if server is not None]
+        cluster = ClusterRepair(client, lost=lost)
         debt = await cluster.look()
         totals = await cluster.run(debt.to_repair)
         for ledger_id, ended in totals.ended.items():

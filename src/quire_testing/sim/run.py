@@ -136,7 +136,7 @@ def undisturbed() -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     hooks = sys.get_asyncgen_hooks()
-    # A generator that a dead process has left runs no more of its code when its memory is given back.
+    # A generator that a dead process has left runs no more of its code when its memory is freed.
     sys.set_asyncgen_hooks(firstiter=None, finalizer=_let_be)
     try:
         yield
@@ -356,7 +356,9 @@ class _End:
                 await writer.close()
                 await self.workload.read_log(self.process.name, log, (await log.describe()).start_offset)
             except TimeoutError:
-                self._stuck(f"after {LEAD_SECONDS} s nobody may lead the log although everything is healed")
+                self._stuck(
+                    f"after {LEAD_SECONDS} s no writer may lead the log although everything is healed"
+                )
                 return
             except QuireError as error:
                 if error.code == "no_such_log":

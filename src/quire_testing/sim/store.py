@@ -1,6 +1,6 @@
 """One process's way to the metadata store: requests and responses that take their time, and responses that are lost.
 
-The store itself is the in-memory one, which does every request in one moment; a request takes effect even if nobody
+The store itself is the in-memory one, which does every request in one moment; a request takes effect even if no client
 waits for it any more, as at a real server.
 
 Source: `metadata/store.py`: the promises; docs/simulation.md, "The world".
@@ -164,7 +164,7 @@ class SimStore(MetadataStore):
     async def register(
         self, key: str, value: bytes, *, sequential: bool = False, again: bool = True
     ) -> Registration:
-        """See `MetadataStore`. As every driver does: what nobody heard of is taken back when the store is reached again."""
+        """See `MetadataStore`. As every driver does: what the client does not know of is taken back when the store is reached again."""
         made: list[Registration] = []
         given_up = False
 

@@ -20,7 +20,7 @@ from quire_testing.explorer.parts import repaired_only
 from quire_testing.history import History, entry_hash
 from quire_testing.sim.programs import SimBookie
 
-NOBODY: Final = "the store"
+STORE: Final = "the store"
 READ_BYTES: Final = 1 << 20
 
 
@@ -68,9 +68,9 @@ def note_stream(history: History, before: LedgerMetadata | None, record: LedgerM
     """A take-over is done: in the order of the store, whenever its client hears of it. Its no-op, if it has one, is acknowledged."""
     known, stream_id = 0 if before is None else len(before.ranges), int(record.ledger_id)
     for term, first in record.ranges[known:]:
-        history.invoke(NOBODY, "takeover", ledger=stream_id, term=int(term)).ok(first=int(first))
+        history.invoke(STORE, "takeover", ledger=stream_id, term=int(term)).ok(first=int(first))
         if record.only_fences and before is not None:
-            no_op = history.invoke(NOBODY, "append", ledger=stream_id, term=int(term), hashes=entry_hash(b""))
+            no_op = history.invoke(STORE, "append", ledger=stream_id, term=int(term), hashes=entry_hash(b""))
             no_op.ok(first=int(first))
 
 

@@ -62,9 +62,9 @@ class StreamPrograms:
 
     Attributes:
         stream_id: -1 before it is created.
-        doubts: appends of which nobody knows yet what became of them.
+        doubts: appends whose outcome is unknown yet.
         over: the leaders that have ended.
-        skipped: by client, the ids that it was not given: where terms only fence, those of no-ops.
+        skipped: by client, the ids that it did not get: where terms only fence, those of no-ops.
         no_ops: the ids of no-ops that were read.
     """
 
@@ -285,12 +285,12 @@ class StreamPrograms:
                 seen = news
                 await self.read(name, stream, chance.randrange(1 + self._appended))
 
-    def _skips(self, name: str, wanted: int, given: int) -> None:
-        """A client is given an entry where another one is next: what lies between must be no-ops."""
-        if given > wanted and self._settings.mix.mode is StreamMode.FENCING:
-            self.skipped.setdefault(name, set()).update(range(wanted, given))
-        elif given != wanted:
-            self._world.broken(f"{name} gets entry {given}, where {wanted} is next")
+    def _skips(self, name: str, wanted: int, got: int) -> None:
+        """A client gets an entry where another one is next: what lies between must be no-ops."""
+        if got > wanted and self._settings.mix.mode is StreamMode.FENCING:
+            self.skipped.setdefault(name, set()).update(range(wanted, got))
+        elif got != wanted:
+            self._world.broken(f"{name} gets entry {got}, where {wanted} is next")
 
     async def read(self, name: str, stream: UnboundedLedger, first: int) -> int:
         """Read from an entry to the last one confirmed; where it ended, -1 after an error."""
@@ -348,10 +348,10 @@ class StreamPrograms:
         return wrong
 
     def _wrongly_skipped(self) -> str:
-        """Who was not given an entry that is no no-op; empty if nobody."""
+        """The client that did not get an entry that is no no-op; empty if none."""
         for name, ids in self.skipped.items():
             if wrong := sorted(ids - self.no_ops):
-                return f"{name} was not given entry {wrong[0]}, which is no no-op"
+                return f"{name} did not get entry {wrong[0]}, which is no no-op"
         if self.no_ops:
             self._world.saw("a no-op is read")
         return ""

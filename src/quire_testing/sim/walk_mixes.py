@@ -86,7 +86,7 @@ WALK_MIXES: Final = {
         ),
         WalkMix(
             "readers",
-            "two readers beside the writer, explicit LACs, runs of two entries",
+            "two readers next to the writer, explicit LACs, runs of two entries",
             Configuration(
                 5, 4, 3, 2, 10, run=2, recoverers=1, readers=2, window=4, timeouts=2, explicit_lac=True
             ),
@@ -100,7 +100,7 @@ WALK_MIXES: Final = {
         ),
         WalkMix(
             "repair",
-            "two repairers beside a writer that closes and a recoverer; a bookie is lost for ever, or crashes",
+            "two repairers next to a writer that closes and a recoverer; a bookie is lost for ever, or crashes",
             _large(
                 entries=10,
                 recoverers=1,

@@ -306,7 +306,7 @@ class Workload:
     # --- repair ----------------------------------------------------------------------------------------------------
 
     async def owner(self, process: SimClient, box: LedgerBox) -> None:
-        """Perhaps delete a ledger, whoever writes it or repairs it."""
+        """Perhaps delete a ledger, even while it is written or repaired."""
         client, chance = await self._client(process), self.world.chance("owner")
         await asyncio.sleep(chance.random() ** 3)
         if box.ledger_id >= 0 and chance.getrandbits(1):

@@ -44,15 +44,15 @@ from quire_testing.sim.stream_records import illegal_stream_change, lacks_ack_qu
 from quire_testing.sim.watching import WatchedRecovery, WatchedWriter, illegal_change
 
 INSTANCE = "3f2c5a10-0000-4000-8000-00000000517a"
-NOBODY = "the store"
+STORE = "the store"
 
 
 class NotedSpace(MemorySpace):
-    """The metadata store, which tells of every version of the record of a ledger or stream."""
+    """The metadata store, which reports every version of the record of a ledger or stream."""
 
-    def __init__(self, told: Callable[[LedgerMetadata, int], None]) -> None:
+    def __init__(self, on_record: Callable[[LedgerMetadata, int], None]) -> None:
         super().__init__(INSTANCE)
-        self._told = told
+        self._on_record = on_record
 
     def _take(self, staged: dict[str, Any]) -> None:
         super()._take(staged)
@@ -64,7 +64,7 @@ class NotedSpace(MemorySpace):
                 record = parse(row.value, int(key.rpartition("/")[2]))
             except CorruptMetadataError:
                 continue
-            self._told(record, row.version)
+            self._on_record(record, row.version)
 
 
 class World:
@@ -188,7 +188,7 @@ class World:
             facts["term"] = int(record.term)
         fragments = [[int(one.first_entry), list(one.ensemble)] for one in record.fragments]
         self.history.note(
-            NOBODY,
+            STORE,
             "metadata",
             ledger=int(record.ledger_id),
             version=version,
