@@ -192,7 +192,7 @@ class Auditor:
         try:
             delay_s = await self._marks.lost_delay_s()
         except CorruptMetadataError as error:
-            _LOG.warning("bookies may be away for %d s: %s", LOST_DELAY_S, error)
+            _LOG.warning("the delay of lost bookies is taken as %d s: %s", LOST_DELAY_S, error)
             delay_s = LOST_DELAY_S
         counts = {
             bookie: Counted(0 if stored.mark is None else stored.mark.seconds, stored.version)

@@ -246,7 +246,7 @@ class RepairWorker:
         try:
             removed = await self._marked.refresh(self.queue.marked, self._go_on)
         except QuireError as error:
-            _LOG.warning("marks of repair cannot be listed: %s", error)
+            _LOG.warning("repair marks cannot be listed: %s", error)
             listing.wanted = True
             listing.ended_ms, listing.took_ms = self._now_ms() + int(1000 * RETRY_S), 0
             return
@@ -412,7 +412,7 @@ def _sentences(report: RepairReport) -> Iterable[str]:
     if report.stopped:
         yield f"the repair stopped early: {report.stopped}"
     if report.undecided:
-        yield f"{', '.join(report.undecided)} permanently lost, and the ledger is open: its writer may replace it"
+        yield f"{', '.join(report.undecided)} is lost, and the ledger is open: its writer may replace it"
     for what, ranges in (
         ("only lost bookies may have them", report.gone_only),
         ("no bookie has them", report.lost),

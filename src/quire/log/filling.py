@@ -51,7 +51,9 @@ async def fill_holes(
                 return
         try:
             if await ledgers.repair(ledger_id, bytes_per_s) is not RepairOutcome.INCOMPLETE:
-                log.info("ledger %d: what %s lacked is filled", ledger_id, ", ".join(sorted(bookies)))
+                log.info(
+                    "ledger %d: the copies that %s lacked are restored", ledger_id, ", ".join(sorted(bookies))
+                )
                 return
         except QuireError as error:
             log.warning("ledger %d: its holes are not filled yet: %s", ledger_id, error)

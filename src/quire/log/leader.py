@@ -411,7 +411,9 @@ class LogLeader:
                         attempt = 0
             except QuireError as error:
                 if not error.retriable:
-                    log.warning("log %r: adopted ledgers are placed at the next roll: %s", self._name, error)
+                    log.warning(
+                        "log %r: adopted ledgers get their offsets at the next roll: %s", self._name, error
+                    )
                     return
             else:
                 return

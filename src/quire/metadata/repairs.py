@@ -273,7 +273,7 @@ class RepairStore:
         try:
             await self.end_marks(ledger_id, await self.marks_of(ledger_id))
         except QuireError as error:
-            _LOG.warning("the marks of repair of ledger %d, which is deleted, stay: %s", ledger_id, error)
+            _LOG.warning("the repair marks of the deleted ledger %d cannot be removed: %s", ledger_id, error)
 
     def watch(self) -> tuple[Watch, Watch]:
         """Changes of marks: BookKeeper's, and Quire's."""

@@ -202,7 +202,7 @@ class LogPlay:
             raise ImpossibleStepError(msg)
         handle.close()
 
-    def _hears(self, handle: LogHandle, ledger: int, fate: str) -> None:
+    def _on_response(self, handle: LogHandle, ledger: int, fate: str) -> None:
         adds = self.ledgers[ledger - 1].adds if ledger <= len(self.ledgers) else []
         if not adds or adds[0].fate != fate or self.ledgers[ledger - 1].owner != handle.number:
             msg = f"{handle.name}: no add to ledger {ledger} is {fate}"
@@ -210,11 +210,11 @@ class LogPlay:
         handle.act(self.ledgers[ledger - 1].answers)
 
     def _refused(self, handle: LogHandle, ledger: int) -> None:
-        self._hears(handle, ledger, "refused")
+        self._on_response(handle, ledger, "refused")
 
     def _confirmed(self, handle: LogHandle, number: int) -> None:
         ledger = next((each.ledger for each in handle.appends if each.number == number), 0)
-        self._hears(handle, ledger, "stored")
+        self._on_response(handle, ledger, "stored")
 
     def _reads(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op is None)
@@ -261,11 +261,11 @@ class LogPlay:
             raise ImpossibleStepError(handle.name)
         self.stage.advance(BACK_OFF_MS)
 
-    def _hears_of_swap(self, handle: LogHandle | LogTruncation) -> None:
+    def _on_written(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op and each.heeded and each.landed)
         handle.act(lambda: handle.store.answer(question))
 
-    def _hears_nothing(self, handle: LogHandle | LogTruncation) -> None:
+    def _no_response(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op and each.heeded and not each.landed)
         handle.act(lambda: handle.store.lose(question))
 
@@ -458,6 +458,6 @@ _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"(?:closes|cannot close) ledger (\d+)": LogPlay._closes,
     r"deletes ledger (\d+)": LogPlay._deletes,
     r"retries": LogPlay._retries,
-    r"hears that the list is written|hears of a conflict": LogPlay._hears_of_swap,
-    r"hears nothing of its swap": LogPlay._hears_nothing,
+    r"hears that the list is written|hears of a conflict": LogPlay._on_written,
+    r"hears nothing of its swap": LogPlay._no_response,
 }

@@ -63,8 +63,8 @@ class Line:
     def __init__(
         self, client_loop: asyncio.AbstractEventLoop, bookie_loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.client = ScriptedTransport(client_loop, self._asked, self._client_gone)
-        self.bookie = ScriptedTransport(bookie_loop, self._answered, self._bookie_gone)
+        self.client = ScriptedTransport(client_loop, self._asked, self._client_closed)
+        self.bookie = ScriptedTransport(bookie_loop, self._answered, self._bookie_closed)
         self.requests: list[Sent] = []
         self.answers: list[Said] = []
         self.cut = False
@@ -110,11 +110,11 @@ class Line:
         if len(halves) == 2:
             self.answers.append(answer_of_both(halves, asked))
 
-    def _client_gone(self) -> None:
+    def _client_closed(self) -> None:
         self.cut = True
         self.client.loop.call_soon(self.client.lose)
 
-    def _bookie_gone(self) -> None:
+    def _bookie_closed(self) -> None:
         self.cut = True
         self.bookie.loop.call_soon(self.bookie.lose)
 

@@ -245,12 +245,12 @@ class Play:
         elif broken:
             self._breaks(program, broken[1])
         elif response:
-            self._hears(program, response[1], response[2])
+            self._on_response(program, response[1], response[2])
         elif given_up:
             line = self._line(program, given_up[2])
             program.give_up(given_up[2], lambda number, _: line.text_of(number) == given_up[1])
         elif words[0] == "hears" and words[1] == "nothing":
-            self._hears_nothing(program)
+            self._no_response(program)
         elif words[0] == "hears":
             program.store.answer(first(program.store.questions, lambda q: q.landed is not None))
         elif words[0] == "reads":
@@ -301,7 +301,7 @@ class Play:
             raise ImpossibleStepError(msg)
         return line
 
-    def _hears(self, program: Program, text: str, bookie: str) -> None:
+    def _on_response(self, program: Program, text: str, bookie: str) -> None:
         if text.startswith(Answer.UNREACHABLE.name):
             if not program.ahead:
                 raise ImpossibleStepError(text)
@@ -314,7 +314,7 @@ class Play:
             if said is wanted:
                 return
 
-    def _hears_nothing(self, program: Program) -> None:
+    def _no_response(self, program: Program) -> None:
         question = first(program.store.questions, lambda q: q.op is not None and q.heeded)
         if isinstance(program, Writer):
             self.stage.advance(SILENT_MS)  # its own time-out

@@ -65,7 +65,7 @@ class Comparison:
             program.ahead += found
             if program.name == label.actor and label.kind != "break":
                 self._client(program, label)
-            elif found and label.kind not in ("break", "crash", "loss") and not self._is_gone(label):
+            elif found and label.kind not in ("break", "crash", "loss") and not self._is_lost(label):
                 msg = f"{label.actor}: {label.command}: {program.name} went on too: {[each.said for each in found]}"
                 raise DriverDiffersError(msg)
         if label.actor not in self._play.world.names and label.actor != "owner":
@@ -76,7 +76,7 @@ class Comparison:
                 raise DriverDiffersError(msg)
         self._states(label, after)
 
-    def _is_gone(self, label: Label) -> bool:
+    def _is_lost(self, label: Label) -> bool:
         """Whether this is a step of a lost bookie: clients learn that then."""
         return any(bookie.lost and bookie.name == label.actor for bookie in self._play.bookies)
 

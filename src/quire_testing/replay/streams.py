@@ -236,9 +236,9 @@ class StreamPlay:
             line.cut = True
             program.lose(line, broken[1])
         elif response:
-            self._hears(program, response[1], response[2])
+            self._on_response(program, response[1], response[2])
         elif command.startswith("hears nothing"):
-            self._hears_nothing(program)
+            self._no_response(program)
         elif command.startswith("hears "):
             program.store.answer(first(program.store.questions, lambda q: q.landed is not None))
         elif command.startswith("reads "):
@@ -266,7 +266,7 @@ class StreamPlay:
             raise ImpossibleStepError(msg)
         return line
 
-    def _hears(self, leader: StreamLeader | StreamRepairer, text: str, bookie: str) -> None:
+    def _on_response(self, leader: StreamLeader | StreamRepairer, text: str, bookie: str) -> None:
         if text.startswith(Answer.UNREACHABLE.name):
             return  # all that waited has failed at once
         line = self._line(leader, bookie)
@@ -276,7 +276,7 @@ class StreamPlay:
         line.answers.remove(wanted)
         leader.on_response(line, wanted)
 
-    def _hears_nothing(self, leader: StreamLeader | StreamRepairer) -> None:
+    def _no_response(self, leader: StreamLeader | StreamRepairer) -> None:
         question = first(leader.store.questions, lambda q: q.op is not None and q.heeded)
         if isinstance(leader, StreamLeader) and leader.writer is not None:
             self.stage.advance(SILENT_MS)  # its own time-out

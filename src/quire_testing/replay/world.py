@@ -93,7 +93,7 @@ class ProgramWorld(LedgerWorld):
         """Every next step of the programs."""
         moves = super().successors(state)
         failing = [
-            self._hearing(place)
+            self._receiving(place)
             for place in range(self.at_link, self.at_ask)
             if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[place]].replies)
         ]
@@ -127,7 +127,7 @@ class ProgramWorld(LedgerWorld):
         refused = self._replies(state, self.names.index(label.other), bookie)
         return self.bookies.parts[state[bookie]].gone and bool(refused)
 
-    def _hearing(self, place: int) -> tuple[str, str]:
+    def _receiving(self, place: int) -> tuple[str, str]:
         client, bookie = divmod(place - self.at_link, self.n)
         return self.names[client], f"b{bookie}"
 

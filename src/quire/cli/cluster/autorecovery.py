@@ -36,7 +36,7 @@ DelayOption = Annotated[
         metavar="SECONDS",
         min=0,
         max=2**31 - 1,
-        help="Set first, for the whole cluster, how long a bookie may be away before its copies are made anew.",
+        help="Set first, for the whole cluster, how long a bookie may be away before its copies are replaced.",
         show_default=False,
     ),
 ]

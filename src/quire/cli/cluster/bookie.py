@@ -43,7 +43,7 @@ UnknownOption = Annotated[
     bool,
     typer.Option(
         "--unknown-is-error",
-        help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
+        help="Answer V3 clients 501 instead of 507 where entries may be lost: for Java clients too old to know 507.",
     ),
 ]
 AddressOption = Annotated[

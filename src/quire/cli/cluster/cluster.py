@@ -46,7 +46,7 @@ QUORUM_DEFAULT = 3
 def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """List the bookies with version, uptime, bytes and free space; those that are down too.
 
-    A bookie of Java reports only its disk. What needs attention is shown with what ends it; the exit code is 5 then.
+    A bookie of Java reports only its disk. Alerts are shown with what ends them; the exit code is 5 then.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -84,7 +84,7 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """Say how the cluster is: bookies, ledgers by state, logs.
 
-    What needs attention is shown with what ends it; the exit code is 5 then.
+    Alerts are shown with what ends them; the exit code is 5 then.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -146,7 +146,7 @@ def health(
             min=0.1,
             max=TIMEOUT_MAX,
             metavar="SECONDS",
-            help="So long the store and the bookies may take.",
+            help="How long the store and the bookies may take.",
         ),
     ] = 5.0,
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""`quire bookie space`, `collect` and `compact`: what holds a bookie's space, and a pass that gives some back at once."""
+"""`quire bookie space`, `collect` and `compact`: what uses a bookie's space, and a pass that frees some at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def space(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what holds the bytes of a bookie's segment files, when they come back, and what returns them sooner."""
+    """Show what uses the bytes of a bookie's segment files, when they are freed, and what frees them sooner."""
     from quire.wire.native_info import SpaceTask
 
     _ask(SpaceTask.MEASURE, bookie, timeout, cluster, as_json=as_json)
@@ -63,9 +63,9 @@ def collect(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let bookies make a pass of their collectors at once, and say what came back.
+    """Let bookies make a pass of their collectors at once, and say what it freed.
 
-    A pass drops deleted ledgers and copies that are too many, and gives back segments in which nothing lives.
+    A pass drops deleted ledgers and over-replicated copies, and frees segments in which nothing lives.
     """
     from quire.wire.native_info import SpaceTask
 
@@ -80,7 +80,7 @@ def compact(
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let bookies make a pass and compact segments of which up to four fifths live, and say what came back.
+    """Let bookies make a pass and compact segments of which up to four fifths live, and say what it freed.
 
     By themselves bookies compact only when less than 30 % of the disk is free: what lives is written again.
     """

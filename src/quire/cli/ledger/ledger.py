@@ -218,13 +218,13 @@ def recover(
         typer.Option(
             "--at",
             metavar="write-quorum|ack-quorum",
-            help="ack-quorum gives up a guarantee of the write quorum, where a bookie is lost and no other is there.",
+            help="ack-quorum waives a guarantee of the write quorum, where a bookie is lost and no other is there.",
         ),
     ] = "write-quorum",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fence a ledger, find its end, close it there, and clear its bookies' doubts about it.
+    """Fence a ledger, find its end, close it there, and end its limbo on bookies.
 
     Its writer, if one is still alive, can confirm nothing more. Exit code 5: it is closed, and entries have no copy left.
     """

@@ -44,7 +44,7 @@ OtherClusterOption = Annotated[
 RecoversOption = Annotated[
     bool,
     typer.Option(
-        "--autorecovery/--no-autorecovery", help="Repair what lost bookies take with them, by itself."
+        "--autorecovery/--no-autorecovery", help="Repair the copies that lost bookies had, by itself."
     ),
 ]
 

@@ -223,13 +223,13 @@ def roll(
 @app.command()
 def truncate(
     name: NameArgument,
-    before: Annotated[int, typer.Option(help="Records below this offset go.", min=0)],
+    before: Annotated[int, typer.Option(help="Records below this offset are deleted.", min=0)],
     yes: YesOption = False,
     cluster: ClusterOption = None,
     password: LogPasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a log's beginning; ledgers that are wholly before the offset are deleted."""
+    """Truncate a log's beginning; ledgers that are wholly before the offset are deleted."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     confirm(
         f"Delete the records of log {name} before offset {before:,} for ever?",
@@ -254,7 +254,7 @@ def cursors(
     name: NameArgument,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="CURSOR", help="Forget this one; a reader that uses it makes it anew."),
+        typer.Option(metavar="CURSOR", help="Delete this cursor; a reader that uses it creates it again."),
     ] = None,
     yes: YesOption = False,
     cluster: ClusterOption = None,
@@ -337,12 +337,10 @@ def place(
 def collect(
     grace: Annotated[
         float,
-        typer.Option(
-            metavar="HOURS", help="How old a thing must be that no fact proves to be garbage.", min=0
-        ),
+        typer.Option(metavar="HOURS", help="How old garbage must be that only its age proves.", min=0),
     ] = 24.0,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Go on, and look again after this time.", min=0.01)
+        float | None, typer.Option(metavar="SECONDS", help="Go on, and repeat after this time.", min=0.01)
     ] = None,
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
