@@ -68,7 +68,7 @@ class BookieState(NamedTuple):
     """One bookie. Entries are bits.
 
     Attributes:
-        facts: what the ledger's machine knows, None before it has heard of the ledger.
+        facts: what the ledger's machine knows, None before it knows the ledger.
         fence, unsaved: its other two fields.
         held: entries that a read finds.
         damaged: entries that are held and unreadable.
@@ -76,14 +76,14 @@ class BookieState(NamedTuple):
         answered_fence: a fencing request was answered: no normal add may be stored again.
         fault: what this bookie did against an invariant.
         losses: how often it lost what it held; the newest one's number is the LSN of a doubt.
-        unnamed: a loss had no name: the fence of any ledger may be among what is gone.
+        unnamed: a loss had no name: the fence of any ledger may be among what is lost.
         looking: it has not looked through the records yet for what it may have lost.
         asked: the record was read since the last loss, and settled the fence.
         question: to the store, whether this one does: "" none, "asked", or its response on the way, "settled" or
             "open".
         waiting: normal adds that wait for that answer.
         owed: entries that it held before a loss (where doubts are cleared).
-        gone: it is there no more, nor is what it held, which stays here for those who judge.
+        gone: it is lost, and so is what it held, which stays here for the judges.
         collecting: where its collector is, if it collects.
         condemned: entries of which nothing is said until the collector has ended.
         put: entries that were put since its collector's first look.

@@ -19,7 +19,7 @@ from quire_testing.explorer.unfixed import UnorderedWriter
 
 
 class CountsForTheSlots(WriterMachine):
-    """What bookies of an ensemble acknowledged counts for whoever is at their slots now."""
+    """What bookies of an ensemble acknowledged counts for the bookies at their slots now."""
 
     __slots__ = ()
 

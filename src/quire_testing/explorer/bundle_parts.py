@@ -53,7 +53,7 @@ class BundleConfiguration:
         leaves: how often a bookie leaves, of which only X takes note: it stays in use until another has its slot.
         fences: how often X is fenced at one bookie, by a recoverer that does no more.
         closes: whether X may be closed.
-        drops: whether a frame that has not reached a bookie when a writer gives that bookie up is given up for both.
+        drops: whether a frame that has not reached a bookie when a writer drops that bookie is dropped for both.
         waits: whether a writer that cannot reach its ack quorum waits for bookies.
     """
 
@@ -102,7 +102,7 @@ class BundleConfiguration:
 
 
 def turns_of(text: str) -> str:
-    """Turns as they are given, checked.
+    """Turns as they are named, checked.
 
     Raises:
         MisuseError: they are none.
@@ -221,12 +221,12 @@ class OneLedger:
         bookie = world.bookies.number(BookieState(facts, disk=Disk(facts=facts)))
         return self.states.number((*[bookie] * world.n, *world.initial()[world.n :]))
 
-    def remembered(self, what: Callable[..., Any], *told: Any) -> Any:
+    def remembered(self, what: Callable[..., Any], *args: Any) -> Any:
         """What a question comes to, worked out once."""
-        key = (what, *told)
+        key = (what, *args)
         found = self._memos.get(key)
         if found is None:
-            found = self._memos[key] = what(*told)
+            found = self._memos[key] = what(*args)
         return found
 
     # --- questions -------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class OneLedger:
         return any(request[2] == run for request, _ in self._link(at, bookie).requests)
 
     def given_up(self, at: int, bookie: int, run: int) -> int:
-        """A run's frame is given up before it reached a bookie, which the writer learns as a timeout."""
+        """A run's frame is dropped before it reached a bookie, which the writer learns as a timeout."""
         link, new = self._link(at, bookie), list(self.states.parts[at])
         for request, waits in link.requests:
             if request[2] == run and waits:
@@ -427,12 +427,12 @@ class OneLedger:
         """A bookie's oldest response to a run reaches the writer, whatever was sent before it."""
         world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
         index = next(index for index, reply in enumerate(link.replies) if reply[0][2] == run)
-        heard = world._heard(0, bookie, state[world.at_client], link.replies[index])
+        moved = world._heard(0, bookie, state[world.at_client], link.replies[index])
         link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
         new = list(state)
         new[world.at_link + bookie] = world.links.number(link)
-        moves = ((move[0], world._client_after([*new], 0, move)) for move in heard)
-        return self._numbered(moves if heard else [(Label("client", ""), tuple(new))])
+        moves = ((move[0], world._client_after([*new], 0, move)) for move in moved)
+        return self._numbered(moves if moved else [(Label("client", ""), tuple(new))])
 
     def told(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
         """That some bookies of the ensemble that a run was sent to acknowledged it reaches the writer, in one step."""

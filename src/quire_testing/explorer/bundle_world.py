@@ -320,7 +320,7 @@ class BundleWorld:
         yield label, self._tidied(state)
 
     def _given_up(self, state: BundleState) -> BundleState:
-        """A frame of which one writer gave up its row is given up as a whole."""
+        """A frame of which one writer gave up its row is dropped as a whole."""
         for place, bundle in enumerate(state.bundles):
             for bookie in bundle.bookies:
                 pairs = list(enumerate(zip(self.ledgers, bundle.runs, strict=True)))

@@ -261,9 +261,9 @@ class ClassicWorld:
                 after = self._begins_at(client._replace(fenced=client.fenced | 1 << message[1]), message[3])
                 yield "fenced", self._processed(self._with(state, who, after), message)
 
-    def _begins_at(self, client: ClassicClient, told: int) -> ClassicClient:
-        """What a bookie told of the ledger means to a recoverer."""
-        return client._replace(lac=max(told, client.lac), lap=max(told, client.lap))
+    def _begins_at(self, client: ClassicClient, lac: int) -> ClassicClient:
+        """What a bookie reported of the ledger means to a recoverer."""
+        return client._replace(lac=max(lac, client.lac), lap=max(lac, client.lap))
 
     def _answers(
         self, state: Classic, sent: dict[Message, int], who: int, client: ClassicClient

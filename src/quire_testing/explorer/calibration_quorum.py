@@ -1,15 +1,15 @@
 """The explorer's own check, again: the public specification of guaranteed write quorums.
 
 A transcription of what `BookKeeperProtocolGuaranteedWriteQuorum.tla` (Vanlightly/bookkeeper-tlaplus, December 2021) does
-otherwise than the classic one, for as many bookies as the write quorum: there is no second ensemble, so nobody is replaced
-and nobody pinned.
+otherwise than the classic one, for as many bookies as the write quorum: there is no second ensemble, so none is replaced
+or pinned.
 
 | two bookies, two clients, one entry | distinct | depth |
 | --- | --- | --- |
 | Qw 2, Qa 1 | 284,861 | 28 |
 
 The specification of unbounded ledgers counts the LAFR from the LAC (S3); `slips` has it here, and an entry that callers were
-told of then leaves the pending ones below its write quorum.
+reported then leaves the pending ones below its write quorum.
 
 Source: BookKeeper TLA+ specifications; docs/testing-coverage.md, "The slips of the sources".
 """
@@ -55,8 +55,8 @@ class GuaranteedWorld(ClassicWorld):
     def _told(self, state: Classic, bookie: int) -> int:
         return state.lafrs[bookie]
 
-    def _begins_at(self, client: ClassicClient, told: int) -> ClassicClient:
-        return super()._begins_at(client, told)._replace(lafr=max(told, client.lafr))
+    def _begins_at(self, client: ClassicClient, lac: int) -> ClassicClient:
+        return super()._begins_at(client, lac)._replace(lafr=max(lac, client.lafr))
 
     def _may_close(self, client: ClassicClient) -> bool:
         """Change 4: "the client can only close a ledger once all pending add ops are completed"."""

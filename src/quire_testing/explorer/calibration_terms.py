@@ -1,7 +1,7 @@
 """The explorer's own check, a third time: the public specification of unbounded ledgers, its two slips mended.
 
 A transcription, action by action, of `ProtocolUnboundedLedgersAndGWQ.tla` (Vanlightly/bookkeeper-tlaplus, December 2021) for
-as many bookies as the write quorum: there is no second ensemble, so nobody is replaced, nothing is sent again.
+as many bookies as the write quorum: there is no second ensemble, so none is replaced, nothing is sent again.
 
 | two bookies, two clients, one value | distinct | depth |
 | --- | --- | --- |

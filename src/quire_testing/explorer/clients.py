@@ -99,7 +99,7 @@ class Outcome:
     said: tuple[str, ...] = ()
     chosen: str = ""
     returned: str = ""
-    """The absent bookie that answered again: one that is gone for ever does not."""
+    """The absent bookie that responded again: one that is lost for ever does not."""
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class ClientDriver:
         effect: e.ChooseReplacements | e.FindReplacements,
         chosen: dict[Slot, BookieId],
     ) -> None:
-        """A choice is made; the machine is told at once."""
+        """A choice is made; the machine gets it at once."""
         self.choose(running.machine, chosen)
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
@@ -331,7 +331,7 @@ class LedgerWriterDriver(ClientDriver):
         return self.step(client, lambda m: m.bookies_found(returned, NOW_MS, spare=False))
 
     def losable(self, client: ClientState) -> list[tuple[int, BookieId]]:
-        """The slots whose bookie may be given up: it has not answered for something that is pending."""
+        """The slots whose bookie may be dropped: it has not responded to something that is pending."""
         machine = client.machine
         if machine.status not in (Status.WRITING, Status.CHANGING):
             return []

@@ -66,7 +66,7 @@ class JudgesByRevision(CollectorMachine):
 
 
 class UnheardGoesOn(CollectorMachine):
-    """A write of the counter that was not heard of is a step of the chain like any other."""
+    """A write of the counter without a response is a step of the chain like any other."""
 
     __slots__ = ()
 

@@ -116,7 +116,7 @@ class CollectorWorld:
         return not alive
 
     def _settled(self, state: CollectorState) -> CollectorState:
-        """Without what cannot matter any more: a disk that is not read, copies that nobody puts back, swaps that cannot land."""
+        """Without what cannot matter any more: a disk that is not read, copies that are never put back, swaps that cannot land."""
         bookie = state.bookie
         if not state.crashes and (bookie.disk or bookie.at.step == "keep"):
             at = IDLE if bookie.at.step == "keep" else bookie.at
@@ -148,17 +148,17 @@ class CollectorWorld:
         if store.record:
             life = store.record
             deleted = state._replace(deleted=state.deleted | {life})
-            gone = store._replace(record=0)
+            without = store._replace(record=0)
             if not c.ours or (c.mixed and self._is_told_apart(state)):
                 yield (
                     Label("java client", f"deletes life {life}, without a tombstone", kind="delete"),
-                    self._put(deleted, gone),
+                    self._put(deleted, without),
                 )
             if c.ours or c.mixed:
                 tomb = self._tomb(store, self._token(life), by_hand=False)
                 yield (
                     Label("client", f"deletes life {life}, with a tombstone", kind="delete"),
-                    self._put(deleted, gone._replace(tomb=tomb)),
+                    self._put(deleted, without._replace(tomb=tomb)),
                 )
 
     def _is_told_apart(self, state: CollectorState) -> bool:
@@ -168,7 +168,7 @@ class CollectorWorld:
         )
 
     def _tomb(self, store: MetaStore, token: int, *, by_hand: bool) -> Tomb:
-        """An order stays when another life is deleted, and a token when an order is given."""
+        """An order stays when another life is deleted, and a token when an order is made."""
         stands = store.tomb or Tomb(0, by_hand=False, version=-1)
         return Tomb(token or (stands.token if by_hand else 0), by_hand or stands.by_hand, stands.version + 1)
 
@@ -197,8 +197,8 @@ class CollectorWorld:
 
     def _people(self, state: CollectorState) -> Moves:
         store, bookie = state.store, state.bookie
-        told = self.machines.parts[bookie.machine].unknown
-        if state.hands and not store.record and bookie.held and told:
+        unknown = self.machines.parts[bookie.machine].unknown
+        if state.hands and not store.record and bookie.held and unknown:
             after = state._replace(
                 hands=state.hands - 1, deleted=state.deleted | {life for life, _ in bookie.held}
             )
@@ -261,7 +261,7 @@ class CollectorWorld:
         return self._put(state, state.store._replace(counter=swap.value, version=swap.version + 1))
 
     def _crashes(self, state: CollectorState) -> tuple[Label, CollectorState]:
-        """What is in memory is gone; a compare-and-swap that was asked for may still land."""
+        """What is in memory is lost; a compare-and-swap that was asked for may still land."""
         bookie = state.bookie
         machine = self.switches.collector(replace(self.disks.parts[bookie.disk]), self.switches.rules)
         late = state.late
@@ -464,10 +464,10 @@ class CollectorWorld:
             label = Label("bookie", "was written to since, and keeps the ledger", kind="written since")
             return self._finished(label, state, machine, unknown=False)
         machine.dropped(LEDGER)
-        gone = bookie._replace(held=(), token=0, dead=True)
+        dropped = bookie._replace(held=(), token=0, dead=True)
         by = at.look.proof.by.value
         label = Label("bookie", f"drops the ledger, by {by}", kind=f"drop by {by}")
-        label, after = self._finished(label, state._replace(bookie=gone), machine, unknown=False)
+        label, after = self._finished(label, state._replace(bookie=dropped), machine, unknown=False)
         lost = [life for life, _ in bookie.held if life not in state.deleted]
         if lost:
             after = _with_fault(after, "G1", "entries of a life are dropped, and nobody deleted it")
@@ -478,11 +478,11 @@ class CollectorWorld:
     ) -> tuple[Label, CollectorState]:
         """The pass ends with this step: a step of its own for it would show nothing else."""
         machine.finish([LEDGER] if unknown else [], state.bookie.lsn)
-        told = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
+        said = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
         after = self._now(state, Pass("keep"), machine)
         if unknown and not machine.unknown:
             after = _with_fault(after, "G2", "ledger 1 is missing without a proof, and nobody is told")
-        return label._replace(said=(*label.said, *told)), after
+        return label._replace(said=(*label.said, *said)), after
 
 
 def _written_since(bookie: CollectorBookie, lsn: int) -> bool:

@@ -21,7 +21,7 @@ class Configuration:
         recoverers: clients that recover the ledger, each at any time.
         reruns: how often a recoverer whose run did not end in a close begins again, all together.
         window: entries that one round of recovery reads asks for.
-        timeouts: requests that are given up while they, or their responses, are still on their way.
+        timeouts: requests that time out while they, or their responses, are still on their way.
         crashes: bookies that stop and start again with what their disk holds.
         breaks: connections that break: what is under way may still arrive, after what is sent later.
         lost_swaps: compare-and-swaps whose response never reaches the client.
@@ -33,7 +33,7 @@ class Configuration:
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
         absent: whether a spare may stay unfound, so that a slot becomes absent.
         drops: whether what was not delivered when a writer gives a bookie up was not sent either.
-        readers: clients that read beside the writer: the newest LAC, then every entry up to it, again and again.
+        readers: clients that read while the writer writes: the newest LAC, then every entry up to it, again and again.
         run: entries of one append.
         away: slots of the ensemble whose bookies are away when the ledger is created; they may be found back.
         min_present: how many bookies must be there then; 0: Qa.
@@ -43,10 +43,10 @@ class Configuration:
         repairers: clients that repair the ledger whenever something is to be repaired, or may come to be.
         closed: whether it begins closed, in each way in which every entry is on Qa bookies of its write set.
         changed: whether it begins with entry 0 in a decided fragment, and another ensemble from entry 1 on.
-        gone: whether the bookie that such a change left is gone for ever.
-        returns: bookies that are gone and come back with what they held.
+        gone: whether the bookie that such a change left is lost for ever.
+        returns: bookies that are lost and come back with what they held.
         collects: whether each bookie drops the copies that the record does not give it.
-        accepts_loss: whether who repairs accepts the loss of what only bookies have that are gone.
+        accepts_loss: whether the repairer accepts the loss of what only lost bookies have.
         waits: whether a writer that cannot reach its ack quorum waits for bookies; it may end at any time.
         guarantee: whether the ledger guarantees its write quorum.
         transit_damages: adds that arrive damaged: the bookie refuses them, and they are sent once more.

@@ -1,6 +1,6 @@
 """The steps after a loss: a bookie looks for what it lost and asks for fences; a client fills it and ends its doubt.
 
-A question to the store is three steps: asked (with the add that makes it), read at the store, heard. Whatever else
+A question to the store is three steps: asked (with the add that makes it), read at the store, received. Whatever else
 happens may come between any two of them, and so with the four of a doubt's end: looked, filled, read again, arrived.
 
 Source: `bookie/ledgers/first_words.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "After a loss".

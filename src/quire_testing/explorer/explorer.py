@@ -79,7 +79,7 @@ class Result:
 
 
 class Pace:
-    """Says how far a search is, about once a second, and when it is to be given up."""
+    """Says how far a search is, about once a second, and when it is to be stopped."""
 
     def __init__(
         self, progress: Callable[[Progress], None] | None, states_max: int | None, seconds_max: float | None

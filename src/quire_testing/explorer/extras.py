@@ -105,23 +105,23 @@ class Extras:
         extra = ExtraRange(0, 0, ())
         first = ExtraLook(at.version, BOUND, (extra,))
         after = _over(bookie)
-        gone = bookie.held & at.extras
+        dropped = bookie.held & at.extras
         if not may_drop_extra(
             first, ExtraLook(at.again, NOW, (extra,)), extra, written=written, listed=not at.unlisted
         ):
             self._stepped(state, number, after, "keeps them", moves)
             return
         after = after._replace(
-            held=bookie.held & ~gone,
-            damaged=bookie.damaged & ~gone,
-            journal=(*after.journal, ("drop", gone, None)),
+            held=bookie.held & ~dropped,
+            damaged=bookie.damaged & ~dropped,
+            journal=(*after.journal, ("drop", dropped, None)),
         )
-        after = after._replace(fault=after.fault or self._fault_of_drop(state, number, gone))
+        after = after._replace(fault=after.fault or self._fault_of_drop(state, number, dropped))
         if self._world._syncs_at_once(state):
             after, _ = self._world._synced(after)
-        self._stepped(state, number, after, f"drops {entries_text(gone)}", moves)
+        self._stepped(state, number, after, f"drops {entries_text(dropped)}", moves)
 
-    def _fault_of_drop(self, state: State, number: int, gone: int) -> tuple[str, str] | None:
+    def _fault_of_drop(self, state: State, number: int, dropped: int) -> tuple[str, str] | None:
         store = self._world.stores.parts[state[self._world.at_store]]
         record = store.record
         if record is None:
@@ -129,7 +129,7 @@ class Extras:
         own = 0
         for bookie, share in shares_of_decided(record):
             own |= share if bookie == number else 0
-        if own & gone and store.whole:
+        if own & dropped and store.whole:
             return "RR2", "a bookie dropped what the record gives it, after a repair had found it whole"
         others = [
             self._world.bookies.parts[state[other]] for other in range(self._world.n) if other != number
@@ -137,7 +137,7 @@ class Extras:
         left = 0
         for other in others:
             left |= 0 if other.gone else other.held & ~other.damaged
-        if gone & ~left & self._decided(record):
+        if dropped & ~left & self._decided(record):
             return "RR4", "a bookie dropped the last readable copy of an entry"
         return None
 

@@ -192,7 +192,7 @@ class Faults:
             moves.append((label, tuple(new)))
 
     def _returns(self, state: State, moves: list[Move]) -> None:
-        """A bookie that was gone is there again, with what it held."""
+        """A bookie that was lost is there again, with what it held."""
         world = self._world
         for number in range(world.n):
             before = world.bookies.parts[state[number]]

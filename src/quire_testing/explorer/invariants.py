@@ -272,22 +272,22 @@ class InvariantWatch:
         for fault in faults:
             if fault is not None and fault[0] in names:
                 return Violation(*fault)
-        told = clients[0].told
+        acked = clients[0].told
         found = (
-            self._loss(seen.end, told)
+            self._loss(seen.end, acked)
             or self._record(store, seen, clients)
-            or self._copies(store, seen, told, bookies)
+            or self._copies(store, seen, acked, bookies)
             or self._guaranteed(store.record, seen, clients[0], bookies)
             or self._fences(store, clients, bookies)
-            or self._lacs(seen.end, told, bookies)
+            or self._lacs(seen.end, acked, bookies)
             or self._read(seen.end, readers)
         )
         return found if found is None or found.invariant in names else None
 
-    def _loss(self, end: int | None, told: int) -> Violation | None:
-        if end is not None and told > end:
+    def _loss(self, end: int | None, acked: int) -> Violation | None:
+        if end is not None and acked > end:
             which = "I1" if "I1" in self._names else "I12"
-            return Violation(which, f"entry {told} was acknowledged, the ledger ends at {end}")
+            return Violation(which, f"entry {acked} was acknowledged, the ledger ends at {end}")
         return None
 
     def _record(self, store: Store, seen: StoreView, clients: list[ClientView]) -> Violation | None:
@@ -308,7 +308,7 @@ class InvariantWatch:
         return None
 
     def _copies(
-        self, store: Store, seen: StoreView, told: int, bookies: list[BookieView]
+        self, store: Store, seen: StoreView, acked: int, bookies: list[BookieView]
     ) -> Violation | None:
         record, end = store.record, seen.end
         if record is None:
@@ -321,7 +321,10 @@ class InvariantWatch:
             needed = (
                 1  # a collector may take what a repair is about to publish: it lists again, and copies anew
             )
-        if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told, lost)) is not None:
+        if (
+            "I2" in self._names
+            and (entry := _thinnest(seen.shares, bookies, needed, acked, lost)) is not None
+        ):
             copies = _copies_of(seen.shares, bookies, entry)
             return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
         if "V" in self._names:
@@ -368,9 +371,9 @@ class InvariantWatch:
                     return Violation("I7", "a recoverer reads forward and the durable fences do not cover")
         return None
 
-    def _lacs(self, end: int | None, told: int, bookies: list[BookieView]) -> Violation | None:
+    def _lacs(self, end: int | None, acked: int, bookies: list[BookieView]) -> Violation | None:
         for bookie in bookies:  # their names are exchanged freely: no text says one
-            if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
+            if "I10" in self._names and bookie.lac > acked and (end is None or bookie.lac > end):
                 return Violation("I10", f"a bookie says that {bookie.lac} is confirmed, and it is not")
             if "I11" in self._names and end is not None and bookie.lac > end:
                 text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"

@@ -23,8 +23,8 @@ class LogConfiguration:
         writes: how many records are appended, by all handles.
         lost_swaps: compare-and-swaps whose response never reaches the handle.
         adopts: closed ledgers that a sink puts behind the last one, whatever is open (the rule of placement is left out).
-        trims: truncations, each to any offset of a closed ledger, beside the handles.
-        closes: handles may close: the ledger is closed and the lead given back.
+        trims: truncations, each to any offset of a closed ledger, next to the handles.
+        closes: handles may close: the ledger is closed and the leadership released.
         stages: closed ledgers that a sink commits to the log; the next leader, or the close, gives them their place.
     """
 

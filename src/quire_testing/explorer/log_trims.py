@@ -1,7 +1,7 @@
-"""Truncations of a log beside its handles, on the machine of `core`: any client may run one, and one may stop anywhere.
+"""Truncations of a log next to its handles, on the machine of `core`: any client may run one, and one may stop anywhere.
 
-A truncation that is never heard of again is one whose steps are never taken. Its ledgers are deleted only after the
-list without them is written; an opener of the log meanwhile finds them gone.
+A truncation that stops for ever is one whose steps are never taken. Its ledgers are deleted only after the
+list without them is written; an opener of the log meanwhile finds them deleted.
 
 Source: docs/decisions/022-truncation-intent.md.
 """

@@ -76,10 +76,10 @@ class LogWorld(Trims):
         handle: Handle,
         put: Callable[[LogMachine], object],
         command: str,
-        *told: object,
+        *details: object,
     ) -> tuple[Label, LogState]:
-        """Give a handle's machine one input; `command` and `told` name it, so that it is worked out once."""
-        key = (who, handle.key, command, told)
+        """Give a handle's machine one input; `command` and `details` name it, so that it is worked out once."""
+        key = (who, handle.key, command, details)
         found = self._stepped.get(key)
         if found is None:
             label, after = self._worked_out(who, handle, put, command)
@@ -216,8 +216,8 @@ class LogWorld(Trims):
                 f"hears that ledger {flight.ledger} is fenced",
             )
         after = replace(handle, flights=rest, confirmed=(*handle.confirmed, flight.ledger))
-        label, told = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
-        return label, told._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
+        label, acked = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
+        return label, acked._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
 
     # --- what handles asked for --------------------------------------------------------------------------------------
 

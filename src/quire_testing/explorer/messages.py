@@ -3,19 +3,19 @@
 | request | fields | answer's payload |
 | --- | --- | --- |
 | `add` | slot, run, first, last, lac; with a guaranteed write quorum (lac, lafr) | none |
-| `lac` | lac | nobody waits |
+| `lac` | lac | nothing waits |
 | `fence` | slot | the bookie's lac; with a guaranteed write quorum (lac, lafr) |
 | `read` | slot, first, last, whether it fences | entries, vouched through, unknown ranges |
 | `put` | slot, bookie, first, last, period, residues, lac | none |
 | `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
-| `delete` | | nobody waits |
+| `delete` | | nothing waits |
 
 In a stream's world each names the sender's term last; `read` and `put` before that the origin term, or terms, of what is
 read or put. Where terms only fence a `read` names no origin term (0), its answer says those of the entries besides, and
 there is `truncate`: slot, bookie, id, whether the no-op of that id comes with it, lac.
 
 A response is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
-arrive beside what is sent on the next one.
+arrive next to what is sent on the next one.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Link(NamedTuple):
         return Link((), (*self.replies, *failed), (*self.broken, *(request for request, _ in self.requests)))
 
     def died(self) -> Link:
-        """The bookie is gone: what did not reach it never will."""
+        """The bookie is lost: what did not reach it never will."""
         failed = tuple((request, Answer.UNREACHABLE, None) for request, waits in self.requests if waits)
         return Link((), (*self.replies, *failed))
 
 
-def lacs_of(told: Any) -> tuple[int, int]:
+def lacs_of(reply: Any) -> tuple[int, int]:
     """(LAC, LAFR) of a request's header, or of the response to a fence; `NO_ENTRY` where it says nothing of one."""
-    if isinstance(told, tuple):
-        lac, lafr = told
+    if isinstance(reply, tuple):
+        lac, lafr = reply
         return lac, lafr
-    return (NO_ENTRY if told is None else told), NO_ENTRY
+    return (NO_ENTRY if reply is None else reply), NO_ENTRY
 
 
 def request_text(request: Request) -> str:

@@ -66,7 +66,7 @@ def recovery_is_done(world: LedgerWorld) -> Callable[[State], bool]:
 
 
 def is_repaired(world: LedgerWorld) -> Callable[[State], bool]:
-    """Whether no decided fragment of a state lacks anything, and none names a bookie that is gone."""
+    """Whether no decided fragment of a state lacks anything, and none names a lost bookie."""
 
     def repaired(state: State) -> bool:
         record = world.stores.parts[state[world.at_store]].record

@@ -1,4 +1,4 @@
-"""Readers beside the writer: the machines of `core` that find the newest LAC and read entries, with the least of a driver.
+"""Readers while the writer writes: the machines of `core` that find the newest LAC and read entries, with the least of a driver.
 
 A reader asks and hears in one step. Nothing is lost by that: its questions change nothing at a bookie, what it asks for
 next depends only on responses that it has, and a response that comes late is one that was asked for late. A LAC, from

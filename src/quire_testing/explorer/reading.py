@@ -39,7 +39,7 @@ class Reading:
             moves.append((label, tuple(new)))
 
     def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
-        """(label, the reader afterwards, whether no bookie was given up) of every step of one reader."""
+        """(label, the reader afterwards, whether no bookie was dropped) of every step of one reader."""
         world = self._world
         memo = world._memo("reader")
         number = state[world.at_reader + which]

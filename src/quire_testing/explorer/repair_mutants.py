@@ -90,7 +90,7 @@ TWO_COPY: Final = (
     "repairer 2: reads 0 for b2: 0",
     "b2: takes copies of 0..0: 0 from repairer 1",
 )
-"""Two repairers are about to put the same bookie in the place of one that is gone, and the copy of the first has arrived."""
+"""Two repairers are about to put the same bookie in the place of a lost one, and the copy of the first has arrived."""
 
 EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(
@@ -133,4 +133,4 @@ EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         ),
     ),
 )
-"""Of a bookie that was gone, replaced, is back, and may be chosen again. No program plays them: they are the collector's."""
+"""Of a bookie that was lost, replaced, is back, and may be chosen again. No program plays them: they are the collector's."""

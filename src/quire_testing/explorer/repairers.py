@@ -76,10 +76,10 @@ class RepairDriver(ClientDriver):
         return idle(fault)
 
     def start(
-        self, client: ClientState, gone: Sequence[BookieId], candidates: Sequence[BookieId]
+        self, client: ClientState, lost: Sequence[BookieId], candidates: Sequence[BookieId]
     ) -> list[Outcome]:
         """Begin with what an operator says of bookies."""
-        machine = self._kind(gone, candidates, accepted=self._accepted, limits=LIMITS, rules=self._rules)
+        machine = self._kind(lost, candidates, accepted=self._accepted, limits=LIMITS, rules=self._rules)
         return self.step(ClientState((), machine, fault=client.fault), lambda m: m.start())
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
@@ -119,9 +119,9 @@ class RepairDriver(ClientDriver):
 
     # --- what it asks bookies ----------------------------------------------------------------------------------------
 
-    def listed(self, client: ClientState, bookie: BookieId, told: ReplicaList) -> list[Outcome]:
+    def listed(self, client: ClientState, bookie: BookieId, listed: ReplicaList) -> list[Outcome]:
         """What a bookie holds."""
-        return self.step(client, lambda m: m.listed(bookie, told))
+        return self.step(client, lambda m: m.listed(bookie, listed))
 
     def unread(self, client: ClientState) -> list[CopyRange]:
         """The pieces that were not read from their sources yet."""
@@ -163,10 +163,10 @@ class RepairDriver(ClientDriver):
         return self.step(client, lambda m: m.limbo_cleared(bookie, answer))
 
     def bookies_changed(
-        self, client: ClientState, gone: Sequence[BookieId], candidates: Sequence[BookieId]
+        self, client: ClientState, lost: Sequence[BookieId], candidates: Sequence[BookieId]
     ) -> list[Outcome]:
-        """It learns which bookies are gone."""
-        return self.step(client, lambda m: m.bookies_changed(gone, candidates))
+        """It learns which bookies are lost."""
+        return self.step(client, lambda m: m.bookies_changed(lost, candidates))
 
     # --- responses -----------------------------------------------------------------------------------------------
 
@@ -278,8 +278,8 @@ def _plan_seen(plan: RepairPlan) -> tuple[Any, ...]:
 
 
 def _replica_seen(replica: Replica) -> tuple[Any, ...]:
-    told = replica.told
-    return told.answer.name, tuple(sorted(told.held)), told.limbo, told.doubt_lsn
+    listed = replica.told
+    return listed.answer.name, tuple(sorted(listed.held)), listed.limbo, listed.doubt_lsn
 
 
 def _pieces(pieces: Iterable[CopyRange]) -> tuple[Any, ...]:
@@ -302,7 +302,7 @@ def judged(client: ClientState, held: Sequence[int], readable: Sequence[int], *,
     """A repairer that has just ended; what it says is held against the disks.
 
     Args:
-        held: entries by bookie, as bits, those of bookies that are gone included.
+        held: entries by bookie, as bits, those of lost bookies included.
         readable: the same without what has rotted.
         sound: nothing but losses can go wrong, so that what was listed is still there.
     """

@@ -1,6 +1,6 @@
 """The steps of the repairers in a ledger's world.
 
-A repair begins while something is to be repaired, or may come to be; who starts it says of each bookie that is gone
+A repair begins while something is to be repaired, or may come to be; its operator says of each lost bookie
 whether it is, or does not know yet.
 
 Source: docs/protocol/repair.md; docs/decisions/006-explorer.md.
@@ -47,11 +47,11 @@ class Repairs:
         if machine is None:
             return self._begin_repair(state, client, who) if self.has_reason(state) else []
         found: list[Choice] = []
-        driver, gone = self._world.repair_driver, self._gone(state)
-        if machine._gone != {*gone}:
-            there = tuple(bookie for bookie in machine._candidates if bookie not in gone)
-            work = partial(driver.bookies_changed, who, gone, there)
-            found.append(self._choice(state, client, "hears which bookies are gone", "gone", gone, work))
+        driver, lost = self._world.repair_driver, self._lost(state)
+        if machine._gone != {*lost}:
+            there = tuple(bookie for bookie in machine._candidates if bookie not in lost)
+            work = partial(driver.bookies_changed, who, lost, there)
+            found.append(self._choice(state, client, "hears which bookies are gone", "gone", lost, work))
         if machine.status in LISTS:
             for name in sorted(machine.plan.awaited):
                 number = state[bookie_number(name)]
@@ -66,7 +66,7 @@ class Repairs:
             *(partial(self._reads_piece, state, client, who, piece) for piece in driver.unread(who)),
         ]
 
-    def _gone(self, state: State) -> tuple[BookieId, ...]:
+    def _lost(self, state: State) -> tuple[BookieId, ...]:
         return tuple(
             bookie_name(number)
             for number in range(self._world.n)
@@ -94,8 +94,8 @@ class Repairs:
 
     def _begin_repair(self, state: State, client: int, who: ClientState) -> list[Choice]:
         found: list[Choice] = []
-        gone, several = self._gone(state), self._world.n > self._world.configuration.ensemble + 1
-        for known in chain.from_iterable(combinations(gone, size) for size in range(len(gone) + 1)):
+        lost, several = self._lost(state), self._world.n > self._world.configuration.ensemble + 1
+        for known in chain.from_iterable(combinations(lost, size) for size in range(len(lost) + 1)):
             there = [
                 bookie_name(number) for number in range(self._world.n) if bookie_name(number) not in known
             ]
@@ -141,7 +141,7 @@ class Repairs:
         )
 
     def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> Move:
-        """The sources give what they can of a piece; what one has listed and does not give is rotten, or gone from there."""
+        """The sources give what they can of a piece; what one has listed and does not give is rotten, or deleted there."""
         wanted, readable = bits_of([piece.entries]), 0
         rotten: dict[int, int] = {}
         for source in sorted(map(bookie_number, piece.sources)):

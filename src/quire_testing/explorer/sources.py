@@ -145,12 +145,12 @@ class SourcesWorld(LedgerWorld):
         """A reply reaches its client. What that does to the client is remembered, whatever else the link carries."""
         reply = link.replies[0]
         key = (client, bookie, state[self.at_client + client], reply)
-        heard = self._answers.get(key)
-        if heard is None:
-            heard = self._answers[key] = self._heard(*key)
-        if heard:
+        moved = self._answers.get(key)
+        if moved is None:
+            moved = self._answers[key] = self._heard(*key)
+        if moved:
             rest = self.links.number(link._replace(replies=link.replies[1:]))
-            for move in heard:
+            for move in moved:
                 new = list(state)
                 new[self.at_link + client * self.n + bookie] = rest
                 moves.append((move[0], self._client_after(new, client, move)))

@@ -132,8 +132,8 @@ def state_rows(
 
 def _ledger_rows(world: LedgerWorld, state: State) -> list[tuple[str, str]]:
     store = world.stores.parts[state[world.at_store]]
-    gone = "not created" if store == NOT_CREATED else "deleted"
-    rows = [("record", record_text(store.record) if store.record else gone)]
+    absent = "not created" if store == NOT_CREATED else "deleted"
+    rows = [("record", record_text(store.record) if store.record else absent)]
     for number in range(world.n):
         rows.append((f"b{number}", _bookie_text(world.bookies.parts[state[number]])))
     for name, client in zip(world.names, world.clients_of(state), strict=True):

@@ -35,7 +35,7 @@ class StreamBookie(NamedTuple):
     """One bookie.
 
     Attributes:
-        facts: what the machine knows, None before it has heard of the stream.
+        facts: what the machine knows, None before it knows the stream.
         entries: what a read finds, ascending.
         asked: the record was read since the last loss.
         losses: how often it lost its disk.

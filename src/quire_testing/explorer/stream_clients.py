@@ -59,7 +59,7 @@ class StreamClient(ClientState):
 
     Attributes:
         begun: how many take-overs it began.
-        acked: what its callers were told of, in all its terms.
+        acked: what its callers know of, in all its terms.
         written: what it wrote, by term.
         joining: where terms only fence, the bookies that its writer has chosen for slots, and that are to truncate first.
         joined: those of them that have.
@@ -149,7 +149,7 @@ class StreamDriver(LedgerWriterDriver):
             running.sends.append((number, ("truncate", int(slot), number, first, False, NO_ENTRY, term)))
 
     def _truncated(self, client: StreamClient, slot: int, bookie: BookieId, answer: Answer) -> list[Outcome]:
-        """A chosen bookie has truncated, or is not to be had; when all are heard the writer's choice is made."""
+        """A chosen bookie has truncated, or is not to be had; when all have responded the writer's choice is made."""
         place = (Slot(slot), bookie)
         left = tuple(each for each in client.joining if each != place)
         joined = (*client.joined, place) if answer is Answer.OK else client.joined

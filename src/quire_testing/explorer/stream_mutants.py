@@ -198,7 +198,7 @@ ONE_OF_A_STRIPE: Final = (
     "b2: takes fence, read 0..1 of term 0 in term 3 from client 2",
     "client 2: hears OK to fence, read 0..1 of term 0 in term 3: has [1] of term 1, vouches through 1 from b2",
 )
-"""b2 has the second entry of the first writer, b0 the no-op of a take-over that got no further; the next one has heard from b2."""
+"""b2 has the second entry of the first writer, b0 the no-op of a take-over that got no further; the next one has a response of b2."""
 
 ONE_RECOVERED: Final = (
     "client 0: append 1",

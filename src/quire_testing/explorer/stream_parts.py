@@ -27,7 +27,7 @@ class StreamConfiguration:
         clients: how many there are besides the one that created the stream.
         take_overs: how many take-overs begin, of any clients.
         window: entries that one round of recovery reads asks for.
-        timeouts: requests that are given up while they, or their responses, are still on their way.
+        timeouts: requests that time out while they, or their responses, are still on their way.
         breaks: connections that break.
         lost_swaps: compare-and-swaps whose response never reaches the client.
         losses: bookies that lose their disk and start again.
@@ -35,7 +35,7 @@ class StreamConfiguration:
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
         repairers: clients that repair what is decided, each once.
         changed: it begins in term 2: entry 0, or behind a no-op entry 1, is acknowledged in a fragment that is decided, of
-            which the first spare is no member; that one has an entry of the same id of term 1, which nobody acknowledged.
+            which the first spare is no member; that one has an entry of the same id of term 1, which no bookie acknowledged.
         fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
     """
 

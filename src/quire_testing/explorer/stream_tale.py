@@ -1,4 +1,4 @@
-"""A stream's counterexample told in a few sentences, as the published documents tell theirs: no frames, no responses.
+"""A stream's counterexample in a few sentences, as the published documents tell theirs: no frames, no responses.
 
 What belongs together is one sentence: a take-over from its announcement to the record that opens it, the bookies that store an
 entry, and what its writer acknowledges then.
@@ -98,11 +98,11 @@ class _Teller:
                 is_no_op = label.command.startswith(f"takes no-op {entry},")
                 self._no_ops |= {(entry, origin)} if is_no_op else set()
                 self._stored.setdefault(self._text((entry, origin)) + "".join(over), []).append(name)
-            gone = sorted(value for value in went if value[0] not in {entry for entry, _ in came})
-            if gone and label.kind != "loss":
+            lost = sorted(value for value in went if value[0] not in {entry for entry, _ in came})
+            if lost and label.kind != "loss":
                 self.say()
-                what = " and ".join(map(self._text, gone))
-                self.sentences.append(f"{what} {'is' if len(gone) == 1 else 'are'} gone at {name}")
+                what = " and ".join(map(self._text, lost))
+                self.sentences.append(f"{what} {'is' if len(lost) == 1 else 'are'} gone at {name}")
         if label.kind == "loss":
             self.say()
             self.sentences.append(f"{label.actor} {label.command}")

@@ -206,7 +206,7 @@ class StreamWorld:
             for place in range(base, base + self.n):
                 self.tidy(new, client, place)
             if self.clients.parts[after].machine is None:
-                # A compare-and-swap on its way may still reach the store; nobody waits for what is said of it.
+                # A compare-and-swap on its way may still reach the store; nothing waits for its response.
                 questions = self.asks.parts[new[self.at.ask + client]]
                 kept = tuple(
                     ask._replace(waits=False) for ask in questions if ask.kind == "swap" and not ask.answer
@@ -269,7 +269,7 @@ class StreamWorld:
             for outcome in self.driver.lost(who, slot, name):
                 done = self.done(client, outcome, f"lost {name}", kind="timeout")
                 moves.append((done[0], self.after(list(spent), client, done)))
-        if who.joining:  # adds are given up with their bookie
+        if who.joining:  # adds are dropped with their bookie
             self._gives_up(spent, client, moves, ("truncate",))
 
     def _takes_over(self, state: State, client: int, moves: list[Move]) -> None:

@@ -63,7 +63,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "slots": "live",
         "ensembles": "ensemble",
         "holes": "holes",
-        "same": "busy ledger_id seeks_absent status",  # nobody is too busy,
+        "same": "busy ledger_id seeks_absent status",  # no bookie is too busy,
     },
     WriterWaits: {
         "same": "answering left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
@@ -144,7 +144,7 @@ PAIR = 2
 def renamings(world: LedgerWorld) -> list[Renaming]:
     """Every renaming that leaves the beginning as it is.
 
-    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike. Absent slots
+    A reader asks one slot after another, so next to one only the two slots of an ensemble of two are alike. Absent slots
     are spread when a ledger is created: with several in an ensemble of four or more some choices are never made.
     """
     configuration = world.configuration

@@ -171,10 +171,10 @@ class LedgerWorld(WorldParts):
         """What a connection carries to its client."""
         place = self.at_link + client * self.n + bookie
         key = (client, bookie, state[self.at_client + client], state[place])
-        heard = self._hears.get(key)
-        if heard is None:
-            heard = self._hears[key] = self._hear(*key)
-        for client_move, link_after in heard:
+        moved = self._hears.get(key)
+        if moved is None:
+            moved = self._hears[key] = self._hear(*key)
+        for client_move, link_after in moved:
             new = list(state)
             new[place] = link_after
             moves.append((client_move[0], self._client_after(new, client, client_move)))
@@ -233,11 +233,11 @@ class LedgerWorld(WorldParts):
         link = self.links.parts[link_at]
         if not link.replies:
             return []
-        heard = self._heard(client, bookie, client_at, link.replies[0])
-        if not heard:
+        moved = self._heard(client, bookie, client_at, link.replies[0])
+        if not moved:
             return []
         link_after = self.links.number(link._replace(replies=link.replies[1:]))
-        return [(move, link_after) for move in heard]
+        return [(move, link_after) for move in moved]
 
     def _heard(self, client: int, bookie: int, client_at: int, reply: Reply) -> list[ClientMove]:
         """What a client does with a reply."""
