@@ -1,4 +1,4 @@
-"""Real clients over real sockets write down what their machines are told; fresh machines, told the same, say the same.
+"""Real clients over real sockets record the inputs of their machines; fresh machines, with the same inputs, have the same effects.
 
 Writers are fenced by recoveries in the middle of their appends, bookies are killed and come back, ledgers are deleted,
 closed, repaired and left alone. What a machine said that nobody carried out would show as an input that it does not expect.
@@ -104,10 +104,10 @@ async def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
         for _ in range(rounds(8, 200)):
             await asyncio.gather(*(run.ledger() for _ in range(10)), run.outage())
         await run.hole()
-    inputs = Counter(told.name for log in recorder.logs for told in log.told)
+    inputs = Counter(step.name for log in recorder.logs for step in log.inputs)
     assert sum(check_log(log) for log in recorder.logs) == sum(inputs.values())
     assert len(recorder.logs) >= rounds(100, 2500)
-    assert not [told for log in recorder.logs for told in log.told if told.error is not None]
+    assert not [step for log in recorder.logs for step in log.inputs if step.error is not None]
     assert {
         "append",
         "adds_acked",
@@ -142,6 +142,6 @@ def test_a_record_of_something_else_is_noticed():
     [log] = recorder.logs
     assert check_log(log) == 3
     assert "=> confirmed 0..0" in log.text
-    del log.told[1]  # an answer that the driver kept to itself
+    del log.inputs[1]  # an answer that the driver kept to itself
     with pytest.raises(DriverDiffersError, match="adds_acked"):
         check_log(log)

@@ -183,7 +183,9 @@ KEYS: Final = Names(
         ),
         LEDGER_IDS_ABOVE: (
             "later ledger ids are above this number",
-            FieldUse("the client that raises the ids; not in memory", "clients that have ids ready; in etcd all"),
+            FieldUse(
+                "the client that raises the ids; not in memory", "clients that have ids ready; in etcd all"
+            ),
         ),
         f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are lost", _SHARED),
         f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),

@@ -139,7 +139,7 @@ async def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path
         await at.passes(2)
         one, two, _, _ = at.ids
         store = at.servers[0].store
-        assert "needs no acceptance: no bookie holds" in await at.quire("accept-store", code=1)
+        assert "needs no acceptance: no bookie has stopped deleting" in await at.quire("accept-store", code=1)
         async with quire.connect(at.uri) as client:
             await client.delete_ledger(one)
         await at.forget(two)

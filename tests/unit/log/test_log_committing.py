@@ -224,7 +224,7 @@ async def test_overwrite_takes_the_old_records_out_in_the_same_swap(at: World) -
         await committed(at, await staged(at, [b"x"]), truncate=True)
     await log.remove_cursor("slow")
     async with await log.open_writer() as writer:
-        with pytest.raises(LogLedError, match="cannot be truncated beside it"):
+        with pytest.raises(LogLedError, match="cannot be truncated while it runs"):
             await committed(at, await staged(at, [b"x"]), truncate=True)
 
 
