@@ -39,7 +39,7 @@ class PendingReplication:
             How many were marked.
 
         Raises:
-            QuireError: the records cannot be listed, or a ledger may not be marked; the next look goes on.
+            QuireError: the records cannot be listed, or a ledger may not be marked; the next look continues.
         """
         store, clock = self._client.ledger_store, self._client.clock
         marked, after = 0, None

@@ -14,7 +14,7 @@ from typing import Final
 WORTH_BYTES: Final = 8 * 1024 * 1024
 """Less than this is not worth the moment."""
 QUIET_MS: Final = 5_000
-"""How long ago the memory must have been let go."""
+"""How long ago the memory must have been freed."""
 
 
 class MemoryPeakMachine:

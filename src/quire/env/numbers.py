@@ -7,7 +7,7 @@ from typing import Final
 
 _WHOLE: Final = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
 _LONGEST: Final = 40
-"""What is longer is no number that anybody means, and would take long to read."""
+"""A longer text is no number that a user means, and would take long to read."""
 
 
 def number_of(text: str) -> int | None:

@@ -196,8 +196,8 @@ def check_owner(folder: Path) -> None:
         parent = folder.absolute().parent.stat()
     except OSError:
         return
-    anybody = bool(parent.st_mode & 0o002)
-    if anybody and found.st_uid not in {os.geteuid(), _ROOT}:
+    shared = bool(parent.st_mode & 0o002)
+    if shared and found.st_uid not in {os.geteuid(), _ROOT}:
         msg = (
             f"{folder} belongs to user {found.st_uid}, in a folder where every user may make one: what is in it could be "
             f"theirs; if you know that it is yours, run `chown {os.geteuid()} {folder}`, else choose another directory"

@@ -91,7 +91,7 @@ class YieldMachine:
         return max(self._waiting[0][1], self._served_ms) + self._limits.wait_ms_max
 
     def come(self, size: int, others_bytes: int | None, now_ms: int) -> Entrance:
-        """A request came that has, or asks for, so many bytes.
+        """A request came that has, or asks for, `size` bytes.
 
         Args:
             size: of it.
@@ -123,7 +123,7 @@ class YieldMachine:
         del self._waiting[index]
 
     def settled(self, size: int) -> None:
-        """So many bytes are on the disk, were read, or failed."""
+        """`size` bytes are on the disk, were read, or failed."""
         self.in_flight -= size
 
     def _fits(self, size: int, others_bytes: int | None) -> bool:

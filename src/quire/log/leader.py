@@ -337,7 +337,7 @@ class LogLeader:
     async def _guaranteed(self, what: str, work: Callable[[bool], Awaitable[T]]) -> T:
         """Do some work with the guarantee of the log's ledgers; an opening gives it up when its patience is over.
 
-        A roll that finds too few bookies is cancelled instead: the current ledger goes on, with its guarantee.
+        A roll that finds too few bookies is cancelled instead: the current ledger stays, with its guarantee.
         """
         if self._guarantee is None or self.serving:
             return await work(False)

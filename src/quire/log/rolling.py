@@ -1,4 +1,4 @@
-"""When the writer of a log goes on in a new ledger: the current one is large, or old, or a caller asks.
+"""When the writer of a log continues in a new ledger: the current one is large, or old, or a caller asks.
 
 The leader rolls; whether it may is its machine's decision (`core/log/machine.py`).
 
@@ -117,7 +117,7 @@ class Rolling:
             self.served()
 
     def over(self, *, done: bool) -> None:
-        """A roll is over; without `done` no new ledger could be created, and the current one goes on."""
+        """A roll is over; without `done` no new ledger could be created, and the current one stays."""
         waiters, self._waiters = self._waiters, []
         self._sealing = False
         cause = self._leader.cause
@@ -139,7 +139,7 @@ class Rolling:
                 )
 
     def stop(self) -> None:
-        """Begin no roll any more; one under way goes on."""
+        """Begin no roll any more; one under way continues."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

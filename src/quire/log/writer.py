@@ -248,7 +248,7 @@ class LogWriter:
 
         Raises:
             NotLeaderError, NotWritingError: this writer does not lead any more.
-            NotEnoughBookiesError: no ledger can be made now; the current one goes on.
+            NotEnoughBookiesError: no ledger can be made now; the current one stays.
         """
         self._check_home()
         self._check_writing()

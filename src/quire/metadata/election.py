@@ -129,7 +129,7 @@ class Election:
         return [candidate for _, candidate in await self._candidates()]
 
     async def resign(self) -> None:
-        """Give the place up; the next one leads. Cancelled, it goes on by itself."""
+        """Resign; the next one leads. Cancelled, it continues by itself."""
         self._led = False
         await asyncio.shield(asyncio.create_task(self._leave(), name="leave an election"))
 

@@ -215,7 +215,7 @@ class MemoryStore(MetadataStore):
         self._space.end_session(self._session)
 
     def lose_session(self) -> None:
-        """What happens to an owner that did not move for the session's timeout and then goes on."""
+        """What happens to an owner that was paused for the session's timeout and then runs on."""
         self._space.end_session(self._session)
         self._session = self._new_session()
         for key, registration in list(self._registrations.items()):

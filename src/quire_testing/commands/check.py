@@ -159,12 +159,10 @@ def check(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Every configuration of the continuous set.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes side by side.")] = 2,
-    seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Give up, incomplete, after so long.")
-    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes at the same time.")] = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop, incomplete, after this time.")] = None,
     states: Annotated[
-        int | None, typer.Option(min=1, help="Give up, incomplete, after so many states.")
+        int | None, typer.Option(min=1, help="Stop, incomplete, after this many states.")
     ] = None,
     save: Annotated[
         Path | None,

@@ -33,9 +33,9 @@ def simulate(
         list[str] | None,
         typer.Option("--mix", metavar="NAME", help="This mix of workload and faults only; may be repeated."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes side by side.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at the same time.")] = 1,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="Begin nothing new after so long.")
+        float | None, typer.Option("--seconds", min=0.1, help="Begin nothing new after this time.")
     ] = None,
     mutant: Annotated[
         str,
@@ -59,7 +59,7 @@ def simulate(
         typer.Option(
             "--keep",
             metavar="FILE",
-            help="Note each finished range of seeds here; a run that was cut goes on behind them.",
+            help="Note each finished range of seeds here; a run that was cut continues behind them.",
         ),
     ] = None,
     file: Annotated[

@@ -29,7 +29,7 @@ FilesArgument = Annotated[
 def verify_history(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Judge recorded histories: do the responses that clients got fit together?
 
-    Several files are taken as one history: those of processes that ran side by side on one machine. The format is
+    Several files are taken as one history: those of processes that ran at the same time on one machine. The format is
     described in docs/formats/history.md. Exit code 0: something was compared and nothing contradicts anything. 1: there
     is a violation, nothing was compared, or something could not be decided.
     """

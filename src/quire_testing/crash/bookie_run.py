@@ -261,7 +261,7 @@ class BookieRun:
         Args:
             ledger_id: the ledger.
             lac: the LAC.
-            more_bytes: make the body longer by so many, which a bookie keeps as it is.
+            more_bytes: bytes added to the body, which a bookie keeps as it is.
         """
         body = _DIGEST.lac_body(ledger_id, lac) + bytes(range(256)) * (more_bytes // 256)
         answer = self.ledgers.explicit_lac(request(Kind.WRITE_LAC, ledger_id, body=body))

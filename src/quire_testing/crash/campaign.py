@@ -48,10 +48,10 @@ class Campaign:
         config: the storage's settings.
         direct: whether the disk is written past the page cache.
         capacity: of the disk, in bytes.
-        deep: go into one image out of so many: cut the power inside of the start on it, and inside of that start again.
-        depth: so many times.
+        deep: examine one image out of this many: cut the power inside of the start on it, and inside of that start again.
+        depth: how many times.
         seed: of samples.
-        broken_max: stop after so many.
+        broken_max: stop after this many.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class ImageBuilder:
         sample: how many are made at other points.
         seed: of the sample.
         first_point: leave out points before this many operations.
-        points: look at one point out of so many.
+        points: look at one point out of this many.
         powersafe: a write spoils none of a sector's bytes that it does not change; what SQLite calls powersafe overwrite.
     """
 

@@ -197,9 +197,7 @@ class Promises:
                 and not promise.forgotten
                 and (facts is None or facts.key != KEY)
             ):
-                raise BrokenPromiseError(
-                    f"the key of ledger {ledger_id} is forgotten: anybody may give it one"
-                )
+                raise BrokenPromiseError(f"the key of ledger {ledger_id} is forgotten: any client may set it")
 
 
 def _nothing() -> None:

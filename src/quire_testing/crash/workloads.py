@@ -31,7 +31,7 @@ class DiskWorkload:
         work: what happens.
         config: the disk's settings.
         capacity: bytes of the whole disk, None without a limit.
-        depth: so many starts in a row may be cut. On a full disk each that is torn takes a segment of the reserve of two.
+        depth: how many starts in a row may be cut. On a full disk each that is torn takes a segment of the reserve of two.
     """
 
     name: str
@@ -163,7 +163,7 @@ def tombstones(run: BookieRun) -> None:
 
 
 def shrunk(run: BookieRun) -> None:
-    """Tombstones shrink, are packed and carried over, and go; ledgers with their ids come to life again."""
+    """Tombstones shrink, are packed and relocated, and removed; ledgers with their ids come to life again."""
     for ledger_id in (1, 2, 3):
         run.add(ledger_id, 0, count=3, size=300)
     run.fence(3)
@@ -402,7 +402,7 @@ def compacted_in_slices(run: BookieRun, *, turns: int = 4, seed: int = 0) -> Non
             run.rot(4)
         run.delete(filler)
         run.settle()
-        room = 1 << 30 if turn % 2 else None  # segments side by side, or one by one
+        room = 1 << 30 if turn % 2 else None  # segments at the same time, or one by one
         run.in_slices(run.storage.housekeeping.compact_slices(0.0, room), between)
         run.in_slices(run.storage.housekeeping.reclaim_slices(), between)
         if turn % 5 == 4:

@@ -29,7 +29,7 @@ _OR: Final = [bytes(mark | bits & 0xFF for mark in range(256)) for bits in range
 
 
 class Page:
-    """`PAGE` cells side by side.
+    """`PAGE` cells in a row.
 
     Args:
         width: bytes of a value.

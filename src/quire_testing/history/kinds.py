@@ -45,7 +45,7 @@ SHARE: Final = {"period": "int", "residues": "int"}
 OPERATIONS: Final = {
     "create": EventKind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
     "append": EventKind(
-        "consecutive entries are added by the writer of a term; `count`: only so many of them were acknowledged",
+        "consecutive entries are added by the writer of a term; `count`: only this many of them were acknowledged",
         {**LEDGER, "hashes": "hashes"},
         {"first": "int", "term": "int"},
         ok_may={"first": "int", "count": "int", "lac": "int"},

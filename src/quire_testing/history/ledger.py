@@ -550,7 +550,7 @@ class LedgerJudge:
         if self._lac[0] > true:
             self._say(
                 4,
-                f"somebody saw the LAC {self._lac[0]}, but {true} is the highest that was confirmed",
+                f"a client saw the LAC {self._lac[0]}, but {true} is the highest that was confirmed",
                 self._lac[1],
             )
 

@@ -70,7 +70,7 @@ class DiskNode(MemoryNode):
         self.unsynced.clear()
 
     def cut_off(self, size: int) -> None:
-        """Forget what lies behind so many bytes."""
+        """Forget what lies behind a size in bytes."""
         del self.data[size:]
         self.written_end = min(self.written_end, size)
         self.unsynced = [each for each in self.unsynced if each[0] + len(each[2]) <= size]

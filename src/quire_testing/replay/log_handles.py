@@ -39,7 +39,7 @@ NAME: Final = "orders"
 KEY: Final = HEADS + LOG_ID.hex()
 ELECTIONS: Final = "elections/"
 BACK_OFF_MS: Final = 60_000
-"""A handle that lost a duel waits so long at most, and longer than any step of the simulator takes."""
+"""The longest wait of a handle that lost a duel; longer than any step of the simulator takes."""
 CONFIG: Final = LogConfig(
     back_off_ms_min=BACK_OFF_MS,
     back_off_ms_max=BACK_OFF_MS,
@@ -103,7 +103,7 @@ def _merged(now_value: bytes, asked_value: bytes, *, leads: bool) -> bytes:
     return encode_head(merged.with_leader(asked.leader) if leads else merged)
 
 
-class AnybodyMayLead:
+class AllMayLead:
     """An elector that names no candidate: a schedule decides which handle tries again."""
 
     def candidacy(self, log_id: bytes, candidate: str) -> Candidacy:  # noqa: ARG002 - an elector's
@@ -205,7 +205,7 @@ class LogHandle:
         self.store = HeadStore(*spaces, self._blind)
         self.client = StepClient(ledgers, self.store, random.Random(number))
         client: Any = self.client
-        self.log = kind(client, NAME, config=CONFIG, machine=self._made, elector=AnybodyMayLead())
+        self.log = kind(client, NAME, config=CONFIG, machine=self._made, elector=AllMayLead())
         self.appends: list[Append] = []
         self.ahead: list[RecordedInput] = []
         self.fault: tuple[str, str] | None = None

@@ -30,7 +30,7 @@ from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.clients import BY_STEPS, LOOK_MS, Program, ThenFirst, read_error
 
 LAC_MS = 1000
-"""After so long a LAC is sent that no add has carried: a step lets the time pass."""
+"""When a LAC is sent that no add has carried: a step lets the time pass."""
 
 
 class PlainStreamRecords(StreamStore):

@@ -169,9 +169,9 @@ def campaign(
         first_seed: the first; mix number `seed % len(mixes)` is a seed's.
         schedules: how many at most.
         mixes: which, in turn.
-        jobs: processes side by side.
+        jobs: processes at the same time.
         mutant: a fix that is taken out.
-        seconds: begin nothing new after so long.
+        seconds: begin nothing new after this time.
         stop: begin nothing new after a failure.
         runs: what runs some seeds of some mixes: whole programs, or walks of the machines.
         progress: called now and then.

@@ -83,7 +83,7 @@ class Fault:
 
 LINKS: Final = frozenset({FaultKind.BREAK, FaultKind.CUT, FaultKind.SLOW_LINK, FaultKind.SILENCE})
 ON_CLIENTS: Final = frozenset({FaultKind.KILL_CLIENT})
-ON_ANYBODY: Final = frozenset(
+ON_ANY: Final = frozenset(
     {FaultKind.PAUSE, FaultKind.STORE_CUT, FaultKind.SESSION_LOST, FaultKind.CLOCK_JUMP, FaultKind.ISOLATE}
 )
 
@@ -95,7 +95,7 @@ def draw_faults(
     bookies: Sequence[str],
     clients: Sequence[str],
 ) -> list[Fault]:
-    """So many faults, by chance.
+    """As many faults, by chance.
 
     Only one bookie's bytes rot in a run: what is acknowledged survives the loss of Qa - 1 disks, and Qa is 2 at least
     where disks rot.
@@ -109,7 +109,7 @@ def draw_faults(
         who, other = chance.choice(bookies), ""
         if kind in ON_CLIENTS:
             who = chance.choice(clients)
-        elif kind in ON_ANYBODY:
+        elif kind in ON_ANY:
             who = chance.choice([*bookies, *clients])
         elif kind in LINKS:
             other = chance.choice(clients)

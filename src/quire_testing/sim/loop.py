@@ -60,7 +60,7 @@ class Timeline:
         heapq.heappush(self._queue, (self.now_ns + delay_ns, number, action, args))
 
     def run(self, done: Callable[[], bool], *, until_ns: int, events_max: int) -> bool:
-        """Let things happen until `done`, the end of time, or so many events.
+        """Let things happen until `done`, the end of time, or this many events.
 
         Returns:
             Whether `done`.
@@ -242,7 +242,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> SimHandle:
-        """After so many seconds."""
+        """After this many seconds."""
         return self.call_at(self.time() + delay, callback, *args)
 
     def call_at(  # type: ignore[override]

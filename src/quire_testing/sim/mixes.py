@@ -29,7 +29,7 @@ class Mix:
         what: one sentence.
         workload: which programs run.
         shapes: (bookies, E, Qw, Qa) to choose from.
-        entries: at most so many for each writer.
+        entries: most entries of each writer.
         clients: names; what each does is the workload's.
         weights: of the kinds of faults.
         faults: how many, at most.

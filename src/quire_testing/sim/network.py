@@ -100,7 +100,7 @@ class Network:
                 self.cut(source, target, cut=False)
 
     def cut(self, source: str, target: str, *, cut: bool = True) -> None:
-        """Cut one direction, or heal it: what waited goes on."""
+        """Cut one direction, or heal it: what waited is sent on."""
         self.link(source, target).cut = cut
         if not cut:
             for pair in self._connections:
@@ -217,7 +217,7 @@ class Network:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of connections whose ends are both closed."""
+        """Drop connections whose ends are both closed."""
         self._connections = [pair for pair in self._connections if not (pair[0].closed and pair[1].closed)]
 
     def saw(self, end: SimTransport, chunk: bytes) -> None:

@@ -33,9 +33,9 @@ ATTEMPTS: Final = QueueLimits(pause_ms=200, pause_ms_max=2000)
 GRACE: Final = GraceLimits(grace_s=4, idle_wait_s=1, tick_s=1)
 """As production's, at a faster pace."""
 DAEMON_SECONDS: Final = 12
-"""So long the run waits for what daemons do, before everything heals."""
+"""How long the run waits for what daemons do, before everything heals."""
 ANSWER_MS: Final = 500
-"""So long an inspector waits for a bookie's list."""
+"""How long an inspector waits for a bookie's list."""
 REPAIRS: Final = 12
 """As often a repairer or an inspector looks at all ledgers, at most."""
 

@@ -44,7 +44,7 @@ LEAD_SECONDS = 15
 READ_BYTES = 1 << 20
 REACH_MS = 1000
 REACHED_SECONDS = 15
-"""So long after everything was healed, no connection may be silent any more."""
+"""How long after everything was healed a connection may still be silent."""
 
 
 @dataclass(slots=True)
@@ -303,7 +303,7 @@ class _End:
 
         Args:
             repair: repairs, or waits for those who do; returns the ledgers that lack something still.
-            tries: so often.
+            tries: how often.
         """
         world = self.world
         left = "nothing was looked at"

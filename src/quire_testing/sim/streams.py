@@ -31,16 +31,16 @@ NAME: Final = "sim"
 ELECTIONS: Final = 2
 """Leaders at a time, as if there were two elections."""
 TERMS: Final = 2
-"""So often each client takes the stream over."""
+"""How often each client takes the stream over."""
 POLL_SECONDS: Final = 0.002
 COMES_SECONDS: Final = 0.05
-"""So long the later leaders wait for an append, before they look whether the first one has ended."""
+"""How long the later leaders wait for an append, before they look whether the first one has ended."""
 LEAD_SECONDS: Final = 3.0
-"""So long a client waits for the lead, at most."""
+"""The longest wait of a client for the leadership."""
 AGAIN: Final = 0.2
 """How often a stream is read again although nothing was appended since."""
 TAIL_SECONDS: Final = 1.0
-"""So long a tail waits, before it looks whether anybody writes."""
+"""How long a tail waits, before it looks whether there is a writer."""
 TRIES: Final = 12
 
 

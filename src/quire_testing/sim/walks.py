@@ -101,7 +101,7 @@ class LedgerWalks:
 
         Args:
             seed: decides everything.
-            skipped: so many entries are everywhere at the beginning, instead of what the seed says.
+            skipped: how many entries are everywhere at the beginning, instead of what the seed says.
         """
         if len(self.world.clients) > PARTS_MAX:
             self._fresh()
@@ -163,7 +163,7 @@ class LedgerWalks:
         return _Plan(skipped, takeovers, faults, victim, change, order, aims)
 
     def _after(self, entries: int) -> list[tuple[Any, Any]]:
-        """The path along which so many entries are written one by one, with no other client."""
+        """The path along which this many entries are written one by one, with no other client."""
         run = self.configuration.run
         while len(self._written) <= entries:
             path = list(self._written[-1])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quire.cli.console.toolbox import Toolbox
 
 SHOWN_MAX = 1000
-"""So many rows stand in a table; JSON has all."""
+"""Most rows of a table; JSON has all."""
 WAIT_SECONDS_MAX = 180.0
 _UNKNOWN, _DUE = "unknown", "due"
 

@@ -66,7 +66,7 @@ class Bulk:
         return self.share(9)
 
     def share(self, tenths: int) -> int:
-        """How many records are so many tenths of all; one at least."""
+        """How many records are that many tenths of all; one at least."""
         return max(1, self.records * tenths // 10)
 
 

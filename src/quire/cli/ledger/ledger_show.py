@@ -23,7 +23,7 @@ ANSWER_MS = 3_000
 DAMAGED = "damaged"
 """The state of a ledger whose record cannot be read."""
 LISTED_MAX = 100
-"""So many ranges that a bookie lacks of one fragment are listed."""
+"""Most ranges that are listed of what a bookie lacks of one fragment."""
 
 LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
 

@@ -19,7 +19,7 @@ MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
 """The highest limit in MB a second; no limit is none."""
 LISTED_MAX: Final = 20
-"""So many ledgers that cannot be repaired are shown, each with its reason; JSON has all."""
+"""Most ledgers that cannot be repaired that are shown, with their reasons; JSON has all."""
 
 
 def debt_rows(found: ClusterDebt) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 """The context of the cluster in the user's data directory."""
 COPIES: Final = 3
-"""So many bookies the ledgers of a log have by default."""
+"""How many bookies the ledgers of a log have by default."""
 
 
 def data_directory() -> Path:

@@ -11,7 +11,7 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 LAST_LINES: Final = 12
-"""So many last lines of a dead bookie's log are shown."""
+"""How many last lines of a dead bookie's log are shown."""
 
 
 @dataclass(slots=True)

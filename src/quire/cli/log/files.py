@@ -210,7 +210,7 @@ def _parquet(file: Path) -> Iterator[InputRecord]:
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """So many rows that they fit into memory."""
+    """Rows of one batch: they fit into memory."""
     size = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
     each = max(size // max(metadata.num_rows, 1), 1)
     return int(min(max(_ROWS_BYTES_MAX // each, 1), _ROWS_MAX))

@@ -383,7 +383,7 @@ class EtcdConnection:
             raise refused if isinstance(refused, NoClusterError) else NoClusterError(str(refused)) from error
 
     async def close(self) -> None:
-        """Let go of everything. Twice is once."""
+        """Release everything. It may be called twice."""
         self.abandon()
         if self._closing is not None:
             await asyncio.wait((self._closing,))

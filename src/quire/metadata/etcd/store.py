@@ -5,7 +5,7 @@
 | compare-and-swap | a transaction that compares `mod_revision`, of one key or many: `etcd/keys.py` |
 | what returned is seen by everyone | etcd's reads are linearizable |
 | lists of one moment | one range request |
-| watches | one stream, taken up again at the revision where it broke: `etcd/watches.py` |
+| watches | one stream, resumed at the revision where it broke: `etcd/watches.py` |
 | registrations | keys on a lease, made again on another: `etcd/registrations.py` |
 | lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence
 makes reading on the same handle decisive: `etcd/changes.py` |
