@@ -672,16 +672,16 @@ class StreamRepairs:
         return self._world.bookies.parts[state[bookie_number(name)]]
 
     def _begins(self, state: State, client: int, who: ClientState) -> Iterator[Move]:
-        """An operator says which bookie of a decided fragment is gone, or that none is."""
+        """An operator says which bookie of a decided fragment is lost, or that none is."""
         world = self._world
         record = world.stores.parts[state[world.at.store]].record
         if len(record.fragments) < 2:
             return
         named = sorted({bookie for fragment in record.fragments[:-1] for bookie in fragment.ensemble})
-        for gone in [(), *((bookie,) for bookie in named)]:
-            there = [bookie_name(number) for number in range(world.n) if bookie_name(number) not in gone]
-            work = partial(self.driver.start, who, gone, there)
-            yield from self._steps(state, client, f"repairs, gone {' '.join(gone) or 'none'}", "repair", work)
+        for lost in [(), *((bookie,) for bookie in named)]:
+            there = [bookie_name(number) for number in range(world.n) if bookie_name(number) not in lost]
+            work = partial(self.driver.start, who, lost, there)
+            yield from self._steps(state, client, f"repairs, gone {' '.join(lost) or 'none'}", "repair", work)
 
     def _steps(
         self, state: State, client: int, command: str, kind: str, work: Callable[[], list[Outcome]]
@@ -700,12 +700,14 @@ class StreamRepairs:
             if answer is Answer.OK:
                 dirty = dirty_parts(self.listed(bookie).held, record, world.rules)
                 bookie = world.bookie_driver.without_others(bookie, dirty)
-        told = self.listed(bookie) if answer is Answer.OK else ReplicaList(answer)
+        listed = self.listed(bookie) if answer is Answer.OK else ReplicaList(answer)
         new = (*state[:number], world.bookies.number(bookie), *state[number + 1 :])
-        return self._steps(new, client, f"lists {name}", "list", partial(self.driver.listed, who, name, told))
+        return self._steps(
+            new, client, f"lists {name}", "list", partial(self.driver.listed, who, name, listed)
+        )
 
     def listed(self, bookie: StreamBookie) -> ReplicaList:
-        """What a bookie says that it holds, entry by entry; one that has heard of nothing has no ledger."""
+        """What a bookie says that it holds, entry by entry; one that knows nothing has no ledger."""
         if bookie.facts is None:
             return ReplicaList(Answer.NO_LEDGER)
         world, doubt = self._world, bookie.known.doubt

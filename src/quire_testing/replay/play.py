@@ -53,7 +53,7 @@ from quire_testing.replay.clients import (
     Recoverer,
     ThenFirst,
     Writer,
-    not_heard,
+    read_error,
 )
 from quire_testing.replay.frames import LISTS, Said, Sent, plain
 from quire_testing.replay.network import Line, ReplayNetwork
@@ -549,7 +549,7 @@ def _append(play: Play, lacking: Collection[str]) -> None:
                 line.requests.remove(sent)
                 if BookieId(bookie.name) not in lacking:
                     bookie.take(line.bookie.feed, sent, at_once=True)
-                    writer.hear(line, line.answers.pop())
+                    writer.on_response(line, line.answers.pop())
 
 
 def _write(play: Play) -> None:
@@ -613,7 +613,7 @@ class Repairer(Program):
         """The same, bookies that are to be asked included."""
         return super().is_asking or (self.client.machine is not None and bool(self.repair.asks))
 
-    def begin(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
+    def begin(self, lost: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
         """Start with what an operator says of bookies.
 
         Raises:
@@ -633,12 +633,12 @@ class Repairer(Program):
                     BY_STEPS,
                     self.recorder.machines,
                 ),
-                gone=gone,
+                gone=lost,
                 candidates=candidates,
             )
             return self.loop.create_task(self.repair.run())
 
-        self.act(start).add_done_callback(not_heard)
+        self.act(start).add_done_callback(read_error)
         self._answer_reads()
         self._seen = 0
         self.client = ClientState((), self.recorder.logs[-1].made(), fault=self.client.fault)
@@ -648,14 +648,14 @@ class Repairer(Program):
         for question in [each for each in self.store.questions if each.op is None]:
             self.act(partial(self.store.answer, question))
 
-    def hear_gone(self, gone: Sequence[BookieId]) -> None:
-        """It learns which bookies are gone.
+    def learn_lost(self, lost: Sequence[BookieId]) -> None:
+        """It learns which bookies are lost.
 
         Raises:
             LookupError: it repairs nothing.
         """
-        there = [bookie for bookie in self._machine()._candidates if bookie not in gone]
-        self.act(lambda: self.repair.bookies_changed(gone, there))
+        there = [bookie for bookie in self._machine()._candidates if bookie not in lost]
+        self.act(lambda: self.repair.bookies_changed(lost, there))
 
     def piece(self, bookie: str, entries: str) -> CopyRange:
         """The piece for a bookie with these entries, or with any, whose sources have not been read yet.
@@ -691,7 +691,7 @@ class Repairer(Program):
 
     def sent(self, piece: CopyRange) -> None:
         """The sources were read: unless the machine knows already what came of the piece, copies are on their way."""
-        if not self._told():
+        if not self._new_inputs():
             sent = {*self.client.sent, piece}
             self.client = self.driver.client(self.client.machine, sent, self.client.fault)
             self.without_input.append(Outcome(self.client))
@@ -713,16 +713,16 @@ class Repairer(Program):
         return machine
 
     def _listed(self, bookie: BookieId, replica: Replica) -> Replica:
-        told, period = replica.told, replica.period
+        listed, period = replica.told, replica.period
         ids = {
             entry
-            for each in told.held
+            for each in listed.held
             for entry in range(each.first, each.last + 1)
             if each.residues >> entry % each.period & 1
         }
         held = tuple(HeldInterval(entry, entry, period, 1 << entry % period) for entry in sorted(ids))
-        lsn = self.losses.get((bookie, told.doubt_lsn), told.doubt_lsn)
-        return Replica(type(told)(told.answer, held, told.limbo, lsn), period)
+        lsn = self.losses.get((bookie, listed.doubt_lsn), listed.doubt_lsn)
+        return Replica(type(listed)(listed.answer, held, listed.limbo, lsn), period)
 
     def _shown(self, effect: Any, after: Any) -> Any:
         if isinstance(effect, EndLimbo):
@@ -745,7 +745,7 @@ class RepairSteps:
         elif reads:
             self._reads(repairer, repairer.piece(reads[2], reads[1]))
         elif command == "hears which bookies are gone":
-            repairer.hear_gone([BookieId(each.name) for each in self._play.bookies if each.gone])
+            repairer.learn_lost([BookieId(each.name) for each in self._play.bookies if each.lost])
         elif command.startswith("lists "):
             name = command.split()[1]
             if lsn := self._bookie(name).doubt_lsn():
@@ -770,17 +770,17 @@ class RepairSteps:
             return False
         return True
 
-    def _begins(self, repairer: Repairer, gone: Sequence[str], targets: Sequence[str]) -> None:
-        there = targets or [each.name for each in self._play.bookies if each.name not in gone]
-        repairer.begin([BookieId(name) for name in gone], [BookieId(name) for name in there])
+    def _begins(self, repairer: Repairer, lost: Sequence[str], targets: Sequence[str]) -> None:
+        there = targets or [each.name for each in self._play.bookies if each.name not in lost]
+        repairer.begin([BookieId(name) for name in lost], [BookieId(name) for name in there])
 
     def _bookie(self, name: str) -> Bookie:
         return self._play._bookie_named(name)
 
     def _pass(self, repairer: Repairer, kinds: Collection[str], name: str) -> None:
-        """Requests to one bookie pass at once; one that is gone does not take them."""
+        """Requests to one bookie pass at once; a lost one does not take them."""
         bookie = self._bookie(name)
-        if bookie.gone:
+        if bookie.lost:
             self._play._cuts_off(bookie, [repairer])
         else:
             self._play.passing.answer(repairer, kinds, [bookie])

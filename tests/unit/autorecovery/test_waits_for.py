@@ -229,7 +229,7 @@ def test_what_only_a_gone_bookie_has_waits_for_it() -> None:
         cluster.recover()
         cluster.wait(15)
         gone = lost_by_one(cluster, ledger)
-        found = waits_for(cluster, ledger, "a bookie that is gone")
+        found = waits_for(cluster, ledger, "a lost bookie")
         assert (found["attempts"], found["copies_left"]) == (1, 0)
         cluster.bookie(gone).lost = False
         cluster.restart(gone)
@@ -242,7 +242,7 @@ def test_what_a_person_accepts_to_be_lost_is_waited_for_no_more() -> None:
         daemon = cluster.recover()
         cluster.wait(15)
         gone = lost_by_one(cluster, ledger)
-        waits_for(cluster, ledger, "a bookie that is gone")
+        waits_for(cluster, ledger, "a lost bookie")
 
         async def accept() -> RepairEnded:
             away = await cluster.client.bookies.away()

@@ -165,7 +165,7 @@ def test_a_bookie_dies_its_copies_are_made_and_its_name_is_removed(
         def only_held() -> bool:
             result = CliRunner().invoke(app, ["cluster", "repairs", "--json", "--cluster", cluster.uri])
             rows = objects(result)
-            return len(rows) == 2 and "a bookie that is gone" in rows[0]["waits_for"]
+            return len(rows) == 2 and "a lost bookie" in rows[0]["waits_for"]
 
         until(only_held, seconds=WAIT_S)
         row = marked(quire)[held]
