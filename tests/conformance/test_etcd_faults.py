@@ -6,7 +6,7 @@ import pytest
 
 import quire
 from conformance.etcd_proxy import PARTITION_S, behind_proxy
-from conformance.metadata_drivers import EtcdDriver, clients, present, until
+from conformance.metadata_drivers import EtcdDriver, present, until
 from conformance.proxied import (
     a_lock_whose_answer_is_lost_is_not_left_to_nobody,
     a_registration_settles_a_lost_answer,
@@ -86,34 +86,32 @@ async def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
         await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
 
-async def test_a_registration_that_somebody_deletes_comes_back(driver):
-    async with clients(driver, 2) as (a, b):
-        held = await a.register("bookies/available/b:1", b"x")
-        once = await a.register("once", b"x", again=False)
-        for number in range(1, 4):
-            await b.delete(held.key)
+async def test_a_registration_that_somebody_deletes_comes_back(a, b):
+    held = await a.register("bookies/available/b:1", b"x")
+    once = await a.register("once", b"x", again=False)
+    for number in range(1, 4):
+        await b.delete(held.key)
 
-            async def back(number=number):
-                return held.renewed == number
+        async def back(number=number):
+            return held.renewed == number
 
-            await until(back)
-            assert await present(b, held.key, b"x")
-        await b.delete("once")
-        await once.lost.wait()
-        assert not held.lost.is_set()
+        await until(back)
+        assert await present(b, held.key, b"x")
+    await b.delete("once")
+    await once.lost.wait()
+    assert not held.lost.is_set()
 
 
-async def test_a_version_that_no_key_can_have_changes_nothing(driver):
-    async with clients(driver, 1) as (a,):
-        await a.create("k", b"1")
-        for version in (0, -1, 2**63 - 1, 2**70):
-            with pytest.raises(KeyMissingError):
-                await a.put("none", b"x", version)
-            with pytest.raises(VersionConflictError):
-                await a.multi([Create("n", b""), Put("k", b"x", version)])
-            with pytest.raises(VersionConflictError):
-                await a.multi([Create("n", b""), Put("n", b"x", version)])
-        assert [key for key, _ in await a.list("")] == ["k"]
+async def test_a_version_that_no_key_can_have_changes_nothing(a):
+    await a.create("k", b"1")
+    for version in (0, -1, 2**63 - 1, 2**70):
+        with pytest.raises(KeyMissingError):
+            await a.put("none", b"x", version)
+        with pytest.raises(VersionConflictError):
+            await a.multi([Create("n", b""), Put("k", b"x", version)])
+        with pytest.raises(VersionConflictError):
+            await a.multi([Create("n", b""), Put("n", b"x", version)])
+    assert [key for key, _ in await a.list("")] == ["k"]
 
 
 # --- connections, compaction, restarts ------------------------------------------------------------------------------

@@ -111,13 +111,12 @@ async def test_a_format_is_refused_over_a_cluster_and_over_living_bookies(driver
         assert await store.list("") == []
 
 
-async def test_more_operations_than_a_server_takes_are_refused(driver):
-    async with clients(driver, 1) as (a,):
-        with pytest.raises(MisuseError, match="max-txn-ops"):
-            await a.multi([Create(f"k{i}", b"") for i in range(200)])
-        with pytest.raises(MisuseError, match="at most 1500000"):
-            await a.multi([Create(f"k{i}", bytes(800_000)) for i in range(2)])
-        assert await a.list("") == []
+async def test_more_operations_than_a_server_takes_are_refused(a):
+    with pytest.raises(MisuseError, match="max-txn-ops"):
+        await a.multi([Create(f"k{i}", b"") for i in range(200)])
+    with pytest.raises(MisuseError, match="at most 1500000"):
+        await a.multi([Create(f"k{i}", bytes(800_000)) for i in range(2)])
+    assert await a.list("") == []
 
 
 # --- rights and TLS -------------------------------------------------------------------------------------------------
@@ -175,12 +174,11 @@ async def test_it_runs_on_uvloop_and_on_loops_of_several_threads(driver):
     await asyncio.gather(*elsewhere, work(driver))
 
 
-async def test_a_store_does_not_cross_a_fork(driver):
-    async with clients(driver, 1) as (a,):
-        await a.register("r", b"a")
-        assert await asyncio.to_thread(forked_use, a) == "misuse"
-        assert await asyncio.to_thread(forked_use, Opening(driver.address)) == "misuse"
-        assert (await a.get("r")).value == b"a"
+async def test_a_store_does_not_cross_a_fork(driver, a):
+    await a.register("r", b"a")
+    assert await asyncio.to_thread(forked_use, a) == "misuse"
+    assert await asyncio.to_thread(forked_use, Opening(driver.address)) == "misuse"
+    assert (await a.get("r")).value == b"a"
 
 
 class Opening:
@@ -202,13 +200,12 @@ def child(address):
     asyncio.run(asyncio.wait_for(use(), 20))
 
 
-async def test_another_process_opens_its_own(driver):
-    async with clients(driver, 1) as (a,):
-        process = multiprocessing.get_context("spawn").Process(target=child, args=(driver.address,))
-        process.start()
-        await asyncio.to_thread(process.join)
-        assert process.exitcode == 0
-        assert await a.get("child") is not None
+async def test_another_process_opens_its_own(driver, a):
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(driver.address,))
+    process.start()
+    await asyncio.to_thread(process.join)
+    assert process.exitcode == 0
+    assert await a.get("child") is not None
 
 
 # --- rights ---------------------------------------------------------------------------------------------------------

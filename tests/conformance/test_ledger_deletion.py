@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
+from conformance.metadata_drivers import clients
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
@@ -20,11 +20,6 @@ from quire_testing.kit.stepped import StepClock
 
 NOTES = LedgerNotes(holes=(BookieHoles(BookieId("b"), (EntryRange(0, 9, 3, 0b101),)),))
 TOKEN = 2**63 + 5
-
-
-@pytest.fixture(params=EACH_DRIVER)
-def driver(request, tmp_path):
-    return DRIVERS[request.param](tmp_path)
 
 
 def record_of(ledger_id, token=TOKEN, stored_format=3):
@@ -42,30 +37,29 @@ def record_of(ledger_id, token=TOKEN, stored_format=3):
     return replace(record, format_version=stored_format)
 
 
-async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(driver):
-    async with clients(driver, 2) as (a, b):
-        ledgers = LedgerStore(a, StepClock())
-        version = await ledgers.create(record_of(7))
-        with pytest.raises(VersionConflictError):
-            await ledgers.delete(7, version + 1)
-        assert await ledgers.read_tombstone(7) is None
-        await ledgers.delete(7, version)
-        made, at = await LedgerStore(b).read_tombstone(7)
-        assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
-        with pytest.raises(NoSuchLedgerError):
-            await ledgers.delete(7)
-        # What a bookie asks before it drops anything: no record, this tombstone.
-        guards = [Require(ledger_key(7), None), Require(tombstone_key(7), at)]
-        await b.multi(guards)
-        # The id comes again, as with ids that Java's callers choose: that ledger is not the deleted one.
-        version = await ledgers.create(record_of(7, token=9))
-        with pytest.raises((VersionConflictError, AlreadyExistsError)):
-            await b.multi(guards)
+async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
+    ledgers = LedgerStore(a, StepClock())
+    version = await ledgers.create(record_of(7))
+    with pytest.raises(VersionConflictError):
+        await ledgers.delete(7, version + 1)
+    assert await ledgers.read_tombstone(7) is None
+    await ledgers.delete(7, version)
+    made, at = await LedgerStore(b).read_tombstone(7)
+    assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
+    with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(7)
-        again, later = await ledgers.read_tombstone(7)
-        assert (again.token, again.record_version) == (9, version)
-        [(found, listed)] = await ledgers.tombstones()
-        assert (found, listed.version) == (7, later)
+    # What a bookie asks before it drops anything: no record, this tombstone.
+    guards = [Require(ledger_key(7), None), Require(tombstone_key(7), at)]
+    await b.multi(guards)
+    # The id comes again, as with ids that Java's callers choose: that ledger is not the deleted one.
+    version = await ledgers.create(record_of(7, token=9))
+    with pytest.raises((VersionConflictError, AlreadyExistsError)):
+        await b.multi(guards)
+    await ledgers.delete(7)
+    again, later = await ledgers.read_tombstone(7)
+    assert (again.token, again.record_version) == (9, version)
+    [(found, listed)] = await ledgers.tombstones()
+    assert (found, listed.version) == (7, later)
 
 
 async def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(driver):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
+from conformance.metadata_drivers import DRIVERS, clients
 from quire.core.errors import CorruptMetadataError, MisuseError, RefusedError
 from quire.metadata.etcd import ids as etcd_ids
 from quire.metadata.etcd.formats import Instance
@@ -14,11 +14,6 @@ from quire.metadata.store import RAISED_MAX
 from quire.metadata.zookeeper import ids as zookeeper_ids
 from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.wire.proto.etcd_pb2 import TxnRequest
-
-
-@pytest.fixture(params=EACH_DRIVER)
-def driver(request, tmp_path):
-    return DRIVERS[request.param](tmp_path)
 
 
 def of(name, tmp_path, **options):
@@ -43,28 +38,26 @@ async def test_after_a_raise_every_handle_gives_out_greater_ids_only(driver):
         assert len(set(after)) == 20
 
 
-async def test_ids_that_lie_ready_below_it_are_dropped_although_the_counter_is_past_it(driver):
-    async with clients(driver, 2) as (a, b):
-        # Blocks double: after these draws some ids of a lie ready, and one was drawn ahead.
-        mine = [await a.next_ledger_id() for _ in range(5)]
-        other = await b.next_ledger_id()
-        above = max(*mine, other) + 1
+async def test_ids_that_lie_ready_below_it_are_dropped_although_the_counter_is_past_it(a, b):
+    # Blocks double: after these draws some ids of a lie ready, and one was drawn ahead.
+    mine = [await a.next_ledger_id() for _ in range(5)]
+    other = await b.next_ledger_id()
+    above = max(*mine, other) + 1
+    await b.raise_ledger_ids(above)
+    assert await a.next_ledger_id() > above
+
+
+async def test_a_raise_to_something_lower_changes_nothing_and_twice_is_once(a, b):
+    await a.raise_ledger_ids(300)
+    first = await a.next_ledger_id()
+    assert 300 < first <= 310
+    for above in (300, 0, 17, first - 1):
         await b.raise_ledger_ids(above)
-        assert await a.next_ledger_id() > above
-
-
-async def test_a_raise_to_something_lower_changes_nothing_and_twice_is_once(driver):
-    async with clients(driver, 2) as (a, b):
-        await a.raise_ledger_ids(300)
-        first = await a.next_ledger_id()
-        assert 300 < first <= 310
-        for above in (300, 0, 17, first - 1):
-            await b.raise_ledger_ids(above)
-        ids = [await a.next_ledger_id(), await b.next_ledger_id()]
-        assert all(first < number <= first + 30 for number in ids)
-        for above in (-1, RAISED_MAX + 1):
-            with pytest.raises(MisuseError, match=f"above {above}: only above 0 to {RAISED_MAX}"):
-                await a.raise_ledger_ids(above)
+    ids = [await a.next_ledger_id(), await b.next_ledger_id()]
+    assert all(first < number <= first + 30 for number in ids)
+    for above in (-1, RAISED_MAX + 1):
+        with pytest.raises(MisuseError, match=f"above {above}: only above 0 to {RAISED_MAX}"):
+            await a.raise_ledger_ids(above)
 
 
 async def test_raises_and_draws_at_the_same_time(driver):
@@ -86,15 +79,14 @@ async def test_several_that_raise_to_one_id_do_not_add_up(driver):
         assert all(5000 < number < 5600 for number in await draw(stores, 1))
 
 
-async def test_a_leap_over_more_ids_than_are_drawn_one_by_one(driver):
-    async with clients(driver, 2) as (a, b):
-        before = await draw((a, b), 2)
-        for above in (10_000_000, 2**40, RAISED_MAX):
-            await a.raise_ledger_ids(above)
-            for store in (b, a):
-                assert await store.next_ledger_id() > above
-        ids = await draw((a, b), 10)
-        assert len({*before, *ids}) == 24
+async def test_a_leap_over_more_ids_than_are_drawn_one_by_one(a, b):
+    before = await draw((a, b), 2)
+    for above in (10_000_000, 2**40, RAISED_MAX):
+        await a.raise_ledger_ids(above)
+        for store in (b, a):
+            assert await store.next_ledger_id() > above
+    ids = await draw((a, b), 10)
+    assert len({*before, *ids}) == 24
 
 
 @pytest.mark.parametrize("name", [pytest.param("sqlite"), pytest.param("etcd", marks=pytest.mark.interop)])

@@ -5,33 +5,27 @@ from contextlib import suppress
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients, collect, present, until
+from conformance.metadata_drivers import clients, collect, present, until
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.metadata.store import Create, KeyMissingError, Put, Require
 
 
-@pytest.fixture(params=EACH_DRIVER)
-def driver(request, tmp_path):
-    return DRIVERS[request.param](tmp_path)
-
-
-async def test_a_registration_is_a_key_until_it_is_taken_back(driver):
-    async with clients(driver, 2) as (a, b):
-        held = await a.register("bookies/available/b1", b"here")
-        assert (await b.get("bookies/available/b1")).value == b"here"
-        with pytest.raises(AlreadyExistsError):
-            await b.register("bookies/available/b1", b"me")
-        await held.update(b"there")
-        assert (await b.get("bookies/available/b1")).value == b"there"
-        await held.close()
-        await held.close()
-        assert await b.get("bookies/available/b1") is None
-        with pytest.raises(KeyMissingError):
-            await held.update(b"again")
-        mine = await b.register("bookies/available/b1", b"me")
-        await held.close()
-        assert (await a.get("bookies/available/b1")).value == b"me"
-        assert not mine.lost.is_set()
+async def test_a_registration_is_a_key_until_it_is_taken_back(a, b):
+    held = await a.register("bookies/available/b1", b"here")
+    assert (await b.get("bookies/available/b1")).value == b"here"
+    with pytest.raises(AlreadyExistsError):
+        await b.register("bookies/available/b1", b"me")
+    await held.update(b"there")
+    assert (await b.get("bookies/available/b1")).value == b"there"
+    await held.close()
+    await held.close()
+    assert await b.get("bookies/available/b1") is None
+    with pytest.raises(KeyMissingError):
+        await held.update(b"again")
+    mine = await b.register("bookies/available/b1", b"me")
+    await held.close()
+    assert (await a.get("bookies/available/b1")).value == b"me"
+    assert not mine.lost.is_set()
 
 
 async def test_a_registration_that_was_closed_or_lost_does_nothing_to_its_successor_of_the_same_client(
@@ -53,25 +47,24 @@ async def test_a_registration_that_was_closed_or_lost_does_nothing_to_its_succes
         assert (await b.get("r")).value == b"still mine"
 
 
-async def test_a_registration_whose_maker_is_cancelled_is_not_left_to_nobody(driver):
-    async with clients(driver, 2) as (a, b):
-        making = asyncio.create_task(a.register("r", b"a"))
-        await asyncio.sleep(0)
-        making.cancel()
-        with suppress(asyncio.CancelledError):
-            await (await making).close()
-        await a.get("r")  # after the registration, which was asked for
+async def test_a_registration_whose_maker_is_cancelled_is_not_left_to_nobody(a, b):
+    making = asyncio.create_task(a.register("r", b"a"))
+    await asyncio.sleep(0)
+    making.cancel()
+    with suppress(asyncio.CancelledError):
+        await (await making).close()
+    await a.get("r")  # after the registration, which was asked for
 
-        async def taken():
-            with suppress(AlreadyExistsError):
-                return await b.register("r", b"b")
+    async def taken():
+        with suppress(AlreadyExistsError):
+            return await b.register("r", b"b")
 
-        await until(taken)
-        assert (await a.get("r")).value == b"b"
+    await until(taken)
+    assert (await a.get("r")).value == b"b"
 
 
-async def test_closing_the_store_takes_everything_back(driver):
-    async with clients(driver, 2) as (a, b), b.watch("r/") as changes:
+async def test_closing_the_store_takes_everything_back(a, b):
+    async with b.watch("r/") as changes:
         await anext(changes)
         for i in range(3):
             await a.register(f"r/{i}", b"")
@@ -84,17 +77,16 @@ async def test_closing_the_store_takes_everything_back(driver):
             await a.get("r/mine")
 
 
-async def test_sequential_registrations_are_numbered_in_order(driver):
-    async with clients(driver, 2) as (a, b):
-        keys = []
-        for i in range(6):
-            held = await (a if i % 2 else b).register("e/x-", b"%d" % i, sequential=True)
-            keys.append(held.key)
-            if i == 2:
-                await held.close()
-        assert keys == sorted(set(keys))
-        assert all(key.startswith("e/x-") and len(key) == len("e/x-") + 19 for key in keys)
-        assert [v.value for _, v in await a.list("e/x-")] == [b"0", b"1", b"3", b"4", b"5"]
+async def test_sequential_registrations_are_numbered_in_order(a, b):
+    keys = []
+    for i in range(6):
+        held = await (a if i % 2 else b).register("e/x-", b"%d" % i, sequential=True)
+        keys.append(held.key)
+        if i == 2:
+            await held.close()
+    assert keys == sorted(set(keys))
+    assert all(key.startswith("e/x-") and len(key) == len("e/x-") + 19 for key in keys)
+    assert [v.value for _, v in await a.list("e/x-")] == [b"0", b"1", b"3", b"4", b"5"]
 
 
 async def test_a_registration_ends_when_its_owner_dies(driver):
@@ -110,14 +102,13 @@ async def test_a_registration_ends_when_its_owner_dies(driver):
         assert not held.lost.is_set()
 
 
-async def test_a_registration_that_is_made_while_another_is_updated_stays(driver):
-    async with clients(driver, 2) as (a, b):
-        one = await a.register("one", b"1")
-        made, _, more = await asyncio.gather(
-            a.register("two", b"2", again=False), one.update(b"1a"), a.register("three", b"3")
-        )
-        assert [(await b.get(key)).value for key in ("one", "two", "three")] == [b"1a", b"2", b"3"]
-        assert not (made.lost.is_set() or more.lost.is_set())
+async def test_a_registration_that_is_made_while_another_is_updated_stays(a, b):
+    one = await a.register("one", b"1")
+    made, _, more = await asyncio.gather(
+        a.register("two", b"2", again=False), one.update(b"1a"), a.register("three", b"3")
+    )
+    assert [(await b.get(key)).value for key in ("one", "two", "three")] == [b"1a", b"2", b"3"]
+    assert not (made.lost.is_set() or more.lost.is_set())
 
 
 async def test_the_key_of_a_dead_owner_is_free_for_the_first_who_asks(driver):

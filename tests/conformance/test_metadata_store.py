@@ -6,8 +6,6 @@ import uuid
 import pytest
 
 from conformance.metadata_drivers import (
-    DRIVERS,
-    EACH_DRIVER,
     clients,
     collect,
     until,
@@ -24,95 +22,83 @@ from quire.metadata.store import (
     VersionConflictError,
 )
 
-
-@pytest.fixture(params=EACH_DRIVER)
-def driver(request, tmp_path):
-    return DRIVERS[request.param](tmp_path)
-
-
 # --- keys, values, versions -------------------------------------------------------------------------------------
 
 
-async def test_a_value_comes_back_with_its_version(driver):
-    async with clients(driver, 2) as (a, b):
-        version = await a.create("ledgers/1", b"one")
-        found = await b.get("ledgers/1")
-        assert (found.value, found.version) == (b"one", version)
-        later = await b.put("ledgers/1", b"", version)
-        assert later > version
-        assert (await a.get("ledgers/1")).value == b""
-        await a.delete("ledgers/1", later)
-        assert await b.get("ledgers/1") is None
+async def test_a_value_comes_back_with_its_version(a, b):
+    version = await a.create("ledgers/1", b"one")
+    found = await b.get("ledgers/1")
+    assert (found.value, found.version) == (b"one", version)
+    later = await b.put("ledgers/1", b"", version)
+    assert later > version
+    assert (await a.get("ledgers/1")).value == b""
+    await a.delete("ledgers/1", later)
+    assert await b.get("ledgers/1") is None
 
 
-async def test_every_refusal_has_its_kind_and_changes_nothing(driver):
-    async with clients(driver, 1) as (a,):
-        version = await a.create("k", b"1")
-        for attempt, kind in [
-            (a.create("k", b"2"), AlreadyExistsError),
-            (a.put("k", b"2", version + 1), VersionConflictError),
-            (a.put("none", b"2", version), KeyMissingError),
-            (a.delete("k", version + 1), VersionConflictError),
-            (a.delete("none"), KeyMissingError),
-            (a.delete("none", version), KeyMissingError),
-        ]:
-            with pytest.raises(kind) as caught:
-                await attempt
-            assert caught.value.ids["key"] in {"k", "none"}
-        found = await a.get("k")
-        assert (found.value, found.version) == (b"1", version)
-        assert [key for key, _ in await a.list("")] == ["k"]
+async def test_every_refusal_has_its_kind_and_changes_nothing(a):
+    version = await a.create("k", b"1")
+    for attempt, kind in [
+        (a.create("k", b"2"), AlreadyExistsError),
+        (a.put("k", b"2", version + 1), VersionConflictError),
+        (a.put("none", b"2", version), KeyMissingError),
+        (a.delete("k", version + 1), VersionConflictError),
+        (a.delete("none"), KeyMissingError),
+        (a.delete("none", version), KeyMissingError),
+    ]:
+        with pytest.raises(kind) as caught:
+            await attempt
+        assert caught.value.ids["key"] in {"k", "none"}
+    found = await a.get("k")
+    assert (found.value, found.version) == (b"1", version)
+    assert [key for key, _ in await a.list("")] == ["k"]
 
 
-async def test_a_version_does_not_come_back_after_delete_and_create(driver):
-    async with clients(driver, 1) as (a,):
-        seen = []
-        for _ in range(5):
-            seen.append(await a.create("k", b"v"))
-            await a.delete("k")
-        assert seen == ([seen[0]] * 5 if driver.versions_restart else sorted(set(seen)))
+async def test_a_version_does_not_come_back_after_delete_and_create(driver, a):
+    seen = []
+    for _ in range(5):
+        seen.append(await a.create("k", b"v"))
+        await a.delete("k")
+    assert seen == ([seen[0]] * 5 if driver.versions_restart else sorted(set(seen)))
 
 
-async def test_of_two_changes_the_later_one_has_the_greater_revision_whatever_their_keys(driver):
-    async with clients(driver, 2) as (a, b):
-        seen = []
+async def test_of_two_changes_the_later_one_has_the_greater_revision_whatever_their_keys(a, b):
+    seen = []
 
-        async def note(*keys):
-            found = [(await b.get(key)).revision for key in keys]
-            listed = dict(await a.list(""))
-            assert found == [listed[key].revision for key in keys]
-            assert len(set(found)) == 1
-            seen.append(found[0])
+    async def note(*keys):
+        found = [(await b.get(key)).revision for key in keys]
+        listed = dict(await a.list(""))
+        assert found == [listed[key].revision for key in keys]
+        assert len(set(found)) == 1
+        seen.append(found[0])
 
-        first = await a.create("ledgers/0000000000000000007", b"x")
-        await note("ledgers/0000000000000000007")
-        other = await b.create("passes/b:1", b"x")
-        await note("passes/b:1")
-        await a.delete("ledgers/0000000000000000007", first)
-        await a.multi((Create("ledgers/0000000000000000007", b"y"), Create("t/7", b"z")))
-        await note("ledgers/0000000000000000007", "t/7")
-        await a.put("passes/b:1", b"x", other)  # the same value is a change too
-        await note("passes/b:1")
-        await a.register("bookies/available/b:1", b"x")
-        await note("bookies/available/b:1")
-        assert seen == sorted(set(seen))
+    first = await a.create("ledgers/0000000000000000007", b"x")
+    await note("ledgers/0000000000000000007")
+    other = await b.create("passes/b:1", b"x")
+    await note("passes/b:1")
+    await a.delete("ledgers/0000000000000000007", first)
+    await a.multi((Create("ledgers/0000000000000000007", b"y"), Create("t/7", b"z")))
+    await note("ledgers/0000000000000000007", "t/7")
+    await a.put("passes/b:1", b"x", other)  # the same value is a change too
+    await note("passes/b:1")
+    await a.register("bookies/available/b:1", b"x")
+    await note("bookies/available/b:1")
+    assert seen == sorted(set(seen))
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a/../b", ".", "a\nb", "a\0b", "x" * 513])
-async def test_a_key_that_some_driver_could_not_store_is_refused_by_all(driver, key):
-    async with clients(driver, 1) as (a,):
-        for attempt in (a.create(key, b""), a.get(key), a.delete(key)):
-            with pytest.raises(MisuseError, match="metadata key"):
-                await attempt
+async def test_a_key_that_some_driver_could_not_store_is_refused_by_all(key, a):
+    for attempt in (a.create(key, b""), a.get(key), a.delete(key)):
+        with pytest.raises(MisuseError, match="metadata key"):
+            await attempt
 
 
-async def test_values_are_bytes_of_any_kind_up_to_the_limit(driver):
-    async with clients(driver, 1) as (a,):
-        for i, value in enumerate([b"", bytes(range(256)), b"x" * VALUE_BYTES_MAX]):
-            await a.create(f"k{i}", value)
-            assert (await a.get(f"k{i}")).value == value
-        with pytest.raises(MisuseError, match="1000001 bytes"):
-            await a.create("big", b"x" * (VALUE_BYTES_MAX + 1))
+async def test_values_are_bytes_of_any_kind_up_to_the_limit(a):
+    for i, value in enumerate([b"", bytes(range(256)), b"x" * VALUE_BYTES_MAX]):
+        await a.create(f"k{i}", value)
+        assert (await a.get(f"k{i}")).value == value
+    with pytest.raises(MisuseError, match="1000001 bytes"):
+        await a.create("big", b"x" * (VALUE_BYTES_MAX + 1))
 
 
 async def test_one_of_many_wins_each_race(driver):
@@ -131,80 +117,76 @@ async def test_one_of_many_wins_each_race(driver):
             assert (found.value, found.version) == (b"%d" % (winner // 3), version)
 
 
-async def test_what_returned_is_seen_by_everyone(driver):
-    async with clients(driver, 2) as (a, b):
-        version = await a.create("k", b"0")
-        for i in range(1, 50):
-            version = await (a if i % 2 else b).put("k", b"%d" % i, version)
-            assert (await (b if i % 2 else a).get("k")).value == b"%d" % i
+async def test_what_returned_is_seen_by_everyone(a, b):
+    version = await a.create("k", b"0")
+    for i in range(1, 50):
+        version = await (a if i % 2 else b).put("k", b"%d" % i, version)
+        assert (await (b if i % 2 else a).get("k")).value == b"%d" % i
 
 
 # --- lists ------------------------------------------------------------------------------------------------------
 
 
-async def test_lists_are_ranges_in_order_page_by_page(driver):
-    async with clients(driver, 1) as (a,):
-        keys = sorted(["a", "a/1", "a/10", "a/2", "a0", "b/1", "b/1/x", "b/ü", "b/\U0001f4a7", "c"])
-        for key in reversed(keys):
-            await a.create(key, key.encode())
-        for prefix in ["", "a", "a/", "a/1", "b/", "b/1", "z"]:
-            wanted = [key for key in keys if key.startswith(prefix)]
-            assert [(k, v.value) for k, v in await a.list(prefix)] == [(k, k.encode()) for k in wanted]
-            for limit in (1, 2, 3):
-                found, after = [], None
-                while page := await a.list(prefix, after=after, limit=limit):
-                    assert len(page) <= limit
-                    found += [key for key, _ in page]
-                    after = page[-1][0]
-                assert found == wanted
-        assert [k for k, _ in await a.list("b", after="a/2", limit=2)] == ["b/1", "b/1/x"]
-        assert [k for k, _ in await a.list("a", after="b")] == []
-        with pytest.raises(MisuseError):
-            await a.list("", limit=0)
+async def test_lists_are_ranges_in_order_page_by_page(a):
+    keys = sorted(["a", "a/1", "a/10", "a/2", "a0", "b/1", "b/1/x", "b/ü", "b/\U0001f4a7", "c"])
+    for key in reversed(keys):
+        await a.create(key, key.encode())
+    for prefix in ["", "a", "a/", "a/1", "b/", "b/1", "z"]:
+        wanted = [key for key in keys if key.startswith(prefix)]
+        assert [(k, v.value) for k, v in await a.list(prefix)] == [(k, k.encode()) for k in wanted]
+        for limit in (1, 2, 3):
+            found, after = [], None
+            while page := await a.list(prefix, after=after, limit=limit):
+                assert len(page) <= limit
+                found += [key for key, _ in page]
+                after = page[-1][0]
+            assert found == wanted
+    assert [k for k, _ in await a.list("b", after="a/2", limit=2)] == ["b/1", "b/1/x"]
+    assert [k for k, _ in await a.list("a", after="b")] == []
+    with pytest.raises(MisuseError):
+        await a.list("", limit=0)
 
 
 # --- several at once --------------------------------------------------------------------------------------------
 
 
-async def test_several_operations_happen_all_or_none(driver):
-    async with clients(driver, 2) as (a, b):
-        one, two = await a.multi([Create("one", b"1"), Create("two", b"2")])
-        versions = await a.multi(
-            [Put("one", b"1b", one), Delete("two", two), Create("three", b"3"), Require("none", None)]
-        )
-        assert versions[0] > one
-        assert versions[1] == versions[3] == 0
-        assert {k: v.value for k, v in await b.list("")} == {"one": b"1b", "three": b"3"}
-        before, wrong = await b.list(""), versions[2] + 1
-        for last, kind in [
-            (Create("three", b""), AlreadyExistsError),
-            (Put("three", b"", wrong), VersionConflictError),
-            (Delete("none"), KeyMissingError),
-            (Require("three", None), VersionConflictError),
-            (Require("three", wrong), VersionConflictError),
-            (Require("none", 1), KeyMissingError),
-        ]:
-            with pytest.raises(kind) as caught:
-                await a.multi([Create("four", b"4"), Delete("one"), last])
-            assert caught.value.ids["key"] == last.key
-            assert await b.list("") == before
-        assert await a.multi([]) == []
+async def test_several_operations_happen_all_or_none(a, b):
+    one, two = await a.multi([Create("one", b"1"), Create("two", b"2")])
+    versions = await a.multi(
+        [Put("one", b"1b", one), Delete("two", two), Create("three", b"3"), Require("none", None)]
+    )
+    assert versions[0] > one
+    assert versions[1] == versions[3] == 0
+    assert {k: v.value for k, v in await b.list("")} == {"one": b"1b", "three": b"3"}
+    before, wrong = await b.list(""), versions[2] + 1
+    for last, kind in [
+        (Create("three", b""), AlreadyExistsError),
+        (Put("three", b"", wrong), VersionConflictError),
+        (Delete("none"), KeyMissingError),
+        (Require("three", None), VersionConflictError),
+        (Require("three", wrong), VersionConflictError),
+        (Require("none", 1), KeyMissingError),
+    ]:
+        with pytest.raises(kind) as caught:
+            await a.multi([Create("four", b"4"), Delete("one"), last])
+        assert caught.value.ids["key"] == last.key
+        assert await b.list("") == before
+    assert await a.multi([]) == []
 
 
-async def test_later_operations_see_earlier_ones(driver):
-    async with clients(driver, 1) as (a,):
-        await a.multi([Create("k", b"1"), Delete("k"), Create("k", b"2")])
-        assert (await a.get("k")).value == b"2"
-        with pytest.raises(AlreadyExistsError):
-            await a.multi([Create("n", b"1"), Create("n", b"2")])
-        assert await a.get("n") is None
+async def test_later_operations_see_earlier_ones(a):
+    await a.multi([Create("k", b"1"), Delete("k"), Create("k", b"2")])
+    assert (await a.get("k")).value == b"2"
+    with pytest.raises(AlreadyExistsError):
+        await a.multi([Create("n", b"1"), Create("n", b"2")])
+    assert await a.get("n") is None
 
 
 # --- watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_says_ready_and_then_reports_changes_of_others(driver):
-    async with clients(driver, 2) as (a, b), a.watch("x/") as changes:
+async def test_a_watch_says_ready_and_then_reports_changes_of_others(a, b):
+    async with a.watch("x/") as changes:
         first = await anext(changes)
         assert first.reread_all
         version = await b.create("x/1", b"")
@@ -247,8 +229,8 @@ async def test_no_change_is_missed_however_fast_they_come(driver):
         assert seen["k/b-gone"] is None
 
 
-async def test_a_watcher_that_does_not_read_is_told_to_read_everything(driver):
-    async with clients(driver, 2) as (a, b), a.watch("k/") as changes:
+async def test_a_watcher_that_does_not_read_is_told_to_read_everything(driver, a, b):
+    async with a.watch("k/") as changes:
         await anext(changes)
         for start in range(0, PENDING_KEYS_MAX + 1000, driver.ops_max):
             await b.multi([Create(f"k/{start + i}", b"") for i in range(driver.ops_max)])
@@ -261,18 +243,17 @@ async def test_a_watcher_that_does_not_read_is_told_to_read_everything(driver):
         assert (await anext(changes)).reread_all
 
 
-async def test_watches_end_with_the_store_and_are_let_go_on_exit(driver):
-    async with clients(driver, 2) as (a, b):
-        async with a.watch("k") as changes:
-            await anext(changes)
-        await b.create("k", b"")
+async def test_watches_end_with_the_store_and_are_let_go_on_exit(a, b):
+    async with a.watch("k") as changes:
+        await anext(changes)
+    await b.create("k", b"")
+    with pytest.raises(StopAsyncIteration):
+        await anext(changes)
+    async with b.watch("k") as changes:
+        await anext(changes)
+        await b.close()
         with pytest.raises(StopAsyncIteration):
             await anext(changes)
-        async with b.watch("k") as changes:
-            await anext(changes)
-            await b.close()
-            with pytest.raises(StopAsyncIteration):
-                await anext(changes)
 
 
 # --- ids --------------------------------------------------------------------------------------------------------
@@ -285,8 +266,8 @@ async def test_ledger_ids_are_unique_over_clients(driver):
         assert min(given) >= 0
 
 
-async def test_the_instance_is_one_for_all_clients_and_another_for_another_store(driver, tmp_path):
+async def test_the_instance_is_one_for_all_clients_and_another_for_another_store(driver, tmp_path, a, b):
     other = type(driver)(tmp_path / "other")
-    async with clients(driver, 2) as (a, b), clients(other, 1) as (c,):
+    async with clients(other, 1) as (c,):
         assert a.instance_id == b.instance_id != c.instance_id
         uuid.UUID(a.instance_id)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, EACH_DRIVER, clients
+from conformance.metadata_drivers import clients
 from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
@@ -22,11 +22,6 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.stream_metadata import STREAM_BYTES_MAX
-
-
-@pytest.fixture(params=EACH_DRIVER)
-def driver(request, tmp_path):
-    return DRIVERS[request.param](tmp_path)
 
 
 def ledger_of(ledger_id, **more):
@@ -47,39 +42,38 @@ def stream_of(stream_id, owner=7):
     return new_stream(ledger_of(stream_id), owner)
 
 
-async def test_a_stream_and_its_name_are_made_changed_and_deleted_together(driver):
-    async with clients(driver, 2) as (a, b):
-        ours, theirs = StreamStore(a), StreamStore(b)
-        with pytest.raises(NoSuchStreamError, match="no stream 'orders'"):
-            await theirs.find("orders")
-        stream_id = await ours.next_id()
-        version = await ours.create("orders", stream_of(stream_id))
-        assert await theirs.find("orders") == stream_id
-        record, read = await theirs.read(stream_id)
-        assert (record, read) == (stream_of(stream_id), version)
-        with pytest.raises(AlreadyExistsError, match="the name 'orders' is taken"):
-            await theirs.create("orders", stream_of(stream_id + 1, owner=8))
-        with pytest.raises(NoSuchStreamError):
-            await theirs.read(stream_id + 1)
-        with pytest.raises(AlreadyExistsError, match=f"the id {stream_id} is a stream already"):
-            await theirs.create("others", stream_of(stream_id, owner=8))
-        begun = record.taken_over(2, 99)
-        later = await theirs.write(begun, version)
-        with pytest.raises(VersionConflictError, match=f"stream {stream_id} no longer has version"):
-            await ours.write(record.taken_over(2, 98), version)
-        assert await ours.read(stream_id) == (replace(begun, creation_token=0), later)
-        await ours.create("payments", stream_of(ID_MAX, owner=8))
-        assert await theirs.names() == ["orders", "payments"]
-        assert await theirs.names("orders", 1) == ["payments"]
-        assert [each for each, _ in await theirs.page(stream_id)] == [ID_MAX]
-        await ours.delete("orders")
-        with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
-            await theirs.write(begun.opened(-1, begun.fragments), later)
-        assert await theirs.names() == ["payments"]
-        made, _ = await LedgerStore(b).read_tombstone(stream_id)
-        assert (made.token, made.record_version) == (5, later)
-        # The name may be used again, for another stream.
-        await theirs.create("orders", stream_of(stream_id + 1))
+async def test_a_stream_and_its_name_are_made_changed_and_deleted_together(a, b):
+    ours, theirs = StreamStore(a), StreamStore(b)
+    with pytest.raises(NoSuchStreamError, match="no stream 'orders'"):
+        await theirs.find("orders")
+    stream_id = await ours.next_id()
+    version = await ours.create("orders", stream_of(stream_id))
+    assert await theirs.find("orders") == stream_id
+    record, read = await theirs.read(stream_id)
+    assert (record, read) == (stream_of(stream_id), version)
+    with pytest.raises(AlreadyExistsError, match="the name 'orders' is taken"):
+        await theirs.create("orders", stream_of(stream_id + 1, owner=8))
+    with pytest.raises(NoSuchStreamError):
+        await theirs.read(stream_id + 1)
+    with pytest.raises(AlreadyExistsError, match=f"the id {stream_id} is a stream already"):
+        await theirs.create("others", stream_of(stream_id, owner=8))
+    begun = record.taken_over(2, 99)
+    later = await theirs.write(begun, version)
+    with pytest.raises(VersionConflictError, match=f"stream {stream_id} no longer has version"):
+        await ours.write(record.taken_over(2, 98), version)
+    assert await ours.read(stream_id) == (replace(begun, creation_token=0), later)
+    await ours.create("payments", stream_of(ID_MAX, owner=8))
+    assert await theirs.names() == ["orders", "payments"]
+    assert await theirs.names("orders", 1) == ["payments"]
+    assert [each for each, _ in await theirs.page(stream_id)] == [ID_MAX]
+    await ours.delete("orders")
+    with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
+        await theirs.write(begun.opened(-1, begun.fragments), later)
+    assert await theirs.names() == ["payments"]
+    made, _ = await LedgerStore(b).read_tombstone(stream_id)
+    assert (made.token, made.record_version) == (5, later)
+    # The name may be used again, for another stream.
+    await theirs.create("orders", stream_of(stream_id + 1))
 
 
 async def test_an_id_is_a_ledgers_or_a_streams_and_the_wrong_kind_is_named(driver):
@@ -112,19 +106,18 @@ async def test_an_id_is_a_ledgers_or_a_streams_and_the_wrong_kind_is_named(drive
             await streams.page()
 
 
-async def test_two_take_overs_of_a_moment_and_one_wins(driver):
-    async with clients(driver, 2) as (a, b):
-        version = await StreamStore(a).create("s", stream_of(1))
-        found = await asyncio.gather(
-            StreamStore(a).write(stream_of(1).taken_over(2, 11), version),
-            StreamStore(b).write(stream_of(1).taken_over(2, 12), version),
-            return_exceptions=True,
-        )
-        lost = [each for each in found if isinstance(each, VersionConflictError)]
-        assert len(lost) == 1
-        record, _ = await StreamStore(b).read(1)
-        assert record.term == 2
-        assert record.terms.owner == (12 if found[0] is lost[0] else 11)
+async def test_two_take_overs_of_a_moment_and_one_wins(a, b):
+    version = await StreamStore(a).create("s", stream_of(1))
+    found = await asyncio.gather(
+        StreamStore(a).write(stream_of(1).taken_over(2, 11), version),
+        StreamStore(b).write(stream_of(1).taken_over(2, 12), version),
+        return_exceptions=True,
+    )
+    lost = [each for each in found if isinstance(each, VersionConflictError)]
+    assert len(lost) == 1
+    record, _ = await StreamStore(b).read(1)
+    assert record.term == 2
+    assert record.terms.owner == (12 if found[0] is lost[0] else 11)
 
 
 class Losing(MemoryStore):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.metadata_drivers import ZookeeperDriver, clients, end_session, present, until
+from conformance.metadata_drivers import ZookeeperDriver, end_session, present, until
 from conformance.proxied import (
     a_lock_whose_answer_is_lost_is_not_left_to_nobody,
     a_registration_settles_a_lost_answer,
@@ -137,17 +137,16 @@ async def test_a_lock_whose_answer_is_lost_is_not_left_to_nobody(driver):
         await a_lock_whose_answer_is_lost_is_not_left_to_nobody(store, other, proxy)
 
 
-async def test_a_registration_that_somebody_deletes_comes_back(driver):
-    async with clients(driver, 2) as (a, b):
-        held = await a.register("bookies/available/b:1", b"x")
-        once = await a.register("once", b"x", again=False)
-        for _ in range(3):
-            await b.delete(held.key)
-            await until(lambda: present(b, held.key, b"x"))
-        await b.delete("once")
-        await once.lost.wait()
-        assert held.renewed == 3
-        assert not held.lost.is_set()
+async def test_a_registration_that_somebody_deletes_comes_back(a, b):
+    held = await a.register("bookies/available/b:1", b"x")
+    once = await a.register("once", b"x", again=False)
+    for _ in range(3):
+        await b.delete(held.key)
+        await until(lambda: present(b, held.key, b"x"))
+    await b.delete("once")
+    await once.lost.wait()
+    assert held.renewed == 3
+    assert not held.lost.is_set()
 
 
 async def test_a_numbered_registration_that_was_given_up_is_removed(driver):
@@ -196,30 +195,29 @@ async def test_a_client_that_is_closed_removes_no_lost_registration_any_more(dri
 
 @pytest.mark.parametrize("sequential", [False, True])
 async def test_a_registration_that_is_cancelled_at_any_moment_is_removed_on_the_same_connection(
-    driver, sequential
+    sequential, a, b
 ):
-    async with clients(driver, 2) as (a, b):
-        await (await a.register("e/first", b"")).close()
-        steps = done = 0
-        while not done:
-            steps += 1
-            making = asyncio.create_task(a.register("e/r-", b"", sequential=sequential))
-            for _ in range(steps):
-                await asyncio.sleep(0.001)
-            making.cancel()
-            with suppress(asyncio.CancelledError):
-                held = await making
-                closing = asyncio.create_task(held.close())
-                await asyncio.sleep(0)
-                closing.cancel()
-                done = 1
+    await (await a.register("e/first", b"")).close()
+    steps = done = 0
+    while not done:
+        steps += 1
+        making = asyncio.create_task(a.register("e/r-", b"", sequential=sequential))
+        for _ in range(steps):
+            await asyncio.sleep(0.001)
+        making.cancel()
+        with suppress(asyncio.CancelledError):
+            held = await making
+            closing = asyncio.create_task(held.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            done = 1
 
-            async def removed():
-                return not await b.list("e/")
+        async def removed():
+            return not await b.list("e/")
 
-            await a.get("e/first")
-            await until(removed)
-        assert not any("e+" in place for place in a._watches._places)
+        await a.get("e/first")
+        await until(removed)
+    assert not any("e+" in place for place in a._watches._places)
 
 
 async def test_a_registration_that_is_deleted_before_it_is_watched_comes_back(driver):

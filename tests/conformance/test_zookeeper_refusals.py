@@ -103,9 +103,9 @@ async def test_a_wrong_path_is_said():
         await open_store(f"zk://{host}/zookeeper")
 
 
-async def test_a_cluster_that_cannot_be_trusted_is_refused(driver):
+async def test_a_cluster_that_cannot_be_trusted_is_refused(driver, a):
     root = driver.address.root
-    async with clients(driver, 1) as (a,), raw(driver) as client:
+    async with raw(driver) as client:
         await a.create("logs/x", b"")
         layout = client.get(f"{root}/LAYOUT")[0]
         for value, kind, message in [
@@ -126,11 +126,11 @@ async def test_a_cluster_that_cannot_be_trusted_is_refused(driver):
             await driver.open()
 
 
-async def test_an_old_cluster_without_instance_id_gets_one_that_java_does_not_see(driver):
+async def test_an_old_cluster_without_instance_id_gets_one_that_java_does_not_see(driver, a, b):
     async with clients(driver, 1), raw(driver) as client:
         client.delete(f"{driver.address.root}/INSTANCEID")
         client.delete(f"{driver.address.root}/LAYOUT")
-    async with clients(driver, 2) as (a, b), raw(driver) as client:
+    async with raw(driver) as client:
         assert a.instance_id == b.instance_id
         uuid.UUID(a.instance_id)
         assert client.exists(f"{driver.address.root}/INSTANCEID") is None

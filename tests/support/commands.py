@@ -1,11 +1,29 @@
 """Every command that the command line has, found where it is composed: a new one is tested by itself."""
 
+import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import typer.main
+from typer.testing import Result
 
 from quire.cli.main import app
+
+Quire = Callable[..., Result]
+"""The fixture `quire` of the tests of commands."""
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    """What a command said with `--json`."""
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def error_of(result: Result) -> dict[str, Any]:
+    """The error that it ended with, likewise."""
+    text = result.stdout if '"error"' in result.stdout else result.stderr
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])["error"]
+    return found
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,11 @@ class At:
         return self.server.collector.orphans(-1)["unknown"]
 
 
-def with_bookie(directory: Path, scenario: Scenario, **settings: Any) -> None:
-    async def run() -> None:
-        async with small_cluster(
-            directory, bookies=1, **({"garbage_seconds": 0, "tombstone_seconds": 0} | settings)
-        ) as cluster:
-            at = At(cluster, await cluster.client())
-            await scenario(at)
-            await at.store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def one_collector(directory: Path, **settings: Any) -> AsyncIterator[At]:
+    """One bookie without delays, and a client."""
+    usual = {"garbage_seconds": 0, "tombstone_seconds": 0}
+    async with small_cluster(directory, bookies=1, **(usual | settings)) as cluster:
+        at = At(cluster, await cluster.client())
+        yield at
+        await at.store.close()

@@ -10,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/testing-coverage.md").read_text()
 MACHINES = checked_where.machines()
 FORMATS = checked_where.formats()
-EVERYWHERE = [*MACHINES, *FORMATS]
 
 
 def region(kind):
@@ -19,9 +18,8 @@ def region(kind):
     return [line.split(" | ") for line in found[1].splitlines()[2:]]
 
 
-@pytest.mark.parametrize("checked", EVERYWHERE, ids=lambda checked: checked.name)
-def test_a_machine_or_a_format_has_tests(checked):
-    assert checked.tests, f"no test imports {checked.name}"
+def test_a_machine_or_a_format_has_tests():
+    assert [checked.name for checked in (*MACHINES, *FORMATS) if not checked.tests] == []
 
 
 def test_the_machines_that_decide_are_run_by_the_explorer():

@@ -100,10 +100,6 @@ def ledgers_of(probes: list[dict[str, Any]]) -> set[int]:
 
 
 async def test_all_probes(tmp_path: Path) -> None:
-    await all_probes(tmp_path)
-
-
-async def all_probes(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, bookies=1, records=ledgers_of(PROBES)) as cluster:
         port = next(iter(cluster.servers.values())).address[1]
         for probe in PROBES:

@@ -91,7 +91,7 @@ async def test_a_bookie_that_is_gone_is_replaced_in_every_closed_ledger(tmp_path
     await _replaced(tmp_path)
 
 
-async def _refilled(tmp_path: Path) -> None:
+async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await cluster.client()
         away = next(iter(cluster.servers))
@@ -112,11 +112,9 @@ async def _refilled(tmp_path: Path) -> None:
         assert (await client.verify_ledger(ledger)).complete
 
 
-async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(tmp_path: Path) -> None:
-    await _refilled(tmp_path)
-
-
-async def _another_gone(tmp_path: Path) -> None:
+async def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_same_repair(
+    tmp_path: Path,
+) -> None:
     async with small_cluster(tmp_path, 5) as cluster:
         client = await cluster.client()
         ledger = await written(client, ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -137,13 +135,9 @@ async def _another_gone(tmp_path: Path) -> None:
         assert (await client.verify_ledger(ledger)).complete
 
 
-async def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_same_repair(
+async def test_where_every_bookie_has_a_slot_already_the_repair_says_that_one_is_missing(
     tmp_path: Path,
 ) -> None:
-    await _another_gone(tmp_path)
-
-
-async def _no_other(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await cluster.client()
         ledger = await written(client)
@@ -156,13 +150,7 @@ async def _no_other(tmp_path: Path) -> None:
         assert gone in named(await client.ledger_metadata(ledger))
 
 
-async def test_where_every_bookie_has_a_slot_already_the_repair_says_that_one_is_missing(
-    tmp_path: Path,
-) -> None:
-    await _no_other(tmp_path)
-
-
-async def _gone_only(tmp_path: Path) -> None:
+async def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_loss(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 3) as cluster:
         client = await cluster.client()
         shape = {"ensemble_size": 2, "write_quorum": 1, "ack_quorum": 1}
@@ -186,10 +174,6 @@ async def _gone_only(tmp_path: Path) -> None:
         assert [old for _, old, _ in done.report.replaced] == [gone]
         _, notes, _ = await client.ledger_store.read_with_notes(ledger)
         assert [(loss.accepted_by, loss.gone) for loss in notes.losses] == [("an operator", (gone,))]
-
-
-async def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_loss(tmp_path: Path) -> None:
-    await _gone_only(tmp_path)
 
 
 async def _deleted(tmp_path: Path) -> None:
@@ -240,7 +224,7 @@ async def test_a_target_that_fills_up_is_left_for_another(tmp_path: Path) -> Non
     await _full(tmp_path)
 
 
-async def _no_password(tmp_path: Path) -> None:
+async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_path: Path) -> None:
     """BookKeeper's issue 3887: one ledger that cannot be read held up the repair of all."""
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client()
@@ -267,10 +251,6 @@ async def _no_password(tmp_path: Path) -> None:
         assert gone not in named(await client.ledger_metadata(other))
 
 
-async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_path: Path) -> None:
-    await _no_password(tmp_path)
-
-
 async def _open(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client()
@@ -294,23 +274,6 @@ async def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: 
     await _open(tmp_path)
 
 
-async def _spoilt(tmp_path: Path) -> None:
-    async with small_cluster(tmp_path, 4) as cluster:
-        client = await cluster.client()
-        ledger = await written(client)
-        rotten, gone, _ = (await client.ledger_metadata(ledger)).fragments[0].ensemble
-        name = await cluster.stop_bookie(rotten)
-        assert spoilt_entries(tmp_path / name, b"%06d" % 7) == 1
-        await cluster.start_bookie(name)
-        await cluster.stop_bookie(gone)
-        spares = [
-            bookie for bookie in cluster.servers if bookie not in named(await client.ledger_metadata(ledger))
-        ]
-        ended = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares).run()
-        assert ended.outcome is RepairOutcome.WHOLE
-        assert (await client.verify_ledger(ledger)).complete
-
-
 def spoilt_entries(directory: Path, text: bytes) -> int:
     """Change a byte of what has this text in a bookie's segments; how often it was there."""
     found = 0
@@ -325,7 +288,20 @@ def spoilt_entries(directory: Path, text: bytes) -> int:
 
 
 async def test_what_a_source_has_damaged_is_copied_from_another_and_mended(tmp_path: Path) -> None:
-    await _spoilt(tmp_path)
+    async with small_cluster(tmp_path, 4) as cluster:
+        client = await cluster.client()
+        ledger = await written(client)
+        rotten, gone, _ = (await client.ledger_metadata(ledger)).fragments[0].ensemble
+        name = await cluster.stop_bookie(rotten)
+        assert spoilt_entries(tmp_path / name, b"%06d" % 7) == 1
+        await cluster.start_bookie(name)
+        await cluster.stop_bookie(gone)
+        spares = [
+            bookie for bookie in cluster.servers if bookie not in named(await client.ledger_metadata(ledger))
+        ]
+        ended = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares).run()
+        assert ended.outcome is RepairOutcome.WHOLE
+        assert (await client.verify_ledger(ledger)).complete
 
 
 async def _registered(tmp_path: Path) -> None:

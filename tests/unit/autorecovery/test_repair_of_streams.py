@@ -176,7 +176,7 @@ async def test_a_striped_stream_is_repaired_class_by_class(tmp_path: Path, mode:
     await _replaced(tmp_path, mode, {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2})
 
 
-async def _where_terms_fence(tmp_path: Path) -> None:
+async def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path: Path) -> None:
     """What the target has of an earlier term goes, and what it has of the right one stays and is not copied."""
     async with small_cluster(tmp_path, 5) as cluster:
         client = await cluster.client()
@@ -214,10 +214,6 @@ async def _where_terms_fence(tmp_path: Path) -> None:
             pass  # all below its no-op is there for certain
         read = [bytes(entry.payload) async for entry in stream.read()]
         assert read == [b"%d" % number for number in range(3 * COUNT)]
-
-
-async def test_where_terms_fence_what_other_terms_left_on_a_target_is_dropped(tmp_path: Path) -> None:
-    await _where_terms_fence(tmp_path)
 
 
 async def _without_terms(tmp_path: Path, mode: str) -> None:
@@ -342,7 +338,10 @@ async def test_a_scrub_looks_for_a_streams_entries_under_their_terms(tmp_path: P
     await _looked_at(tmp_path, mode)
 
 
-async def _older_program(tmp_path: Path, mode: str) -> None:
+@BOTH
+async def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(
+    tmp_path: Path, mode: str
+) -> None:
     async with small_cluster(tmp_path, 5) as cluster:
         client, stream, _, gone = await in_two_terms(
             cluster, mode, ensemble_size=3, write_quorum=3, ack_quorum=2
@@ -354,10 +353,3 @@ async def _older_program(tmp_path: Path, mode: str) -> None:
         unknown = [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS)]
         assert await check.audit(share.bookie, [share]) == unknown
         assert (await check.scrub(share)).findings == unknown
-
-
-@BOTH
-async def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_streams_entries(
-    tmp_path: Path, mode: str
-) -> None:
-    await _older_program(tmp_path, mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,79 +24,73 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.directory.collector_file import COLLECTOR_FILE
 from quire.wire.store_records import Passes, encode_passes
-from support.one_collector import At, with_bookie
+from support.one_collector import At, one_collector
 from support.small_cluster import small_cluster
 
 
-def test_a_tombstone_is_enough_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: At) -> None:
-        dead, alive = await at.write(2)
-        await at.client.delete_ledger(dead)
-        assert at.holds(dead), "the record goes at once, the entries with the next pass"
-        with caplog.at_level(logging.INFO):
-            assert await at.passes() == 1
-        assert f"dropped ledger {dead}, proof: tombstone" in caplog.text, "every deletion is logged"
-        assert not at.holds(dead)
-        assert at.holds(alive)
-        assert await at.store.list("tombstones/") == [], "the only bookie's watermark has passed it"
-        await at.restart()
-        assert not at.holds(dead)
-
-    with_bookie(tmp_path, scenario)
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[At]:
+    async with one_collector(tmp_path) as made:
+        yield made
 
 
-def test_a_missing_record_is_no_proof_however_often(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        ledger_id, found_once = await at.write(2)
-        await at.forget_record(ledger_id)
-        assert await at.passes() == 0
-        await at.forget_record(found_once)
-        assert await at.passes(4) == 0
-        assert at.unknown == [ledger_id, found_once]
-        assert at.holds(ledger_id)
-        assert at.holds(found_once)
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_found_twice_and_missing_then_is_one_also_after_a_restart(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        ledger_id, alive = await at.write(2)
-        await at.passes()
-        await at.restart()
-        await at.passes()
-        await at.restart()
-        await at.forget_record(ledger_id)
+async def test_a_tombstone_is_enough_at_once(at: At, caplog: pytest.LogCaptureFixture) -> None:
+    dead, alive = await at.write(2)
+    await at.client.delete_ledger(dead)
+    assert at.holds(dead), "the record goes at once, the entries with the next pass"
+    with caplog.at_level(logging.INFO):
         assert await at.passes() == 1
-        assert not at.holds(ledger_id)
-        assert at.holds(alive)
+    assert f"dropped ledger {dead}, proof: tombstone" in caplog.text, "every deletion is logged"
+    assert not at.holds(dead)
+    assert at.holds(alive)
+    assert await at.store.list("tombstones/") == [], "the only bookie's watermark has passed it"
+    await at.restart()
+    assert not at.holds(dead)
 
-    with_bookie(tmp_path, scenario)
+
+async def test_a_missing_record_is_no_proof_however_often(at: At) -> None:
+    ledger_id, found_once = await at.write(2)
+    await at.forget_record(ledger_id)
+    assert await at.passes() == 0
+    await at.forget_record(found_once)
+    assert await at.passes(4) == 0
+    assert at.unknown == [ledger_id, found_once]
+    assert at.holds(ledger_id)
+    assert at.holds(found_once)
+
+
+async def test_found_twice_and_missing_then_is_one_also_after_a_restart(at: At) -> None:
+    ledger_id, alive = await at.write(2)
+    await at.passes()
+    await at.restart()
+    await at.passes()
+    await at.restart()
+    await at.forget_record(ledger_id)
+    assert await at.passes() == 1
+    assert not at.holds(ledger_id)
+    assert at.holds(alive)
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"\0" * 200, None])
-def test_without_its_file_a_collector_finds_everything_anew(
-    tmp_path: Path, spoilt: bytes | None, caplog: pytest.LogCaptureFixture
+async def test_without_its_file_a_collector_finds_everything_anew(
+    at: At, spoilt: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        await at.passes(2)
-        file = at.server.config.directory / COLLECTOR_FILE
-        if spoilt is None:
-            file.unlink()
-        else:
-            file.write_bytes(spoilt)
-        await at.restart()
-        await at.forget_record(ledger_id)
-        assert await at.passes(3) == 0
-        assert at.unknown == [ledger_id]
-        assert ("gathered again" in caplog.text) == (spoilt is not None)
-
-    with_bookie(tmp_path, scenario)
+    (ledger_id,) = await at.write()
+    await at.passes(2)
+    file = at.server.config.directory / COLLECTOR_FILE
+    if spoilt is None:
+        file.unlink()
+    else:
+        file.write_bytes(spoilt)
+    await at.restart()
+    await at.forget_record(ledger_id)
+    assert await at.passes(3) == 0
+    assert at.unknown == [ledger_id]
+    assert ("gathered again" in caplog.text) == (spoilt is not None)
 
 
-def test_a_file_that_the_disk_does_not_give_is_as_good_as_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_file_that_the_disk_does_not_give_is_as_good_as_none(
+    at: At, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bookie did not start because of it, although nothing but time is lost with it."""
     read = RealFiles.read_whole
@@ -106,49 +100,39 @@ def test_a_file_that_the_disk_does_not_give_is_as_good_as_none(
             raise OSError(errno.EIO, "injected", str(path))
         return read(files, path)
 
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        await at.passes(2)
-        with monkeypatch.context() as patch:
-            patch.setattr(RealFiles, "read_whole", bad_sector)
-            await at.restart()
-        assert "gathered again" in caplog.text
-        await at.forget_record(ledger_id)
-        assert await at.passes(3) == 0
-        assert at.unknown == [ledger_id]
-        assert at.holds(ledger_id)
+    (ledger_id,) = await at.write()
+    await at.passes(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "read_whole", bad_sector)
         await at.restart()
-        assert caplog.text.count("gathered again") == 1, "a pass has written it anew"
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_what_was_written_since_it_was_found_has_no_proof(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        ledger = await at.client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-        await ledger.append(b"before")
-        await at.passes(2)
-        await ledger.append(b"since")
-        await at.forget_record(int(ledger.ledger_id))
-        assert await at.passes(2) == 0
-        assert at.unknown == [ledger.ledger_id]
-
-    with_bookie(tmp_path, scenario)
+    assert "gathered again" in caplog.text
+    await at.forget_record(ledger_id)
+    assert await at.passes(3) == 0
+    assert at.unknown == [ledger_id]
+    assert at.holds(ledger_id)
+    await at.restart()
+    assert caplog.text.count("gathered again") == 1, "a pass has written it anew"
 
 
-def test_a_record_that_is_there_again_keeps_the_ledger(tmp_path: Path) -> None:
+async def test_what_was_written_since_it_was_found_has_no_proof(at: At) -> None:
+    ledger = await at.client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    await ledger.append(b"before")
+    await at.passes(2)
+    await ledger.append(b"since")
+    await at.forget_record(int(ledger.ledger_id))
+    assert await at.passes(2) == 0
+    assert at.unknown == [ledger.ledger_id]
+
+
+async def test_a_record_that_is_there_again_keeps_the_ledger(at: At) -> None:
     """Callers choose ids again, and Java sees no tombstone: what counts is the record."""
-
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        record, _ = await at.records.read(ledger_id)
-        await at.passes(2)
-        await at.records.delete(LedgerId(ledger_id))
-        await at.records.create(record)
-        assert await at.passes(2) == 0
-        assert at.holds(ledger_id)
-
-    with_bookie(tmp_path, scenario)
+    (ledger_id,) = await at.write()
+    record, _ = await at.records.read(ledger_id)
+    await at.passes(2)
+    await at.records.delete(LedgerId(ledger_id))
+    await at.records.create(record)
+    assert await at.passes(2) == 0
+    assert at.holds(ledger_id)
 
 
 class Meddled(MemoryStore):
@@ -172,85 +156,76 @@ async def meddled(at: At, meddle: Callable[[], Coroutine[Any, Any, object]]) -> 
 
 
 @pytest.mark.parametrize("by", ["tombstone", "chain"])
-def test_the_last_look_sees_the_record_of_the_same_moment(tmp_path: Path, by: str) -> None:
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        record, _ = await at.records.read(ledger_id)
-        await at.passes(2)
-        if by == "chain":
-            await at.forget_record(ledger_id)
-        else:
-            await at.records.delete(LedgerId(ledger_id))
-        await meddled(at, lambda: at.records.create(record))
-        assert await at.passes(2) == 0
-        assert at.holds(ledger_id)
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_a_counter_that_somebody_else_changed_ends_the_pass(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        await at.passes(2)
+async def test_the_last_look_sees_the_record_of_the_same_moment(at: At, by: str) -> None:
+    (ledger_id,) = await at.write()
+    record, _ = await at.records.read(ledger_id)
+    await at.passes(2)
+    if by == "chain":
         await at.forget_record(ledger_id)
-        key = passes_key(at.server.bookie_id)
-
-        async def change() -> None:
-            found = await at.store.get(key)
-            assert found is not None
-            await at.store.put(key, found.value, found.version)
-
-        await meddled(at, change)
-        with pytest.raises(StoreBusyError, match="changed during the pass"):
-            await at.passes()
-        assert at.holds(ledger_id)
-        assert await at.passes() == 1, "the next pass has a counter of its own again"
-
-    with_bookie(tmp_path, scenario)
+    else:
+        await at.records.delete(LedgerId(ledger_id))
+    await meddled(at, lambda: at.records.create(record))
+    assert await at.passes(2) == 0
+    assert at.holds(ledger_id)
 
 
-def test_a_store_that_went_back_is_held_against_and_accepted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_counter_that_somebody_else_changed_ends_the_pass(at: At) -> None:
+    (ledger_id,) = await at.write()
+    await at.passes(2)
+    await at.forget_record(ledger_id)
+    key = passes_key(at.server.bookie_id)
+
+    async def change() -> None:
+        found = await at.store.get(key)
+        assert found is not None
+        await at.store.put(key, found.value, found.version)
+
+    await meddled(at, change)
+    with pytest.raises(StoreBusyError, match="changed during the pass"):
+        await at.passes()
+    assert at.holds(ledger_id)
+    assert await at.passes() == 1, "the next pass has a counter of its own again"
+
+
+async def test_a_store_that_went_back_is_held_against_and_accepted(
+    at: At, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(at: At) -> None:
-        old, dead = await at.write(2)
-        await at.client.delete_ledger(dead)
-        backup = await at.kept()
-        young = await at.write(3)
-        await at.passes(2)
-        newest = await at.kept()
-        await at.put_back(backup)
-        assert await at.passes(4) == 0
-        assert at.unknown == young
-        at.server.attention.look()
-        assert caplog.text.count("deletes no ledgers: the store ") == 1
-        (held,) = await stopped_collections(at.store)
-        assert held.why == at.server.collector.info()["holding"]
-        await at.restart()
-        assert await at.passes() == 0
-        assert at.server.collector.info()["holding"], "it is still that store"
-        with pytest.raises(RefusedError, match="has a record"):
-            await at.records.delete_orphan(old)
+    old, dead = await at.write(2)
+    await at.client.delete_ledger(dead)
+    backup = await at.kept()
+    young = await at.write(3)
+    await at.passes(2)
+    newest = await at.kept()
+    await at.put_back(backup)
+    assert await at.passes(4) == 0
+    assert at.unknown == young
+    at.server.attention.look()
+    assert caplog.text.count("deletes no ledgers: the store ") == 1
+    (held,) = await stopped_collections(at.store)
+    assert held.why == at.server.collector.info()["holding"]
+    await at.restart()
+    assert await at.passes() == 0
+    assert at.server.collector.info()["holding"], "it is still that store"
+    with pytest.raises(RefusedError, match="has a record"):
+        await at.records.delete_orphan(old)
 
-        assert [one.bookie for one in await accept_store(at.store)] == [at.server.bookie_id]
-        with pytest.raises(RefusedError, match="already accepted"):
-            await accept_store(at.store)
-        assert await at.passes(4) == 0
-        assert at.unknown == young
-        assert at.server.collector.info()["holding"] is None
-        with pytest.raises(RefusedError, match="no bookie has stopped deleting"):
-            await accept_store(at.store)
-        await at.records.delete_orphan(young[0])
-        assert await at.passes() == 1
-        assert at.unknown == young[1:]
+    assert [one.bookie for one in await accept_store(at.store)] == [at.server.bookie_id]
+    with pytest.raises(RefusedError, match="already accepted"):
+        await accept_store(at.store)
+    assert await at.passes(4) == 0
+    assert at.unknown == young
+    assert at.server.collector.info()["holding"] is None
+    with pytest.raises(RefusedError, match="no bookie has stopped deleting"):
+        await accept_store(at.store)
+    await at.records.delete_orphan(young[0])
+    assert await at.passes() == 1
+    assert at.unknown == young[1:]
 
-        await at.put_back(newest)
-        assert await at.passes(3) == 0
-        assert at.server.collector.info()["holding"], "the newer one is another again"
-        for ledger_id in (old, *young[1:]):
-            assert at.holds(ledger_id)
-
-    with_bookie(tmp_path, scenario)
+    await at.put_back(newest)
+    assert await at.passes(3) == 0
+    assert at.server.collector.info()["holding"], "the newer one is another again"
+    for ledger_id in (old, *young[1:]):
+        assert at.holds(ledger_id)
 
 
 async def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(
@@ -272,82 +247,70 @@ async def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(
     assert [one.bookie for one in await accept_store(store)] == ["b1"]
 
 
-def test_a_formatted_store_deletes_nothing(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        before = await at.write(3)
-        await at.passes(2)
-        await at.put_back({})
-        fresh = await at.write(3)
-        assert min(fresh) > max(before)
-        assert await at.passes(4) == 0
-        assert all(map(at.holds, before + fresh))
-        assert "no counter" in at.server.collector.info()["holding"]
-
-    with_bookie(tmp_path, scenario)
+async def test_a_formatted_store_deletes_nothing(at: At) -> None:
+    before = await at.write(3)
+    await at.passes(2)
+    await at.put_back({})
+    fresh = await at.write(3)
+    assert min(fresh) > max(before)
+    assert await at.passes(4) == 0
+    assert all(map(at.holds, before + fresh))
+    assert "no counter" in at.server.collector.info()["holding"]
 
 
-def test_ids_that_the_bookie_holds_are_not_given_again(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        await at.write(2)
-        backup, ids = await at.kept(), at.cluster.space.ledger_ids
-        young = await at.write(3)
-        await at.put_back(backup)
-        at.cluster.space.ledger_ids = ids
-        await at.restart()
-        assert min(await at.write(2)) > max(young)
-
-    with_bookie(tmp_path, scenario)
+async def test_ids_that_the_bookie_holds_are_not_given_again(at: At) -> None:
+    await at.write(2)
+    backup, ids = await at.kept(), at.cluster.space.ledger_ids
+    young = await at.write(3)
+    await at.put_back(backup)
+    at.cluster.space.ledger_ids = ids
+    await at.restart()
+    assert min(await at.write(2)) > max(young)
 
 
-def test_damaged_values_are_named_and_harmless(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: At) -> None:
-        ids = await at.write(40)
-        some = await at.store.get(ledger_key(ids[0]))
-        assert some is not None
-        for first in range(1_000, 11_000, 100):  # of ledgers that this bookie does not hold
-            await at.store.multi([Create(ledger_key(one), some.value) for one in range(first, first + 100)])
-        await at.passes(2)
-        found = await at.store.get(ledger_key(ids[7]))
-        assert found is not None
-        await at.store.put(ledger_key(ids[7]), b"\xff" * 30, found.version)
-        await at.client.delete_ledger(ids[1])
-        await at.records.delete(LedgerId(ids[2]))
-        stone = await at.store.get(tombstone_key(ids[2]))
-        assert stone is not None
-        await at.store.put(tombstone_key(ids[2]), b"\xff" * 30, stone.version)
-        assert await at.passes() == 2, "the chain proves what a damaged tombstone does not"
-        assert f"tombstone of ledger {ids[2]}" in caplog.text
-        assert all(at.holds(ledger_id) for ledger_id in ids if ledger_id not in ids[1:3])
+async def test_damaged_values_are_named_and_harmless(at: At, caplog: pytest.LogCaptureFixture) -> None:
+    ids = await at.write(40)
+    some = await at.store.get(ledger_key(ids[0]))
+    assert some is not None
+    for first in range(1_000, 11_000, 100):  # of ledgers that this bookie does not hold
+        await at.store.multi([Create(ledger_key(one), some.value) for one in range(first, first + 100)])
+    await at.passes(2)
+    found = await at.store.get(ledger_key(ids[7]))
+    assert found is not None
+    await at.store.put(ledger_key(ids[7]), b"\xff" * 30, found.version)
+    await at.client.delete_ledger(ids[1])
+    await at.records.delete(LedgerId(ids[2]))
+    stone = await at.store.get(tombstone_key(ids[2]))
+    assert stone is not None
+    await at.store.put(tombstone_key(ids[2]), b"\xff" * 30, stone.version)
+    assert await at.passes() == 2, "the chain proves what a damaged tombstone does not"
+    assert f"tombstone of ledger {ids[2]}" in caplog.text
+    assert all(at.holds(ledger_id) for ledger_id in ids if ledger_id not in ids[1:3])
 
-        key = passes_key(at.server.bookie_id)
-        counter = await at.store.get(key)
-        assert counter is not None
-        await at.store.put(key, b"\xff" * 30, counter.version)
-        with pytest.raises(CorruptMetadataError, match="pass counter of bookie"):
-            await at.passes()
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_a_tombstone_of_another_life_of_the_id_proves_nothing(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        record, _ = await at.records.read(ledger_id)
+    key = passes_key(at.server.bookie_id)
+    counter = await at.store.get(key)
+    assert counter is not None
+    await at.store.put(key, b"\xff" * 30, counter.version)
+    with pytest.raises(CorruptMetadataError, match="pass counter of bookie"):
         await at.passes()
-        await at.records.delete(LedgerId(ledger_id))
-        await at.records.create(
-            replace(
-                record,
-                custom=tuple(
-                    (key, b"12345678" if key == "quire.token" else value) for key, value in record.custom
-                ),
-            )
-        )
-        await at.records.delete(LedgerId(ledger_id))
-        assert await at.passes(2) == 0
-        assert at.unknown == [ledger_id]
 
-    with_bookie(tmp_path, scenario)
+
+async def test_a_tombstone_of_another_life_of_the_id_proves_nothing(at: At) -> None:
+    (ledger_id,) = await at.write()
+    record, _ = await at.records.read(ledger_id)
+    await at.passes()
+    await at.records.delete(LedgerId(ledger_id))
+    await at.records.create(
+        replace(
+            record,
+            custom=tuple(
+                (key, b"12345678" if key == "quire.token" else value) for key, value in record.custom
+            ),
+        )
+    )
+    await at.records.delete(LedgerId(ledger_id))
+    assert await at.passes(2) == 0
+    assert at.unknown == [ledger_id]
 
 
 class Failing(MemoryStore):
@@ -361,8 +324,10 @@ class Failing(MemoryStore):
         return await super().list(*given, **named)
 
 
-def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: At) -> None:
+async def test_a_collector_that_fails_goes_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_collector(tmp_path, garbage_seconds=0.01) as at:
         collector = at.server.collector
         store = Failing(at.cluster.space)
         store.fails = True
@@ -377,8 +342,6 @@ def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pyte
             while collector.info()["failure"] is not None:
                 await asyncio.sleep(0.01)
         assert collector.info()["passes"] > 0
-
-    with_bookie(tmp_path, scenario, garbage_seconds=0.01)
 
 
 async def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> None:
@@ -406,35 +369,29 @@ async def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) 
         await store.close()
 
 
-def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> None:
+async def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> None:
     """What a slow bookie gets of a deleted ledger after a pass would be nobody's without it."""
-
-    async def scenario(at: At) -> None:
+    async with one_collector(tmp_path, tombstone_seconds=3600) as at:
         (ledger_id,) = await at.write()
         await at.client.delete_ledger(ledger_id)
         assert await at.passes(3) == 1
         assert len(await at.store.list("tombstones/")) == 1
 
-    with_bookie(tmp_path, scenario, tombstone_seconds=3600)
 
-
-def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(at: At) -> None:
-        monkeypatch.setattr("quire.bookie.collecting.collector.ORPHANS_TOLD_MAX", 2)
-        ids = await at.write(5)
-        for ledger_id in ids:
-            await at.forget_record(ledger_id)
-        await at.passes()
-        told: list[int] = []
-        after = -1
-        while True:
-            answer, page = await at.client.bookies.orphans(at.server.bookie_id, after)
-            assert answer is Answer.OK
-            assert page is not None
-            told += page.unknown
-            if len(page.unknown) < 2:
-                break
-            after = page.through
-        assert told == ids
-
-    with_bookie(tmp_path, scenario)
+async def test_orphans_come_in_pages(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.bookie.collecting.collector.ORPHANS_TOLD_MAX", 2)
+    ids = await at.write(5)
+    for ledger_id in ids:
+        await at.forget_record(ledger_id)
+    await at.passes()
+    told: list[int] = []
+    after = -1
+    while True:
+        answer, page = await at.client.bookies.orphans(at.server.bookie_id, after)
+        assert answer is Answer.OK
+        assert page is not None
+        told += page.unknown
+        if len(page.unknown) < 2:
+            break
+        after = page.through
+    assert told == ids

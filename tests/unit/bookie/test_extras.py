@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,9 @@ class At:
         self.server.collector.extras.lists = self.lister
 
 
-async def with_extras(directory: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
-    async with small_cluster(directory, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[At]:
+    async with small_cluster(tmp_path, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
         client = await cluster.client()
         async with await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
             await asyncio.gather(*[ledger.append(b"entry %d" % number) for number in range(ENTRIES)])
@@ -88,61 +89,52 @@ async def with_extras(directory: Path, scenario: Callable[[At], Coroutine[Any, A
         at = At(cluster, await client.ledger_metadata(ledger.ledger_id), left)
         assert left not in at.record.fragments[0].ensemble
         assert at.ids() == [*range(ENTRIES)]
-        await scenario(at)
+        yield at
         await at.lister.close()
 
 
-async def test_a_replaced_bookie_drops_its_copies_at_the_second_look(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        await at.passes(1)
-        assert at.ids() == [*range(ENTRIES)], "nothing goes at the first look"
-        facts = at.server.storage.facts(at.ledger_id)
-        await at.passes(1)
-        assert at.ids() == []
-        assert at.server.storage.last_entry(at.ledger_id) == -1
-        assert at.server.storage.facts(at.ledger_id) == facts, "fence and key stay"
-        assert at.server.collector.info()["extras_dropped"] == 1
-        await at.restart()
-        assert at.ids() == []
-        assert at.server.storage.facts(at.ledger_id) == facts
-        reader = await at.cluster.clients[0].open_ledger(at.ledger_id)
-        assert [bytes(entry.payload) async for entry in reader.read(0, ENTRIES - 1)] == [
-            b"entry %d" % number for number in range(ENTRIES)
-        ]
-        await reader.close()
-
-    await with_extras(tmp_path, scenario)
+async def test_a_replaced_bookie_drops_its_copies_at_the_second_look(at: At) -> None:
+    await at.passes(1)
+    assert at.ids() == [*range(ENTRIES)], "nothing goes at the first look"
+    facts = at.server.storage.facts(at.ledger_id)
+    await at.passes(1)
+    assert at.ids() == []
+    assert at.server.storage.last_entry(at.ledger_id) == -1
+    assert at.server.storage.facts(at.ledger_id) == facts, "fence and key stay"
+    assert at.server.collector.info()["extras_dropped"] == 1
+    await at.restart()
+    assert at.ids() == []
+    assert at.server.storage.facts(at.ledger_id) == facts
+    reader = await at.cluster.clients[0].open_ledger(at.ledger_id)
+    assert [bytes(entry.payload) async for entry in reader.read(0, ENTRIES - 1)] == [
+        b"entry %d" % number for number in range(ENTRIES)
+    ]
+    await reader.close()
 
 
-async def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        facts = at.server.storage.facts(at.ledger_id)
-        assert isinstance(facts, LedgerFacts)
-        at.server.storage.put_facts(replace(facts, doubt=Doubt(7), fenced=False), NOBODY, None)
-        await at.restart()
-        await at.passes()
-        assert at.ids() == []
-        facts = at.server.storage.facts(at.ledger_id)
-        assert isinstance(facts, LedgerFacts)
-        assert facts.doubt is None
-        assert facts.fenced
-        assert at.ledger_id not in at.server.storage.limbo
-
-    await with_extras(tmp_path, scenario)
+async def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(at: At) -> None:
+    facts = at.server.storage.facts(at.ledger_id)
+    assert isinstance(facts, LedgerFacts)
+    at.server.storage.put_facts(replace(facts, doubt=Doubt(7), fenced=False), NOBODY, None)
+    await at.restart()
+    await at.passes()
+    assert at.ids() == []
+    facts = at.server.storage.facts(at.ledger_id)
+    assert isinstance(facts, LedgerFacts)
+    assert facts.doubt is None
+    assert facts.fenced
+    assert at.ledger_id not in at.server.storage.limbo
 
 
-async def test_what_stands_above_the_end_goes_without_lists(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        at.server.collector.extras.lists = nobody
-        at.put(ENTRIES, ENTRIES + 3)
-        assert at.ids() == [*range(ENTRIES + 4)]
-        await at.passes()
-        assert at.ids() == [*range(ENTRIES)], "what is of the ledger needs lists"
-
+async def test_what_stands_above_the_end_goes_without_lists(at: At) -> None:
     async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
         return {}
 
-    await with_extras(tmp_path, scenario)
+    at.server.collector.extras.lists = nobody
+    at.put(ENTRIES, ENTRIES + 3)
+    assert at.ids() == [*range(ENTRIES + 4)]
+    await at.passes()
+    assert at.ids() == [*range(ENTRIES)], "what is of the ledger needs lists"
 
 
 async def _put_between(at: At) -> None:
@@ -159,97 +151,76 @@ async def _lost_between(at: At) -> None:
 
 @pytest.mark.parametrize("between", [_put_between, _changed_between, _lost_between])
 async def test_whatever_happens_between_the_looks_keeps_the_copies(
-    tmp_path: Path, between: Callable[[At], Coroutine[Any, Any, None]]
+    at: At, between: Callable[[At], Coroutine[Any, Any, None]]
 ) -> None:
-    async def scenario(at: At) -> None:
-        await at.passes(1)
-        await between(at)
-        await at.passes(1)
-        assert at.ids() == [*range(ENTRIES)]
-
-    await with_extras(tmp_path, scenario)
+    await at.passes(1)
+    await between(at)
+    await at.passes(1)
+    assert at.ids() == [*range(ENTRIES)]
 
 
 @pytest.mark.parametrize("between", [_put_between, _changed_between, _lost_between])
 async def test_so_does_what_happens_while_the_members_are_asked(
-    tmp_path: Path, between: Callable[[At], Coroutine[Any, Any, None]]
+    at: At, between: Callable[[At], Coroutine[Any, Any, None]]
 ) -> None:
-    async def scenario(at: At) -> None:
-        async def lists(record: LedgerMetadata, members: Sequence[BookieId]) -> dict[BookieId, Replica]:
-            assert at.ids() == [], "condemned: a repairer that lists now makes copies anew"
-            found = await at.lister(record, members)
-            await between(at)
-            return found
+    async def lists(record: LedgerMetadata, members: Sequence[BookieId]) -> dict[BookieId, Replica]:
+        assert at.ids() == [], "condemned: a repairer that lists now makes copies anew"
+        found = await at.lister(record, members)
+        await between(at)
+        return found
 
-        at.server.collector.extras.lists = lists
-        await at.passes()
-        assert at.ids() == [*range(ENTRIES)]
-
-    await with_extras(tmp_path, scenario)
+    at.server.collector.extras.lists = lists
+    await at.passes()
+    assert at.ids() == [*range(ENTRIES)]
 
 
-async def test_an_accepted_loss_is_never_an_extra(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        await at.accept_loss(2, 2)
-        await at.passes(4)
-        assert at.ids() == [*range(ENTRIES)]
-
-    await with_extras(tmp_path, scenario)
+async def test_an_accepted_loss_is_never_an_extra(at: At) -> None:
+    await at.accept_loss(2, 2)
+    await at.passes(4)
+    assert at.ids() == [*range(ENTRIES)]
 
 
-async def test_a_member_that_lacks_one_keeps_them_all(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        other = at.cluster.servers[at.record.fragments[0].ensemble[0]]
-        other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NOBODY, None)
-        other.storage.flush()
-        await at.passes(3)
-        assert at.ids() == [*range(ENTRIES)]
-
-    await with_extras(tmp_path, scenario)
+async def test_a_member_that_lacks_one_keeps_them_all(at: At) -> None:
+    other = at.cluster.servers[at.record.fragments[0].ensemble[0]]
+    other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NOBODY, None)
+    other.storage.flush()
+    await at.passes(3)
+    assert at.ids() == [*range(ENTRIES)]
 
 
-async def test_a_full_cluster_of_them_needs_several_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_cluster_of_them_needs_several_passes(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.bookie.collecting.extra_copies.LOOKED_AT_MAX", 1)
-
-    async def scenario(at: At) -> None:
-        client = at.cluster.clients[0]
-        for _ in range(3):
-            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
-                await ledger.append(b"own")
-        await at.passes(8)
-        assert at.ids() == []
-        assert len([one for one in at.server.storage.ledger_ids() if at.server.storage.held(one)]) == 3
-
-    await with_extras(tmp_path, scenario)
+    client = at.cluster.clients[0]
+    for _ in range(3):
+        async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append(b"own")
+    await at.passes(8)
+    assert at.ids() == []
+    assert len([one for one in at.server.storage.ledger_ids() if at.server.storage.held(one)]) == 3
 
 
-async def test_what_holds_space_names_them_until_they_are_dropped(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        async def held() -> dict[str, int]:
-            await at.server.space.measure()
-            assert at.server.space.last is not None
-            return {one["reason"]: one["bytes"] for one in at.server.space.last["reasons"]}
-
-        before = await held()
-        assert "grace" not in before
-        await at.passes(1)
-        waiting = await held()
-        assert waiting["grace"] == before["live"], "it has nothing else"
-        assert "live" not in waiting
-        at.server.collector.extras.lists = nobody
-        await at.passes(1)
-        kept = await held()
-        assert kept["extras"] == before["live"]
-        assert "grace" not in kept
-        at.server.collector.extras.lists = at.lister
-        await at.passes(1)
-        gone = await held()
-        assert not gone.keys() & {"extras", "grace", "live"}
-        assert gone["sparse"] == before["live"]
-
+async def test_what_holds_space_names_them_until_they_are_dropped(at: At) -> None:
     async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
         return {}
 
-    await with_extras(tmp_path, scenario)
+    async def held() -> dict[str, int]:
+        await at.server.space.measure()
+        assert at.server.space.last is not None
+        return {one["reason"]: one["bytes"] for one in at.server.space.last["reasons"]}
+
+    before = await held()
+    assert "grace" not in before
+    await at.passes(1)
+    waiting = await held()
+    assert waiting["grace"] == before["live"], "it has nothing else"
+    assert "live" not in waiting
+    at.server.collector.extras.lists = nobody
+    await at.passes(1)
+    kept = await held()
+    assert kept["extras"] == before["live"]
+    assert "grace" not in kept
+    at.server.collector.extras.lists = at.lister
+    await at.passes(1)
+    gone = await held()
+    assert not gone.keys() & {"extras", "grace", "live"}
+    assert gone["sparse"] == before["live"]

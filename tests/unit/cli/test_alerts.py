@@ -6,8 +6,7 @@ import asyncio
 import errno
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +138,9 @@ class Cluster:
         await self.quire("cluster", "status")
 
 
-@asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    at = Cluster(folder)
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Cluster]:
+    at = Cluster(tmp_path)
     try:
         for name in ("b0", "b1"):
             await at.start(name)
@@ -156,11 +155,6 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
 def a_busy_machine_is_no_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine of the tests may stand still for a while, which is not what they are about."""
     monkeypatch.setattr(conditions, "LATE_MS", 3_500)
-
-
-async def with_cluster(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async with cluster(folder) as at:
-        await scenario(at)
 
 
 def lines(caplog: pytest.LogCaptureFixture, *words: str) -> int:
@@ -179,302 +173,252 @@ def rot(server: BookieServer, ledger_id: int, first: int, at: int = 400) -> None
         file.write(bytes([byte[0] ^ 1]))
 
 
-async def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: Cluster) -> None:
-        await at.well()
-        runs = [one for one in at.sick.storage.scan() if one.ledger_id == at.ledger and one.first >= 0]
-        for run in runs[:8]:
-            rot(at.sick, at.ledger, run.first)
-        await at.read()
-        for _ in range(3):
-            at.sick.attention.look()
-        assert lines(caplog, "damage in ", ".seg") == 5, "bounded"
-        assert lines(caplog, "3 more damaged places") == 1
-        assert lines(caplog, "damage: 8 places", "What ends it: `quire ledger recover ID`") == 1, (
-            "not for ever"
+async def test_damage(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await at.well()
+    runs = [one for one in at.sick.storage.scan() if one.ledger_id == at.ledger and one.first >= 0]
+    for run in runs[:8]:
+        rot(at.sick, at.ledger, run.first)
+    await at.read()
+    for _ in range(3):
+        at.sick.attention.look()
+    assert lines(caplog, "damage in ", ".seg") == 5, "bounded"
+    assert lines(caplog, "3 more damaged places") == 1
+    assert lines(caplog, "damage: 8 places", "What ends it: `quire ledger recover ID`") == 1, "not for ever"
+    await at.needs("damage", "8 places on the disk differ from what was written", f"(ledger {at.ledger})")
+    assert "copied anew" in await at.quire("ledger", "recover", str(at.ledger))
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: damage") == 1
+    await at.well()
+    await at.quire("ledger", "verify", str(at.ledger))
+
+
+async def test_a_full_disk(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    at.files.error = errno.ENOSPC
+    while not at.sick.storage.full:
+        await at.write(20, 10_000)
+    at.sick.attention.look()
+    at.sick.attention.look()
+    assert lines(caplog, "read-only: the disk is full", "What ends it: delete ledgers or add disk space") == 1
+    await at.needs("read-only", "the disk is full", "the bookie continues by itself")
+    at.files.error = 0
+    at.sick.storage.check_disk()
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: read-only") == 1
+    await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
+    await at.well()
+
+
+async def test_a_disk_that_failed(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    at.files.error = errno.EIO
+    while at.sick.storage.failure is None:
+        await at.write(20, 10_000)
+    at.sick.attention.look()
+    assert lines(caplog, "read-only: writing to", "What ends it: check the disk, then restart") == 1
+    await at.needs("read-only", "Nothing more is acknowledged", "restart the bookie")
+    at.files.error = 0
+    await at.restart()
+    for ledger_id in list(at.sick.storage.limbo):
+        await at.quire("ledger", "recover", str(ledger_id))
+    await at.well()
+
+
+async def test_limbo(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    other = await at.write(5)
+    server = at.sick
+    runs = [one for one in server.storage.scan() if one.ledger_id == at.ledger and one.first >= 0]
+    await at.stop("b0", clean=False)
+    rot(server, at.ledger, runs[3].first, at=30)  # its header: which entries it had, nobody knows
+    await at.start("b0")
+    assert list(at.sick.storage.limbo) == [at.ledger]
+    assert (
+        lines(
+            caplog,
+            f"limbo: the bookie may have lost entries of ledger {at.ledger},",
+            "What ends it: run `quire",
         )
-        await at.needs("damage", "8 places on the disk differ from what was written", f"(ledger {at.ledger})")
-        assert "copied anew" in await at.quire("ledger", "recover", str(at.ledger))
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: damage") == 1
-        await at.well()
-        await at.quire("ledger", "verify", str(at.ledger))
-
-    await with_cluster(tmp_path, scenario)
-
-
-async def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: Cluster) -> None:
-        at.files.error = errno.ENOSPC
-        while not at.sick.storage.full:
-            await at.write(20, 10_000)
-        at.sick.attention.look()
-        at.sick.attention.look()
-        assert (
-            lines(caplog, "read-only: the disk is full", "What ends it: delete ledgers or add disk space")
-            == 1
-        )
-        await at.needs("read-only", "the disk is full", "the bookie continues by itself")
-        at.files.error = 0
-        at.sick.storage.check_disk()
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: read-only") == 1
-        await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
-
-
-async def test_a_disk_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: Cluster) -> None:
-        at.files.error = errno.EIO
-        while at.sick.storage.failure is None:
-            await at.write(20, 10_000)
-        at.sick.attention.look()
-        assert lines(caplog, "read-only: writing to", "What ends it: check the disk, then restart") == 1
-        await at.needs("read-only", "Nothing more is acknowledged", "restart the bookie")
-        at.files.error = 0
-        await at.restart()
-        for ledger_id in list(at.sick.storage.limbo):
-            await at.quire("ledger", "recover", str(ledger_id))
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
-
-
-async def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: Cluster) -> None:
-        other = await at.write(5)
-        server = at.sick
-        runs = [one for one in server.storage.scan() if one.ledger_id == at.ledger and one.first >= 0]
-        await at.stop("b0", clean=False)
-        rot(server, at.ledger, runs[3].first, at=30)  # its header: which entries it had, nobody knows
-        await at.start("b0")
-        assert list(at.sick.storage.limbo) == [at.ledger]
-        assert (
-            lines(
-                caplog,
-                f"limbo: the bookie may have lost entries of ledger {at.ledger},",
-                "What ends it: run `quire",
-            )
-            == 1
-        )
-        await at.needs("limbo", f"may have lost entries of ledger {at.ledger}", "recover ID", others=True)
-        assert "Bookies that left limbo" in await at.quire("ledger", "recover", str(at.ledger))
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: limbo") == 1
-        await at.quire("ledger", "verify", str(other))
-        await at.needs("damage", "a record's header does not verify", "until the bookie is restarted")
-
-    await with_cluster(tmp_path, scenario)
+        == 1
+    )
+    await at.needs("limbo", f"may have lost entries of ledger {at.ledger}", "recover ID", others=True)
+    assert "Bookies that left limbo" in await at.quire("ledger", "recover", str(at.ledger))
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: limbo") == 1
+    await at.quire("ledger", "verify", str(other))
+    await at.needs("damage", "a record's header does not verify", "until the bookie is restarted")
 
 
 async def test_a_search_for_what_was_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(at: Cluster) -> None:
-        answers, listed, loop = asyncio.Event(), SqliteStore.list, asyncio.get_running_loop()
+    answers, listed, loop = asyncio.Event(), SqliteStore.list, asyncio.get_running_loop()
 
-        async def slowly(store: SqliteStore, prefix: str, **how: Any) -> Any:
-            if prefix == "ledgers/" and asyncio.get_running_loop() is loop:
-                await answers.wait()
-            return await listed(store, prefix, **how)
+    async def slowly(store: SqliteStore, prefix: str, **how: Any) -> Any:
+        if prefix == "ledgers/" and asyncio.get_running_loop() is loop:
+            await answers.wait()
+        return await listed(store, prefix, **how)
 
-        await at.stop("b0", clean=False)
-        for segment in (tmp_path / "b0" / "segments").iterdir():
-            segment.unlink()
-        monkeypatch.setattr(SqliteStore, "list", slowly)
-        await at.start("b0")
-        at.sick.attention.look()
-        assert (
-            lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues")
-            == 1
+    await at.stop("b0", clean=False)
+    for segment in (tmp_path / "b0" / "segments").iterdir():
+        segment.unlink()
+    monkeypatch.setattr(SqliteStore, "list", slowly)
+    await at.start("b0")
+    at.sick.attention.look()
+    assert lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues") == 1
+    await at.needs("read-only", "which ledgers it may have lost", "metadata store responds", others=True)
+    answers.set()
+    await until_async(lambda: not at.sick.attention.searching())
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: read-only: the bookie does not know yet") == 1
+    await at.needs("limbo", f"lost entries of ledger {at.ledger}", "recover ID", others=True)
+
+
+async def test_a_held_collection(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await at.sick.collector.collect()
+    await at.sick.store.delete(f"passes/{at.sick.bookie_id}")
+    await at.sick.collector.collect()
+    at.sick.attention.look()
+    assert (
+        lines(
+            caplog,
+            "held collection: the collector deletes no ledgers",
+            "What ends it: restore the newest metadata",
         )
-        await at.needs("read-only", "which ledgers it may have lost", "metadata store responds", others=True)
-        answers.set()
-        await until_async(lambda: not at.sick.attention.searching())
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: read-only: the bookie does not know yet") == 1
-        await at.needs("limbo", f"lost entries of ledger {at.ledger}", "recover ID", others=True)
-
-    await with_cluster(tmp_path, scenario)
-
-
-async def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(at: Cluster) -> None:
-        await at.sick.collector.collect()
-        await at.sick.store.delete(f"passes/{at.sick.bookie_id}")
-        await at.sick.collector.collect()
-        at.sick.attention.look()
-        assert (
-            lines(
-                caplog,
-                "held collection: the collector deletes no ledgers",
-                "What ends it: restore the newest metadata",
-            )
-            == 1
-        )
-        await at.needs("held collection", "deletes no ledgers: the store has no counter", "accept-store`")
-        await at.quire("cluster", "accept-store", "--yes", "--no-wait")
-        await at.sick.collector.collect()
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: held collection") == 1
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+        == 1
+    )
+    await at.needs("held collection", "deletes no ledgers: the store has no counter", "accept-store`")
+    await at.quire("cluster", "accept-store", "--yes", "--no-wait")
+    await at.sick.collector.collect()
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: held collection") == 1
+    await at.well()
 
 
 async def test_a_failed_task(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    at: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(at: Cluster) -> None:
-        def fail() -> None:
-            raise RuntimeError("a thing that nobody thought of")
+    def fail() -> None:
+        raise RuntimeError("a thing that nobody thought of")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(at.sick.storage, "check_disk", fail)
-            task = next(one for one in at.sick._tasks if one.get_name().startswith("supervise connections"))
-            await asyncio.wait([task])
+    with monkeypatch.context() as patched:
+        patched.setattr(at.sick.storage, "check_disk", fail)
+        task = next(one for one in at.sick._tasks if one.get_name().startswith("supervise connections"))
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+    assert lines(caplog, "failed task: supervise connections", "What ends it: restart the bookie") == 1
+    await at.needs("failed task", "a thing that nobody thought of", "restart the bookie")
+    await at.restart()
+    await at.well()
+
+
+async def test_a_collector_that_fails(tmp_path: Path, at: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = at.sick.collector
+
+    async def fail() -> int:
+        raise NoClusterError("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(collector, "collect", fail)
+        patched.setattr(collector, "_config", BookieConfig(directory=tmp_path, garbage_seconds=0.01))
+        running = asyncio.create_task(collector.run())
+        while not collector.told.failures:
             await asyncio.sleep(0)
-        assert lines(caplog, "failed task: supervise connections", "What ends it: restart the bookie") == 1
-        await at.needs("failed task", "a thing that nobody thought of", "restart the bookie")
-        await at.restart()
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
-
-
-async def test_a_collector_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(at: Cluster) -> None:
-        collector = at.sick.collector
-
-        async def fail() -> int:
-            raise NoClusterError("the store does not answer")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(collector, "collect", fail)
-            patched.setattr(collector, "_config", BookieConfig(directory=tmp_path, garbage_seconds=0.01))
-            running = asyncio.create_task(collector.run())
-            while not collector.told.failures:
-                await asyncio.sleep(0)
-            running.cancel()
-        await at.needs("failed task", "the store does not answer", "next pass that succeeds")
-        await collector.collect()
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+        running.cancel()
+    await at.needs("failed task", "the store does not answer", "next pass that succeeds")
+    await collector.collect()
+    await at.well()
 
 
 async def test_a_lost_registration(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    at: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(at: Cluster) -> None:
-        answers = asyncio.Event()
-        registration = at.sick._registration
-        assert registration is not None
-        confirm = registration.confirm
+    answers = asyncio.Event()
+    registration = at.sick._registration
+    assert registration is not None
+    confirm = registration.confirm
 
-        async def confirmed(**how: int) -> None:
-            if not answers.is_set():
-                raise NoClusterError("the store does not answer")
-            await confirm(**how)
+    async def confirmed(**how: int) -> None:
+        if not answers.is_set():
+            raise NoClusterError("the store does not answer")
+        await confirm(**how)
 
-        monkeypatch.setattr(registration, "confirm", confirmed)
-        at.sick.vigil.registration_gone()
-        at.sick.attention.look()
-        at.sick.attention.look()
-        assert (
-            lines(
-                caplog,
-                "lost registration: the bookie holds adds",
-                "What ends it: the bookie continues by itself",
-            )
-            == 1
+    monkeypatch.setattr(registration, "confirm", confirmed)
+    at.sick.vigil.registration_gone()
+    at.sick.attention.look()
+    at.sick.attention.look()
+    assert (
+        lines(
+            caplog,
+            "lost registration: the bookie holds adds",
+            "What ends it: the bookie continues by itself",
         )
-        await at.needs(
-            "lost registration", "has no registration of this bookie", "when it is registered again"
-        )
-        answers.set()
-        async with asyncio.timeout(30):
-            while at.sick.vigil.holding:
-                await asyncio.sleep(0.01)
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: lost registration") == 1
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+        == 1
+    )
+    await at.needs("lost registration", "has no registration of this bookie", "when it is registered again")
+    answers.set()
+    async with asyncio.timeout(30):
+        while at.sick.vigil.holding:
+            await asyncio.sleep(0.01)
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: lost registration") == 1
+    await at.well()
 
 
 BLOCKED, SUSPENDED = "the event loop was blocked for ", "the process did not run for 39 s"
 
 
 @pytest.mark.parametrize(("late_ms", "ran_ms", "what"), [(4000, 4000, BLOCKED), (39_000, 0, SUSPENDED)])
-async def test_a_slow_loop(tmp_path, caplog, monkeypatch, late_ms: int, ran_ms: int, what: str) -> None:
-    async def scenario(at: Cluster) -> None:
-        at.clock.more_ms += late_ms
-        at.clock.more_cpu_ms += ran_ms
-        async with asyncio.timeout(30):
-            while not lines(caplog, f"slow loop: {what}"):
-                await asyncio.sleep(0.01)
-        await at.needs("slow loop", what, "60 s without a blocked loop")
-        monkeypatch.setattr(conditions, "REMEMBERED_MS", 0)  # a minute goes by
-        at.sick.attention.look()
-        assert lines(caplog, "no longer the case: slow loop") == 1
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+async def test_a_slow_loop(at, caplog, monkeypatch, late_ms: int, ran_ms: int, what: str) -> None:
+    at.clock.more_ms += late_ms
+    at.clock.more_cpu_ms += ran_ms
+    async with asyncio.timeout(30):
+        while not lines(caplog, f"slow loop: {what}"):
+            await asyncio.sleep(0.01)
+    await at.needs("slow loop", what, "60 s without a blocked loop")
+    monkeypatch.setattr(conditions, "REMEMBERED_MS", 0)  # a minute goes by
+    at.sick.attention.look()
+    assert lines(caplog, "no longer the case: slow loop") == 1
+    await at.well()
 
 
-async def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
-    async def scenario(at: Cluster) -> None:
-        server = at.sick._server
-        assert server is not None
-        server.close()
-        await at.needs("silent", "the request for its state failed", "process runs")
-        await at.stop("b0")
-        await at.needs("down", "the bookie is not registered", "start the bookie")
-        await at.start("b0")
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+async def test_a_bookie_that_is_down_or_silent(at: Cluster) -> None:
+    server = at.sick._server
+    assert server is not None
+    server.close()
+    await at.needs("silent", "the request for its state failed", "process runs")
+    await at.stop("b0")
+    await at.needs("down", "the bookie is not registered", "start the bookie")
+    await at.start("b0")
+    await at.well()
 
 
-async def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
+async def test_a_bookie_that_does_not_say_why_it_is_read_only(at: Cluster) -> None:
     """Java's bookies have no conditions in their INFO, and the registration says what they are."""
-
-    async def scenario(at: Cluster) -> None:
-        at.sick.ledgers.read_only = True
-        await until_async(lambda: at.standing("b0", "read-only"), "it is registered as read-only")
-        await at.needs("read-only", "reports no reason", "read the bookie's log")
-        at.sick.ledgers.read_only = False
-        await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+    at.sick.ledgers.read_only = True
+    await until_async(lambda: at.standing("b0", "read-only"), "it is registered as read-only")
+    await at.needs("read-only", "reports no reason", "read the bookie's log")
+    at.sick.ledgers.read_only = False
+    await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
+    await at.well()
 
 
 async def test_a_damage_without_a_ledger_is_told_until_the_next_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    at: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(at: Cluster) -> None:
-        while len(at.sick.storage.segments) < 3:
-            await at.write(20, 10_000)
-        path = at.sick.storage._files.path(min(at.sick.storage.segments))
-        await at.stop("b0")
-        path.unlink()
-        caplog.set_level(logging.ERROR)
-        await at.start("b0")
-        assert lines(caplog, "damage in", "the segment is missing") == 1
-        async with asyncio.timeout(30):
-            while at.sick.lost.unknown:
-                await asyncio.sleep(0.01)
-        await at.needs("damage", "the segment is missing", "until the bookie is restarted", others=True)
-        await at.restart()
-        for ledger_id in list(at.sick.storage.limbo):
-            await at.quire("ledger", "recover", str(ledger_id))
-        await at.well()
-
-    await with_cluster(tmp_path, scenario)
+    while len(at.sick.storage.segments) < 3:
+        await at.write(20, 10_000)
+    path = at.sick.storage._files.path(min(at.sick.storage.segments))
+    await at.stop("b0")
+    path.unlink()
+    caplog.set_level(logging.ERROR)
+    await at.start("b0")
+    assert lines(caplog, "damage in", "the segment is missing") == 1
+    async with asyncio.timeout(30):
+        while at.sick.lost.unknown:
+            await asyncio.sleep(0.01)
+    await at.needs("damage", "the segment is missing", "until the bookie is restarted", others=True)
+    await at.restart()
+    for ledger_id in list(at.sick.storage.limbo):
+        await at.quire("ledger", "recover", str(ledger_id))
+    await at.well()
 
 
 def test_a_registration_that_is_late_is_told_as_such() -> None:

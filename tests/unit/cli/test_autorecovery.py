@@ -5,12 +5,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from quire.cli.local.local_cluster import LocalBookie, LocalCluster
 from quire.cli.main import app
@@ -19,37 +17,11 @@ from quire.env.real import RealClock
 from quire.metadata.connect import open_store
 from quire.metadata.keys import missing_key
 from quire.metadata.repairs import RepairStore
+from support.commands import Quire, error_of, objects
 from support.waiting import until
 
-Quire = Callable[..., Result]
 LINES = b"".join(b"line %d\n" % number for number in range(200))
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
-
-
-@pytest.fixture(scope="module")
-def quire(cluster: LocalCluster) -> Quire:
-    runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
-
-    def call(*arguments: str, given: bytes | str = b"", code: int = 0) -> Result:
-        result = runner.invoke(app, list(arguments), input=given)
-        assert result.exit_code == code, result.output
-        return result
-
-    return call
-
-
-def objects(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def error_of(result: Result) -> dict[str, Any]:
-    return json.loads(result.stderr.splitlines()[-1])["error"]
 
 
 def written(quire: Quire, *options: str) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,6 @@ from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.sqlite.store import SqliteStore
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
-
-
 def call(uri: str, *arguments: str, code: int = 0) -> str:
     done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(arguments))
     assert done.exit_code == code, done.output
@@ -50,10 +43,6 @@ def test_bookies_tell_version_uptime_bytes_and_free_space(cluster: LocalCluster)
 
 
 async def test_rates_are_those_between_two_looks(cluster: LocalCluster) -> None:
-    await look_twice(cluster)
-
-
-async def look_twice(cluster: LocalCluster) -> None:
     async with open_toolbox(cluster.uri) as tools, quire.connect(cluster.uri) as client:
         await client.log("watched").create(ensemble_size=3, write_quorum=3, ack_quorum=2)
         snapshots = Snapshots(tools, client, cluster.uri, 5)

@@ -1,46 +1,15 @@
 """The commands against a real cluster of three bookie processes, and their errors."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from quire.cli.local import recovering, serve
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
-
-Quire = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
-
-
-@pytest.fixture
-def quire(cluster: LocalCluster) -> Quire:
-    runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
-
-    def call(*arguments: str, given: bytes | str = b"", code: int = 0) -> Result:
-        result = runner.invoke(app, list(arguments), input=given)
-        assert result.exit_code == code, result.output
-        return result
-
-    return call
-
-
-def objects(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def error_of(result: Result) -> dict[str, Any]:
-    return json.loads(result.stderr.splitlines()[-1])["error"]
-
+from support.commands import Quire, error_of, objects
 
 LINES = b"".join(b"line %d\n" % number for number in range(5000))
 

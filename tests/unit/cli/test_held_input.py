@@ -24,12 +24,6 @@ from support.waiting import until
 WAIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
-
-
 class Terminal:
     """One command at a pseudo-terminal of its own, which holds its input open."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from quire.log.records import Record
 from quire.log.seeking import offset_since
 from quire.log.times import parse_time
 from quire.metadata.store import StoreAwayError
+from support.commands import error_of, objects
 
 Quire = Callable[..., Result]
 ALL = "%o|%T|%k|%K|%s|%S|%h\\n"
@@ -151,12 +152,6 @@ def test_what_is_added_never_replaces(value: bytes | None, key: bytes | None) ->
 # --- against a cluster ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
-
-
 @pytest.fixture
 def quire(cluster: LocalCluster) -> Quire:
     runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
@@ -167,16 +162,6 @@ def quire(cluster: LocalCluster) -> Quire:
         return result
 
     return call
-
-
-def objects(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def error_of(result: Result) -> dict[str, Any]:
-    text = result.stdout if '"error"' in result.stdout else result.stderr
-    found: dict[str, Any] = json.loads(text.splitlines()[-1])["error"]
-    return found
 
 
 def test_keys_headers_times_and_tombstones_go_in_and_come_out(quire: Quire) -> None:

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -132,12 +131,6 @@ def test_two_forms_at_once_are_refused(tmp_path: Path) -> None:
     assert "records cannot be delimited and json at once" in done.stderr
     with pytest.raises(FileNotFoundError):
         read_log_records([tmp_path / "none"], Form.JSON)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
-        yield local
 
 
 def call(uri: str, *arguments: str, given: bytes = b"") -> Result:

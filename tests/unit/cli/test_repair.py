@@ -1,18 +1,14 @@
 """`quire ledger repair`, `cluster repair`, `cluster debt` and `ledger verify --all` against real bookie processes."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from quire.cli.ledger.repair import who
 from quire.cli.local.local_cluster import LocalBookie, LocalCluster
-from quire.cli.main import app
+from support.commands import Quire, error_of, objects
 
-Quire = Callable[..., Result]
 LINES = b"".join(b"line %d\n" % number for number in range(200))
 STRIPED = ("-E", "2", "-w", "1", "-a", "1")
 
@@ -21,26 +17,6 @@ STRIPED = ("-E", "2", "-w", "1", "-a", "1")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("cluster"), 4) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def quire(cluster: LocalCluster) -> Quire:
-    runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
-
-    def call(*arguments: str, given: bytes | str = b"", code: int = 0) -> Result:
-        result = runner.invoke(app, list(arguments), input=given)
-        assert result.exit_code == code, result.output
-        return result
-
-    return call
-
-
-def objects(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def error_of(result: Result) -> dict[str, Any]:
-    return json.loads(result.stderr.splitlines()[-1])["error"]
 
 
 def written(quire: Quire, *options: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -73,94 +73,81 @@ class At:
         return done.output
 
 
-async def with_bookie(folder: Path, scenario: Callable[[At], Coroutine[Any, Any, None]]) -> None:
-    at = At(folder)
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[At]:
+    at = At(tmp_path)
     await at.start()
     try:
-        await scenario(at)
+        yield at
     finally:
         await at.stop()
 
 
-async def test_a_chart_and_the_same_as_json(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        ledger_id = await at.write(60)
-        said = await at.quire("space")
-        assert said.startswith(f"{at.server.bookie_id}  ")
-        assert "█" * 24 in said
-        assert (
-            "freed: when the ledger is deleted or the log is truncated; sooner: quire ledger delete" in said
-        )
-        (row,) = map(json.loads, (await at.quire("space", "--json")).splitlines())
-        assert row["bytes"] == sum(one["bytes"] for one in row["reasons"])
-        async with quire.connect(at.uri) as client:
-            await client.delete_ledger(ledger_id)
-        (row,) = map(json.loads, (await at.quire("collect", "--now", "--json")).splitlines())
-        assert row["came_back"]["dropped"] == 1
-        assert row["came_back"]["retired"] >= 1
-        said = await at.quire("compact", "--now", "--bookie", at.server.bookie_id)
-        assert "0 ledgers dropped" in said
-
-    await with_bookie(tmp_path, scenario)
+async def test_a_chart_and_the_same_as_json(at: At) -> None:
+    ledger_id = await at.write(60)
+    said = await at.quire("space")
+    assert said.startswith(f"{at.server.bookie_id}  ")
+    assert "█" * 24 in said
+    assert "freed: when the ledger is deleted or the log is truncated; sooner: quire ledger delete" in said
+    (row,) = map(json.loads, (await at.quire("space", "--json")).splitlines())
+    assert row["bytes"] == sum(one["bytes"] for one in row["reasons"])
+    async with quire.connect(at.uri) as client:
+        await client.delete_ledger(ledger_id)
+    (row,) = map(json.loads, (await at.quire("collect", "--now", "--json")).splitlines())
+    assert row["came_back"]["dropped"] == 1
+    assert row["came_back"]["retired"] >= 1
+    said = await at.quire("compact", "--now", "--bookie", at.server.bookie_id)
+    assert "0 ledgers dropped" in said
 
 
-async def test_refusals(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        for command in ("collect", "compact"):
-            assert "--now` does it at once" in await at.quire(command, code=EXIT_USAGE)
-        assert "bookie b9.x is unknown" in await at.quire("space", "--bookie", "b9.x", code=EXIT_FAILED)
-        await at.quire("space", "--timeout", "0", code=EXIT_USAGE)
-        await at.stop()
-        name = at.server.bookie_id
-        away = await at.quire("compact", "--now", "--bookie", name, code=EXIT_FAILED)
-        assert "is not registered: start it first" in away
-        assert "no bookie is registered" in await at.quire("collect", "--now", code=EXIT_FAILED)
-        await at.start()
-
-    await with_bookie(tmp_path, scenario)
+async def test_refusals(at: At) -> None:
+    for command in ("collect", "compact"):
+        assert "--now` does it at once" in await at.quire(command, code=EXIT_USAGE)
+    assert "bookie b9.x is unknown" in await at.quire("space", "--bookie", "b9.x", code=EXIT_FAILED)
+    await at.quire("space", "--timeout", "0", code=EXIT_USAGE)
+    await at.stop()
+    name = at.server.bookie_id
+    away = await at.quire("compact", "--now", "--bookie", name, code=EXIT_FAILED)
+    assert "is not registered: start it first" in away
+    assert "no bookie is registered" in await at.quire("collect", "--now", code=EXIT_FAILED)
+    await at.start()
 
 
-async def test_a_bookie_on_a_failed_disk_says_that_it_has_failed(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        at.server.storage._journal.fail(OSError(errno.EIO, "injected"))
-        said = await at.quire("compact", "--now", code=EXIT_FAILED)
-        assert "Nothing more is acknowledged" in said
-        assert "0 segments compacted" in said
-
-    await with_bookie(tmp_path, scenario)
+async def test_a_bookie_on_a_failed_disk_says_that_it_has_failed(at: At) -> None:
+    at.server.storage._journal.fail(OSError(errno.EIO, "injected"))
+    said = await at.quire("compact", "--now", code=EXIT_FAILED)
+    assert "Nothing more is acknowledged" in said
+    assert "0 segments compacted" in said
 
 
-async def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        responds, passes = asyncio.Event(), at.server.collector._store.passes
+async def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(at: At) -> None:
+    responds, passes = asyncio.Event(), at.server.collector._store.passes
 
-        async def slowly() -> Any:
-            await responds.wait()
-            return await passes()
+    async def slowly() -> Any:
+        await responds.wait()
+        return await passes()
 
-        async def stuck() -> list[str]:
-            _, says = await client.bookies.info(at.server.bookie_id)
-            return [one["what"] for one in says["conditions"] if one["kind"] == "failed task"]
+    async def stuck() -> list[str]:
+        _, says = await client.bookies.info(at.server.bookie_id)
+        return [one["what"] for one in says["conditions"] if one["kind"] == "failed task"]
 
-        at.server.collector._store.passes = slowly  # type: ignore[method-assign]
-        async with quire.connect(at.uri) as client:
-            asked = asyncio.create_task(at.quire("collect", "--now"))
-            await until_async(lambda: at.server.collector.progress.doing)
-            at.clock.more_ms += 3 * 3_600_000 - 60_000
-            assert await stuck() == []
-            at.clock.more_ms += 61_000
-            (what,) = await stuck()
-            assert what.startswith("the collector has not moved for 108")
-            assert what.endswith("three of its intervals or more: counting its pass")
-            responds.set()
-            assert "0 segments freed" in await asked
-            assert await stuck() == []
-            at.server.collector.progress.moved(at.clock.now_ms(), COMPACTING)
-            at.clock.more_ms += 3 * 3_600_000 + 1
-            (what,) = await stuck()
-            assert what.startswith("the compactor has not moved")
-
-    await with_bookie(tmp_path, scenario)
+    at.server.collector._store.passes = slowly  # type: ignore[method-assign]
+    async with quire.connect(at.uri) as client:
+        asked = asyncio.create_task(at.quire("collect", "--now"))
+        await until_async(lambda: at.server.collector.progress.doing)
+        at.clock.more_ms += 3 * 3_600_000 - 60_000
+        assert await stuck() == []
+        at.clock.more_ms += 61_000
+        (what,) = await stuck()
+        assert what.startswith("the collector has not moved for 108")
+        assert what.endswith("three of its intervals or more: counting its pass")
+        responds.set()
+        assert "0 segments freed" in await asked
+        assert await stuck() == []
+        at.server.collector.progress.moved(at.clock.now_ms(), COMPACTING)
+        at.clock.more_ms += 3 * 3_600_000 + 1
+        (what,) = await stuck()
+        assert what.startswith("the compactor has not moved")
 
 
 @pytest.mark.parametrize(

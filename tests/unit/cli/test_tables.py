@@ -13,8 +13,12 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("width", range(10, 140))
-def test_a_narrow_terminal_loses_columns_and_no_id_is_cut(width: int) -> None:
+def test_a_narrow_terminal_loses_columns_and_no_id_is_cut() -> None:
+    for width in range(10, 140):
+        columns_that_fit(width)
+
+
+def columns_that_fit(width: int) -> None:
     drawn = draw_table(HEADS, ROWS, width, ("free", "address"))
     shown = [head for head in HEADS if head not in drawn.left_out]
     assert drawn.head.split("  ")[0] == "id"

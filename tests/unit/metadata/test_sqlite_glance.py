@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,17 @@ from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.sqlite.store import SqliteStore
 
 
-async def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def in_store(path: Path) -> AsyncIterator[SqliteStore]:
     store = await SqliteStore.open(path, create=True)
     try:
-        await work(store)
+        yield store
     finally:
         await store.close()
 
 
 async def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
-    async def work(store: SqliteStore) -> None:
+    async with in_store(tmp_path / "metadata.db") as store:
         assert store.cached("a") is None
         version = await store.create("a", b"1")
         assert store.cached("a") == await store.get("a")
@@ -31,24 +33,18 @@ async def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None
         await store.delete("a")
         assert store.cached("a") is None
 
-    await in_store(tmp_path / "metadata.db", work)
-
 
 async def test_a_registration_is_not_seen(tmp_path: Path) -> None:
     """Whether its owner lives takes more than a look."""
-
-    async def work(store: SqliteStore) -> None:
+    async with in_store(tmp_path / "metadata.db") as store:
         await store.register("bookies/1", b"here")
         assert await store.get("bookies/1") is not None
         assert store.cached("bookies/1") is None
 
-    await in_store(tmp_path / "metadata.db", work)
-
 
 async def test_it_waits_for_no_writer(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-
-    async def work(store: SqliteStore) -> None:
+    async with in_store(path) as store:
         await store.create("a", b"1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -58,13 +54,10 @@ async def test_it_waits_for_no_writer(tmp_path: Path) -> None:
         other.execute("ROLLBACK")
         other.close()
 
-    await in_store(path, work)
-
 
 async def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-
-    async def work(store: SqliteStore) -> None:
+    async with in_store(path) as store:
         await store.create("a", b"1")
         other = sqlite3.connect(path, isolation_level=None)
         [(stored,)] = other.execute("SELECT value FROM entries WHERE key = 'a'")
@@ -74,19 +67,12 @@ async def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
         with pytest.raises(CorruptMetadataError):
             await store.get("a")
 
-    await in_store(path, work)
-
 
 async def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    kept: list[SqliteStore] = []
-
-    async def work(store: SqliteStore) -> None:
+    async with in_store(path) as store:
         await store.create("a", b"1")
         assert store.cached("a") is not None
-        kept.append(store)
-
-    await in_store(path, work)
     assert not list(tmp_path.glob("*-wal")), "the last one to close takes the log away"
     with pytest.raises(MisuseError, match="closed"):
-        kept[0].cached("a")
+        store.cached("a")

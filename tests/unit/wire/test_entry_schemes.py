@@ -53,12 +53,12 @@ def test_worked_bytes() -> None:
     assert crc32c(SEALED[:44] + b"hi") == 0x125ADF4F
 
 
-@pytest.mark.parametrize("bit", range(len(SEALED) * 8))
-def test_every_bit_is_under_the_digest(bit: int) -> None:
-    spoilt = bytearray(SEALED)
-    spoilt[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(DigestMismatchError):
-        EntryDigest(DigestType.CRC32C, b"").open_with_term(spoilt, 7, 1)
+def test_every_bit_is_under_the_digest() -> None:
+    for bit in range(len(SEALED) * 8):
+        spoilt = bytearray(SEALED)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DigestMismatchError):
+            EntryDigest(DigestType.CRC32C, b"").open_with_term(spoilt, 7, 1)
 
 
 @pytest.mark.parametrize("size", [0, 43, 47])
