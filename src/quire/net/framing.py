@@ -15,7 +15,7 @@ import asyncio
 import ssl
 import struct
 from collections.abc import Sequence
-from typing import cast
+from typing import ClassVar, Final, cast
 
 from quire.core.errors import MalformedFrameError
 from quire.net.connection_states import FIRST, FOLLOWS, HELLO, SECURING, ConnectionState
@@ -28,18 +28,22 @@ from quire.net.receive_memory import (
     Scratch,
 )
 from quire.net.security.tls import upgrade
-from quire.net.too_long import PassesOver
 from quire.wire import native_hello
 from quire.wire.bookkeeper import whole_frames
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import SETTING
 
 KEPT_BYTES_MAX = 32 * 1024
 """A cut frame of V2 or V3 up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
+ABSURD: Final = 64
+"""A frame so many times longer than the limit is no frame: its end is not awaited."""
+ABSURD_BYTES: Final = 1 << 31
+"""Nor is one whose length is negative to Java."""
 _LENGTH = struct.Struct(">I")
 _LENGTH_BYTES = _LENGTH.size
 
 
-class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
+class FrameProtocol(asyncio.BufferedProtocol):
     """One connection's incoming half: a hello, then frames; or BookKeeper's frames, which begin without one.
 
     Subclasses say what to do with them in `hello_received`, `frame_received` or `frames_received`, `chunk_done`,
@@ -59,9 +63,11 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         partial_since: loop time at which the frame began that is not finished; None if there is none.
         heard: something was received; the reader of the flag unsets it.
         short_kind: the kind, a frame's fifth byte, of those that `take_short` is asked about; -1: of none.
+        told_bytes: how much of a frame above the limit `frame_too_long` wants to see.
     """
 
     short_kind = -1
+    told_bytes: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -136,6 +142,19 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         Frames of one size come as a `range`, and then `data` is `bytes`. The memory is the receiver's.
         """
         raise NotImplementedError
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:
+        """A frame of `size` bytes, its length field included, is above the limit, and its rest will be passed over.
+
+        Args:
+            head: what is here of it: `told_bytes` at least.
+
+        Raises:
+            MalformedFrameError: the connection ends with it.
+        """
+        del head
+        msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max} ({SETTING})"
+        raise MalformedFrameError(msg)
 
     def chunk_done(self) -> None:
         """All frames of what was received in one go have been handed over."""
@@ -373,6 +392,33 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         if self.budgeted:
             size, self.budgeted = self.budgeted, 0
             self._budget.give(size)
+
+    def _too_long(self, data: memoryview, size: int) -> None:
+        """`data` begins with a frame above the limit."""
+        if size > min(ABSURD * self._frame_bytes_max, ABSURD_BYTES):
+            msg = (
+                f"a frame of {size} bytes far exceeds the limit of {self._frame_bytes_max} "
+                f"({SETTING}) and is not a frame"
+            )
+            raise MalformedFrameError(msg)
+        if len(data) < self.told_bytes:
+            self._keep(data)
+            return
+        self.frame_too_long(data, size)
+        self._mark_partial(partial=True)
+        self._passing = size
+        self._pass_over(data)
+
+    def _pass_over(self, data: memoryview) -> None:
+        """Drop what comes until the end of that frame."""
+        left = self._passing
+        if len(data) < left:
+            self._passing = left - len(data)
+            return
+        self._passing = 0
+        self._mark_partial(partial=False)
+        if len(data) > left:
+            self._split(data[left:])
 
     def _mark_partial(self, partial: bool) -> None:
         if not partial:
