@@ -4,7 +4,7 @@ Ledgers are as the ledger's world proves them: an add lands or is refused, a rec
 landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a
 compare-and-swap whose response is lost may land later, or never.
 
-Source: BookKeeper ledgers to logs; docs/protocol/log.md.
+Source: BookKeeper ledgers to logs; docs/protocol/log.md; docs/decisions/022-truncation-intent.md.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from typing import Any, TypeAlias
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.log import effects as fx
+from quire.core.log import trimming as t
 from quire.core.log.list import Adoption, ItemState, LedgerSummary, LogHead, LogItem, LogPage
 from quire.core.log.machine import LogMachine, LogStatus
+from quire.core.log.trimming import TrimMachine
 from quire_testing.explorer.invariants import LOG_INVARIANTS
-from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
-from quire_testing.explorer.log_trims import Trims
+from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, Trimmer, put
 from quire_testing.explorer.parts import Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
 
-LogMove: TypeAlias = tuple[Label, LogState]
+Move: TypeAlias = tuple[Label, LogState]
 
 
-class LogWorld(Trims):
+class LogWorld:
     """Every state that one log's world can come to."""
 
     def __init__(self, configuration: LogConfiguration, switches: Switches = SHIPPED) -> None:
-        super().__init__(configuration, switches)
+        self.configuration = configuration
+        self.switches = switches
+        self.heads: Table[LogHead] = Table()
+        self.trimmers: Table[Trimmer] = Table(lambda trimmer: trimmer.key)
+        self._trim_states: Table[TrimMachine] = Table(state_of)
         self.handles: Table[Handle] = Table(lambda handle: handle.key)
         self.machines: Table[LogMachine] = Table(state_of)
         self._stepped: dict[Any, tuple[Label, int]] = {}
@@ -43,7 +48,7 @@ class LogWorld(Trims):
         c = self.configuration
         return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, (), stages=c.stages)
 
-    def successors(self, state: LogState) -> list[LogMove]:
+    def successors(self, state: LogState) -> list[Move]:
         """Every next step: a label and the state after it."""
         moves = list(self._opens(state))
         for who, number in enumerate(state.handles):
@@ -58,9 +63,9 @@ class LogWorld(Trims):
         moves += self._trims(state)
         return moves
 
-    def sources(self, state: LogState) -> Iterator[tuple[tuple[str, ...], Callable[[], list[LogMove]]]]:
+    def sources(self, state: LogState) -> Iterator[tuple[tuple[str, ...], Callable[[], list[Move]]]]:
         """Every next step, grouped by whose it is and what: each is cheap."""
-        found: dict[tuple[str, ...], list[LogMove]] = {}
+        found: dict[tuple[str, ...], list[Move]] = {}
         for move in self.successors(state):
             label = move[0]
             found.setdefault((label.actor, label.kind, label.other), []).append(move)
@@ -77,7 +82,7 @@ class LogWorld(Trims):
         put: Callable[[LogMachine], object],
         command: str,
         *details: object,
-    ) -> tuple[Label, LogState]:
+    ) -> Move:
         """Give a handle's machine one input; `command` and `details` name it, so that it is worked out once."""
         key = (who, handle.key, command, details)
         found = self._stepped.get(key)
@@ -155,14 +160,14 @@ class LogWorld(Trims):
         handles = (*state.handles[:who], self.handles.number(handle), *state.handles[who + 1 :])
         return state._replace(handles=handles)
 
-    def _opens(self, state: LogState) -> Iterator[tuple[Label, LogState]]:
+    def _opens(self, state: LogState) -> Iterator[Move]:
         if len(state.handles) < self.configuration.handles:
             who = len(state.handles)
             machine = self.switches.log(f"h{who}", name_page=_page_name, rules=self.switches.rules)
             wider = state._replace(handles=(*state.handles, -1))
             yield self._step(wider, who, Handle(machine), lambda m: m.open(), "open")
 
-    def _leads(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+    def _leads(self, state: LogState, who: int, handle: Handle) -> Iterator[Move]:
         machine = handle.machine
         appends = handle.target and handle.target != handle.draining and not machine.is_closing
         if appends and state.written < self.configuration.writes:
@@ -189,7 +194,7 @@ class LogWorld(Trims):
                 landing.add(flight.ledger)
                 yield self._lands(state, who, handle, place)
 
-    def _lands(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+    def _lands(self, state: LogState, who: int, handle: Handle, place: int) -> Move:
         """The oldest add to a ledger is on its bookies, or is refused: the ledger was fenced."""
         flight = handle.flights[place]
         ledger = state.ledgers[flight.ledger - 1]
@@ -203,7 +208,7 @@ class LogWorld(Trims):
             f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate
         ), after
 
-    def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+    def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> Move:
         flight = handle.flights[place]
         rest = (*handle.flights[:place], *handle.flights[place + 1 :])
         if flight.fate == "refused":
@@ -221,7 +226,7 @@ class LogWorld(Trims):
 
     # --- what handles asked for --------------------------------------------------------------------------------------
 
-    def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+    def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[Move]:
         for place, work in enumerate(handle.work):
             rest = replace(handle, work=(*handle.work[:place], *handle.work[place + 1 :]))
             kind = work[0]
@@ -234,9 +239,7 @@ class LogWorld(Trims):
             elif handle.machine.status is not LogStatus.ENDED:
                 yield from self._asks(state, who, rest, work)
 
-    def _asks(
-        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
-    ) -> Iterator[tuple[Label, LogState]]:
+    def _asks(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
         kind = work[0]
         if kind == "read":
             head = self.heads.parts[state.head]
@@ -275,7 +278,7 @@ class LogWorld(Trims):
         elif kind == "answer":
             yield self._answered(state, who, rest, work[1], work[2])
 
-    def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+    def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
         """The fence lands and the ledger is closed; its opener hears of it later. A truncation may have taken it."""
         if state.ledgers[ledger_id - 1].deleted:
             return self._finds_gone(state, who, rest, ledger_id)
@@ -284,7 +287,7 @@ class LogWorld(Trims):
         label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
         return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
 
-    def _finds_gone(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+    def _finds_gone(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
         return self._step(
             state,
             who,
@@ -293,7 +296,7 @@ class LogWorld(Trims):
             f"finds that ledger {ledger_id} is gone",
         )
 
-    def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+    def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
         ledger = state.ledgers[ledger_id - 1]
         mine = rest.confirmed.count(ledger_id)
         if ledger.closed and len(ledger.records) != mine:
@@ -316,26 +319,19 @@ class LogWorld(Trims):
             mine,
         )
 
-    def _swaps(
-        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
-    ) -> Iterator[tuple[Label, LogState]]:
+    def _swaps(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
         """The compare-and-swap reaches the store; or its handle gives up waiting, and it is late."""
         kind, head, version = work
         new = self._taken(state, who, head, version)
         answer = "conflict" if new is None else "written"
-        after = (
-            rest
-            if kind == "late"
-            else replace(rest, work=(*rest.work, ("answer", answer, state.version + 1)))
-        )
+        heard = ("answer", answer, state.version + 1)
+        after = rest if kind == "late" else replace(rest, work=(*rest.work, heard))
         swapped = self._with(state, who, after)
         if new is not None:
             swapped = self._listed(swapped, new)
         ids = list(self.heads.parts[head].ledger_ids)
-        yield (
-            Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"),
-            swapped,
-        )
+        command = f"takes v{version}: {ids} from handle {who}"
+        yield Label("store", command, (answer,), kind=f"swap {answer}"), swapped
         if (
             kind == "swap"
             and state.lost_swaps
@@ -359,16 +355,14 @@ class LogWorld(Trims):
             return self.heads.number(merged.with_leader(asked.leader) if opening else merged)
         return None
 
-    def _answered(
-        self, state: LogState, who: int, rest: Handle, answer: str, version: int
-    ) -> tuple[Label, LogState]:
+    def _answered(self, state: LogState, who: int, rest: Handle, answer: str, version: int) -> Move:
         if answer == "written":
             return self._step(
                 state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version
             )
         return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
 
-    def _stages(self, state: LogState) -> tuple[Label, LogState]:
+    def _stages(self, state: LogState) -> Move:
         """A sink commits a closed ledger to the log; its place and offsets come later (docs/decisions/024-adoption.md)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
@@ -379,13 +373,10 @@ class LogWorld(Trims):
 
     def _written(self, state: LogState, head: LogHead) -> LogState:
         """A sink has closed a ledger and changed the head."""
-        return state._replace(
-            head=self.heads.number(head),
-            version=state.version + 1,
-            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
-        )
+        ledgers = (*state.ledgers, Ledger(-1, (), closed=True))
+        return state._replace(head=self.heads.number(head), version=state.version + 1, ledgers=ledgers)
 
-    def _adopts(self, state: LogState) -> tuple[Label, LogState]:
+    def _adopts(self, state: LogState) -> Move:
         """A sink puts a closed ledger at the list's end, whatever is open (the rule of placement is out)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
@@ -393,6 +384,108 @@ class LogWorld(Trims):
         after = self._written(state, replace(head, items=(*head.items, item)))
         label = Label("sink", f"puts ledger {number} on the list", (), kind="adopt")
         return label, after._replace(adopts=state.adopts - 1)
+
+    # --- truncations: any client may run one, and one may stop anywhere --------------------------------------------------
+    # One that stops for ever is one whose steps are never taken. Its ledgers are deleted only after the list without
+    # them is written; an opener of the log meanwhile finds them deleted.
+
+    def _trims(self, state: LogState) -> Iterator[Move]:
+        if len(state.trimmers) < self.configuration.trims:
+            for before in range(1, self.heads.parts[state.head].closed_end + 1):
+                yield self._begins(state, before)
+        for who, number in enumerate(state.trimmers):
+            trimmer = self.trimmers.parts[number]
+            for place, work in enumerate(trimmer.work):
+                rest = replace(trimmer, work=(*trimmer.work[:place], *trimmer.work[place + 1 :]))
+                yield from self._trim_works(state, who, rest, work)
+
+    def _begins(self, state: LogState, before: int) -> Move:
+        machine = self.switches.trim(before, end=self.heads.parts[state.head].closed_end)
+        wider = state._replace(trimmers=(*state.trimmers, -1))
+        who = len(state.trimmers)
+        return self._trim_step(wider, who, Trimmer(machine), lambda m: m.start(), f"truncate before {before}")
+
+    def _trim_works(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
+        kind = work[0]
+        if kind in ("swap", "late"):
+            yield from self._trim_swaps(state, who, rest, work)
+        elif rest.ended:
+            return
+        elif kind == "read":
+            head, version = self.heads.parts[state.head], state.version
+            yield self._trim_step(state, who, rest, lambda m: m.head_read(head, version), "reads the list")
+        elif kind == "delete":
+            ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
+            after = state._replace(ledgers=put(state.ledgers, work[1], ledger))
+            yield self._trim_step(
+                after, who, rest, lambda m: m.ledger_deleted(LedgerId(work[1])), f"deletes ledger {work[1]}"
+            )
+        elif kind == "written":
+            yield self._trim_step(
+                state, who, rest, lambda m: m.head_written(work[1]), "hears that the list is written"
+            )
+        else:
+            yield self._trim_step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
+
+    def _trim_swaps(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
+        kind, head, version = work
+        taken = version == state.version or self.switches.blind_lists == "trim"
+        answer = ("written", state.version + 1) if taken else ("conflict",)
+        after = rest if kind == "late" else replace(rest, work=(*rest.work, answer))
+        swapped = self._with_trimmer(state, who, after)
+        if taken:
+            swapped = self._listed(swapped, head)
+        ids = list(self.heads.parts[head].ledger_ids)
+        command = f"takes v{version}: {ids} from truncation {who}"
+        yield Label("store", command, (answer[0],), kind=f"swap {answer[0]}"), swapped
+        if kind == "swap" and state.lost_swaps:
+            late = replace(rest, work=(*rest.work, ("late", head, version)))
+            spent = state._replace(lost_swaps=state.lost_swaps - 1)
+            # The driver takes an unknown outcome for a conflict: whatever is in stays in.
+            yield self._trim_step(
+                spent, who, late, lambda m: m.head_conflicted(), "hears nothing of its swap"
+            )
+
+    def _trim_step(
+        self, state: LogState, who: int, trimmer: Trimmer, put_in: Callable[[Any], object], command: str
+    ) -> Move:
+        machine = clone(trimmer.machine)
+        machine.out = []
+        put_in(machine)
+        machine.check()
+        work, said = list(trimmer.work), []
+        for effect in machine.out:
+            said.append(trim_text(effect))
+            match effect:
+                case t.TrimReadHead():
+                    work.append(("read",))
+                case t.TrimWriteHead(head, version):
+                    work.append(("swap", self.heads.number(head), version))
+                case t.TrimDeleteLedger(item):
+                    work.append(("delete", int(item.ledger_id)))
+        machine.out = []
+        after = Trimmer(machine, self._trim_states.number(machine), tuple(work))
+        label = Label(f"truncation {who}", command, tuple(said), kind=command.split(maxsplit=1)[0])
+        return label, self._with_trimmer(state, who, after)
+
+    def _with_trimmer(self, state: LogState, who: int, trimmer: Trimmer) -> LogState:
+        number = self.trimmers.number(trimmer)
+        return state._replace(trimmers=(*state.trimmers[:who], number, *state.trimmers[who + 1 :]))
+
+    def _listed(self, state: LogState, new: int) -> LogState:
+        """The store takes a new head: what left the list's front was truncated, anything else is against L4."""
+        old, head = self.heads.parts[state.head], self.heads.parts[new]
+        before, after = list(old.ledger_ids), list(head.ledger_ids)
+        count = head.dropped_items - old.dropped_items
+        fault = state.fault
+        if count < 0 or after[: len(before) - count] != before[count:]:
+            fault = fault or ("L4", f"the list {before} became {after}")
+        return state._replace(
+            head=new,
+            version=state.version + 1,
+            fault=fault,
+            dropped=(*state.dropped, *map(int, before[: max(0, count)])),
+        )
 
 
 def _page_name(page: LogPage) -> str:
@@ -414,4 +507,18 @@ def effect_text(effect: fx.Effect) -> str:
             return f"=> ended: {reason.value}"
         case fx.CloseLedger(ledger_id) | fx.DeleteLedger(ledger_id) | fx.DrainLedger(ledger_id):
             return f"-> {type(effect).__name__.removesuffix('Ledger').lower()} ledger {ledger_id}"
+    return f"-> {type(effect).__name__}"
+
+
+def trim_text(effect: t.TrimEffect) -> str:
+    """An effect on one line of a transcript."""
+    match effect:
+        case t.TrimReadHead():
+            return "-> store read"
+        case t.TrimWriteHead(head, version):
+            return f"-> store write v{version}: {list(head.ledger_ids)}"
+        case t.TrimDeleteLedger(item):
+            return f"-> delete ledger {item.ledger_id}"
+        case t.TrimEnded(outcome):
+            return f"=> {outcome.value}"
     return f"-> {type(effect).__name__}"

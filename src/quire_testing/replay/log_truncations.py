@@ -11,7 +11,7 @@ from typing import Any
 from quire.core.log.trimming import TrimMachine, TrimStatus
 from quire.log.log import Log
 from quire.metadata.memory import MemorySpace
-from quire_testing.explorer.log_trims import trim_text
+from quire_testing.explorer.log_world import trim_text
 from quire_testing.explorer.switches import Switches
 from quire_testing.replay import recording
 from quire_testing.replay.log_handles import CONFIG, NAME, HeadStore, read_error, work_of
