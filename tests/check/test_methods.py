@@ -170,7 +170,6 @@ NOT_CALLED = {
         "LogMachine",
         "create_failed",
     ): "a world whose ledgers have run out leaves its handle waiting (tests/golden)",
-    ("rolling", "create_failed"): "the same",
     ("LogMachine", "abandon"): "a client that gives up is one whose steps are never taken (test_legality.py)",
     ("LogMachine", "head_seen"): LEADS_ALONE,
     ("HeadSwap", "learned"): LEADS_ALONE,
