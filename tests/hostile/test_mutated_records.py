@@ -80,7 +80,6 @@ DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9), bodies.DamagedInterval(4, 4, 0, 9)]),
     ),
     "tombstones": (bodies.decode_tombstones, bodies.encode_tombstones([(1, 2), (3, 4)])),
-    "copy of a record": (bodies.decode_record_copy, bodies.encode_record_copy(bodies.RecordCopy(1, 2, b"x"))),
     "segment header": (
         _segment_header,
         form.encode_segment_header(form.SegmentHeader(1 << 20, 5, 99, 17, True, "cluster", "b.abcde"))[:100],
@@ -149,7 +148,6 @@ KINDS: dict[form.SegmentRecordKind, str] = {
     form.SegmentRecordKind.RETIREMENT: "retirement",
     form.SegmentRecordKind.SUSPICION: "suspicion",
     form.SegmentRecordKind.TOMBSTONES: "tombstones",
-    form.SegmentRecordKind.RECORD_COPY: "copy of a record",
 }
 
 
@@ -162,7 +160,7 @@ def test_a_directory_with_a_mutated_record_starts_or_is_refused_by_name() -> Non
         put(storage, make_run(1, 0, 9), Answers())
         kind = chance.choice(list(KINDS))
         body = mutated(DECODERS[KINDS[kind]][1], chance)
-        ledger_id = 1 if kind in form.STATE_KINDS or form.is_kept(kind) else form.ALL_LEDGERS
+        ledger_id = 1 if kind in form.STATE_KINDS else form.ALL_LEDGERS
         storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
         settle(storage)
         storage.close(clean=bool(chance.getrandbits(1)))

@@ -388,7 +388,7 @@ async def _negative_ids(tmp_path: Path) -> None:
                     writer.write_eof()
                     await asyncio.wait_for(reader.read(), 20)
                     writer.close()
-        assert all(facts.ledger_id >= 0 for facts in server.storage.all_facts())
+        assert all(ledger_id >= 0 for ledger_id in server.storage._ledgers)
         client = await cluster.client()
         ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         assert await ledger.append(b"still here") == 0

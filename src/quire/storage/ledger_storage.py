@@ -642,12 +642,6 @@ class LedgerStorage:
         ledger = self._states.get(ledger_id)
         return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
-    def all_facts(self) -> Iterator[LedgerFacts]:
-        """Copies of the facts of all ledgers, deleted ones included until their tombstones shrink."""
-        for ledger in [*self._ledgers.values(), *self._states.tombstones.values()]:
-            if ledger.facts is not None:
-                yield ledger.facts.copy()
-
     def read(
         self,
         ledger_id: int,

@@ -429,7 +429,7 @@ def known_of(peer: Peer) -> Any:
         (ledgers.adds, ledgers.entries_added, ledgers.bytes_added),
         (ledgers._evidence, dict(ledgers.told_lacs), list(ledgers._unsaved_lacs)),
         [storage.read(one.ledger_id, 0, 1000, 1 << 20).runs for one in LEDGERS],
-        sorted((one.ledger_id, one.lac, one.lac_term) for one in storage.all_facts()),
+        [(facts.lac, facts.lac_term) for one in LEDGERS if (facts := storage.facts(one.ledger_id))],
     )
 
 

@@ -16,7 +16,7 @@ from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, p
 
 UNKNOWN_KIND = 0x3C
 KEY = b"k" * 20
-COPY = bodies.encode_record_copy(bodies.RecordCopy(4, 1_000, b"the record of ledger 9"))
+COPY = bodies.RECORD_COPY.struct.pack(4, 1_000) + b"the record of ledger 9"
 
 
 def fill(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:

@@ -45,11 +45,6 @@ def test_tombstones_come_back_as_states(tombstones: list[tuple[int, int]]) -> No
     ]
 
 
-@given(st.builds(bodies.RecordCopy, st.integers(-(2**63), 2**63 - 1), U64, st.binary(max_size=300)))
-def test_a_copy_of_a_record_comes_back(copy: bodies.RecordCopy) -> None:
-    assert bodies.decode_record_copy(bodies.encode_record_copy(copy)) == copy
-
-
 DECODERS = {
     "segment list": (bodies.decode_segment_list, bodies.encode_segment_list(1, 2, [3, 4, 9])),
     "retirement": (bodies.decode_retirement, bodies.encode_retirement([1, 2])),
@@ -59,10 +54,6 @@ DECODERS = {
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9)]),
     ),
     "tombstones": (bodies.decode_tombstones, bodies.encode_tombstones([(1, 2)])),
-    "copy of a metadata record": (
-        bodies.decode_record_copy,
-        bodies.encode_record_copy(bodies.RecordCopy(1, 2, b"")),
-    ),
 }
 
 

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from quire.log.log import Log
     from quire.log.records import LogDescription, Record
 
-RULE: Final = (
-    "A beginning before the first record that is left, or behind the end, is refused (exit code 1); an end that is not "
-    "reached yet is where the records end."
-)
 TIMES: Final = "ISO 8601 (UTC without a zone), -15m, -1h or -2d before now, or @ and milliseconds since 1970"
 _GRACE_MS: Final = 1000
 """What was appended before a moment may be seen so much later."""

@@ -217,30 +217,6 @@ def decode_tombstones(body: Buffer) -> list[tuple[int, bytes]]:
     return found
 
 
-class RecordCopy(NamedTuple):
-    """A ledger's record as the metadata store had it."""
-
-    version: int
-    read_ms: int
-    record: bytes
-
-
-def encode_record_copy(copy: RecordCopy) -> bytes:
-    """The body of a copy of a metadata record."""
-    return RECORD_COPY.struct.pack(copy.version, copy.read_ms) + copy.record
-
-
-def decode_record_copy(body: Buffer) -> RecordCopy:
-    """Read the body of a copy of a metadata record.
-
-    Raises:
-        FormatError: it is cut.
-    """
-    _check_size("copy of a metadata record", body, RECORD_COPY.size, at_least=True)
-    version, read_ms = RECORD_COPY.struct.unpack_from(body)
-    return RecordCopy(version, read_ms, bytes(body[RECORD_COPY.size :]))
-
-
 # --- pieces -----------------------------------------------------------------------------------------------------
 
 
