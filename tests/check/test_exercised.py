@@ -218,9 +218,8 @@ def transition(old, new):
 
 
 OF_TERMS = (
-    "term_answer", "read_takes_term", "doubt_hides_term", "next_term", "is_own_take_over", "may_use_lac",
-    "counts_as_positive", "votes_fall", "ends_with_truncation", "joins_after_truncation",
-    "truncation_is_done", "truncate_takes", "list_takes_term", "copy_drops_others",
+    "term_answer", "next_term", "is_own_take_over", "may_use_lac", "counts_as_positive", "votes_fall",
+    "truncation_is_done", "truncate_takes", "copy_drops_others",
 )  # fmt: skip
 NOT_BY_THE_EXPLORER = {
     "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
@@ -230,14 +229,13 @@ NOT_BY_THE_EXPLORER = {
         "no world has a clock: tests/unit/core/test_log_garbage.py",
     ),
     **dict.fromkeys(
-        ("is_gone", "seconds_to_add", "copy_is_due", "listing_concludes", "may_recover_open"),
+        ("is_gone", "seconds_to_add", "copy_is_due", "may_recover_open"),
         "audits have a cluster of their own: tests/unit/core/test_audit.py",
     ),
     **dict.fromkeys(
         OF_TERMS,
         "ledgers have no terms: tests/check/test_streams.py",
     ),
-    "left_counts_as_lost": REGISTRATIONS,
     "fence_of_deleted": "its bookies are asked in our words: tests/unit/bookie/test_fences_of_deleted_ledgers.py",
 }
 

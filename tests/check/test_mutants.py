@@ -11,6 +11,7 @@ from quire_testing.explorer import mutants
 from quire_testing.explorer.check import EVERY_INVARIANT, check, check_mutant
 from quire_testing.explorer.invariants import NAMES
 from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.patches import Patch, applied
 from quire_testing.explorer.story import exchanges, replayed
 from quire_testing.explorer.switches import RULES
 from support.pinned_mutants import IN_THEIR_RINGS, PINNED
@@ -33,7 +34,8 @@ def test_a_mutant_breaks_its_invariant(name):
     assert [len(done.result.path) - 1, done.result.states] == PINNED[name]
     steps = exchanges(done.text)
     assert len(steps) == len(done.result.path) - 1
-    assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
+    with MUTANTS[name].switches.applied():
+        assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
 
 
 NOT_AGAIN = {
@@ -61,18 +63,14 @@ BY_PROGRAMS = ["first_word", "without_record", "fence_of_deleted"]
 """The explorer's bookies know their ledger's key: `tests/unit/bookie/test_first_words.py` takes the first two out of a
 bookie. Its clients speak our own protocol: `tests/unit/bookie/test_fences_of_deleted_ledgers.py` takes out the third."""
 
-OF_REPAIR = ["fragment_is_decided", "copy_priority"]
-"""Taken out, or turned round, in `tests/unit/core/test_rereplication.py`."""
+OF_REPAIR = ["copy_priority"]
+"""Turned round in `tests/unit/core/test_rereplication.py`."""
 
-OF_AUTO_RECOVERY = ["is_gone", "seconds_to_add", "copy_is_due", "listing_concludes", "may_recover_open"]
+OF_AUTO_RECOVERY = ["is_gone", "seconds_to_add", "copy_is_due", "may_recover_open"]
 """No world of the explorer has auditors; taken out in `tests/unit/core/test_audit.py`: X39 "grace without a spare" is
-`may_recover_open`, X41 "short listing is an audit" is `listing_concludes`. X40 "mark deleted whatever its version" is no
+`may_recover_open`; X41 "short listing is an audit" is a patch. X40 "mark deleted whatever its version" is no
 rule: the store's marks are compared by version and revision (`tests/conformance/test_repair_marks.py`). Whole programs without
 X40 and X41 lose marks in `tests/unit/autorecovery/test_rules_taken_out.py`."""
-
-OF_REGISTRATIONS = ["left_counts_as_lost"]
-"""The explorer's bookies are not registered; taken out in `tests/properties/test_writer_properties.py`."""
-
 
 OF_GARBAGE = ["unlisted_is_garbage", "staged_is_garbage", "watermark_counts"]
 """Taken out in `tests/unit/core/test_log_garbage.py`: they keep what is not garbage, and nothing else is wrong without them."""
@@ -86,8 +84,22 @@ def test_every_rule_has_a_mutant():
         *OF_REPAIR,
         *OF_GARBAGE,
         *OF_AUTO_RECOVERY,
-        *OF_REGISTRATIONS,
     }
+
+
+PATCHES = [patch for mutant in MUTANTS.values() for patch in mutant.switches.patches]
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.function.__qualname__)
+def test_a_patch_applies_exactly_once_and_only_for_its_time(patch):
+    shipped = patch.function.__code__
+    with applied([patch]):
+        assert patch.function.__code__ is patch.code
+        assert patch.code.co_code != shipped.co_code or patch.code.co_consts != shipped.co_consts
+    assert patch.function.__code__ is shipped
+    for text in ("no such text", ""):
+        with pytest.raises(ValueError, match=patch.function.__qualname__):
+            assert Patch(patch.function, text, "").code
 
 
 def test_a_mutant_changes_what_ships_or_the_world():

@@ -17,6 +17,7 @@ def swapped(fault: bool, **rules):
 
 
 @incident(
+    mutant="D1",
     ref="issues/2614",
     title="Fencing the LAC reads only lets a late add through",
     happened=(
@@ -30,7 +31,7 @@ def swapped(fault: bool, **rules):
     violates="I1",
 )
 def test_2614_a_read_that_does_not_fence(fault: bool) -> None:
-    stage = Stage(["b1", "b2", "b3"], (3, 3, 2), rules=swapped(fault, recovery_read_fences=lambda: False))
+    stage = Stage(["b1", "b2", "b3"], (3, 3, 2))
     stage.append()
     stage.arrives("b1")
     recovery = stage.recover()
@@ -108,6 +109,7 @@ def test_1067_one_hanging_bookie(fault: bool) -> None:
 
 
 @incident(
+    mutant="X4",
     ref="issues/4226",
     title="An entry that was never acknowledged is in the ledger afterwards",
     happened=(
@@ -123,8 +125,7 @@ def test_1067_one_hanging_bookie(fault: bool) -> None:
     violates="I1",
 )
 def test_4226_one_copy_is_kept(fault: bool) -> None:
-    rules = swapped(fault, recovery_end=lambda last_recovered, highest_lac: highest_lac)
-    stage = Stage(["b1", "b2", "b3"], (3, 3, 2), rules=rules)
+    stage = Stage(["b1", "b2", "b3"], (3, 3, 2))
     stage.append()
     stage.append()
     stage.arrives("b1", 0)

@@ -12,14 +12,12 @@ from quire.core.ledger.record_swap import StoreRequest
 from quire.core.ledger.run_window import slots_of
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status
-from quire_testing.explorer.switches import RULES
 from support.museum import explored, incident
 from support.stage import Stage
 
-TELLS_WHILE_CHANGING = RULES.but(may_acknowledge_while_changing=lambda: True)
-
 
 @incident(
+    mutant="X12",
     ref="issues/4651",
     title="Entries confirmed while an ensemble change is under way",
     happened=(
@@ -33,7 +31,7 @@ TELLS_WHILE_CHANGING = RULES.but(may_acknowledge_while_changing=lambda: True)
     violates="I2",
 )
 def test_4651_confirmed_during_a_change(fault: bool) -> None:
-    stage = Stage(["b1", "b2", "b3", "b4"], (2, 2, 1), rules=TELLS_WHILE_CHANGING if fault else RULES)
+    stage = Stage(["b1", "b2", "b3", "b4"], (2, 2, 1))
     for entry_id in range(5):
         stage.append()
         stage.arrives("b1", entry_id)
@@ -60,7 +58,7 @@ class TellsBetweenUnsets(WriterMachine):
     __slots__ = ()
 
     def _resend(self, changed: tuple[int, ...]) -> None:
-        window, kept = self.window, ~self.rules.acks_to_unset(mask_of(changed))
+        window, kept = self.window, ~mask_of(changed)
         for number in list(window.runs):
             if number not in window.runs:
                 continue

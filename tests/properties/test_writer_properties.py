@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status, WriterLimits
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.patches import Patch, applied
 from quire_testing.explorer.snapshot import clone
-from quire_testing.explorer.switches import RULES
+from quire_testing.explorer.switches import RULES, Rules
 from support.writer_worlds import TRIPLES, WAITS, World
 
 
@@ -78,25 +81,32 @@ def test_every_legal_triple_confirms_with_its_ack_quorum(triple) -> None:
     assert world.record.length == 165
 
 
-MUTANTS = {
-    "X1 acknowledge at Qa - 1": {
-        "confirms": lambda acked, mask, qa: (acked & mask).bit_count() >= max(1, qa - 1)
-    },
-    "X9 new fragment at LAP + 1": {"new_fragment_start": lambda lac, lap, lafr: lap + 1},
-    "X10 new fragment at LAC": {"new_fragment_start": lambda lac, lap, lafr: max(lac, 0)},
-    "X11 success not unset": {"acks_to_unset": lambda changed: 0},
-    "X12 acknowledged during a change": {"may_acknowledge_while_changing": lambda: True},
-    "X13 change without the state check": {"writer_may_change": lambda record, term: True},
-    "lost swap not settled": {"may_go_on_after_unknown": lambda unknown, version: True},
-    "absent slots never end the writer": {"can_still_confirm": lambda absent, mask, qa: True},
-    "created with whoever is there": {"may_create": lambda present, masks, qa, least: True},
-}
+LEFT_COUNTS_AS_LOST = Patch(
+    WriterMachine.bookie_left,
+    "at_ms = now_ms if",
+    "return self.bookie_lost(slot, bookie)\n    at_ms = now_ms if",
+)
+NOTICED = [
+    "X1",
+    "X9",
+    "X10",
+    "X11",
+    "X12",
+    "X13",
+    "may_go_on_after_unknown",
+    "absent-below-quorum",
+    "may_create",
+]
 """A bookie that left and counts as lost ends a writer that could go on: `test_bookies_that_leave_...` below."""
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", NOTICED)
 def test_every_fix_that_is_taken_out_is_noticed(name) -> None:
-    rules = RULES.but(**MUTANTS[name])
+    with MUTANTS[name].switches.applied():
+        is_noticed(MUTANTS[name].switches.rules)
+
+
+def is_noticed(rules: Rules) -> None:
     for seed in range(4000):
         chance = random.Random(seed)
         triple = chance.choice([(2, 2, 2), (3, 3, 2), (2, 2, 1), (3, 2, 2), (3, 3, 3)])
@@ -159,11 +169,10 @@ def test_bookies_that_leave_end_no_writer_and_make_no_slot_absent(triple, spares
 
 
 def test_where_a_bookie_that_left_counts_as_lost_a_writer_ends_that_could_go_on() -> None:
-    rules = RULES.but(left_counts_as_lost=lambda: True)
     chance = random.Random(7)
-    with pytest.raises(AssertionError, match="goes on"):
+    with applied([LEFT_COUNTS_AS_LOST]), pytest.raises(AssertionError, match="goes on"):
         for _ in range(200):
-            bookies_leave((3, 3, 3), rules, 0, [chance.randrange(1 << 16) for _ in range(60)])
+            bookies_leave((3, 3, 3), RULES, 0, [chance.randrange(1 << 16) for _ in range(60)])
 
 
 def test_a_copy_lives_its_own_life() -> None:

@@ -29,8 +29,9 @@ from quire_testing.explorer.continuous import CONTINUOUS
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.reach import recovery_is_done
-from quire_testing.explorer.switches import RULES, Rules
+from quire_testing.explorer.switches import RULES, SHIPPED, Switches
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import LedgerWorld
 from support.rounds import keep_figures
@@ -278,15 +279,14 @@ def test_s4_in_the_specification_of_unbounded_ledgers(slips, opens) -> None:
     assert (explore(world, opened, begin=[(None, state)]).violation is not None) == opens
 
 
-@pytest.mark.parametrize(
-    ("rules", "lafr"), [(RULES, -1), (RULES.but(lafr_advances_from=lambda lafr, lac: lac), 0)]
-)
-def test_s3_the_writers_window_takes_it_as_meant(rules: Rules, lafr: int) -> None:
+@pytest.mark.parametrize(("switches", "lafr"), [(SHIPPED, -1), (MUTANTS["D10"].switches, 0)])
+def test_s3_the_writers_window_takes_it_as_meant(switches: Switches, lafr: int) -> None:
     """The same in the machine: entry 0 is confirmed by one of two bookies, and the rule as written counts it."""
-    window = RunWindow(write_set_masks(2, 2), 1, 2, rules)
+    window = RunWindow(write_set_masks(2, 2), 1, 2, switches.rules)
     window.add(1, 10)
     window.acked(1, 0)
-    window.leave()
+    with switches.applied():
+        window.leave()
     assert (window.lac, window.lafr) == (0, lafr)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from quire_testing.explorer.check import check
 from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.patches import applied
 from quire_testing.explorer.switches import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,8 +86,13 @@ class Exhibit:
     violates: str
 
 
-def incident(**fields: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """A run as two tests: what ships holds, and with the fault switched on the run is red."""
+def incident(mutant: str = "", **fields: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A run as two tests: what ships holds, and with the fault switched on the run is red.
+
+    Args:
+        mutant: one of the explorer's, whose patches are the fault; without one the run makes it.
+        fields: of `Exhibit`.
+    """
     exhibit = Exhibit(**fields)
     assert exhibit.violates in PROPERTIES
 
@@ -96,7 +102,8 @@ def incident(**fields: str) -> Callable[[Callable[..., Any]], Callable[..., None
             if not fault:
                 _call(run, fault=False, **fixtures)
                 return
-            with pytest.raises(RedError) as caught:
+            patches = MUTANTS[mutant].switches.patches if mutant else ()
+            with applied(patches), pytest.raises(RedError) as caught:
                 _call(run, fault=True, **fixtures)
             assert caught.value.name == exhibit.violates, str(caught.value)
 

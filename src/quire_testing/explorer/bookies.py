@@ -243,11 +243,10 @@ class BookieDriver:
         return after if after.lac >= before.lac else after._replace(fault=("I5", "a bookie's LAC fell"))
 
     def _put(self, state: BookieState, bits: int) -> BookieState:
-        """What is put is no extra, and ends the condemnation; a mutant does not heed it."""
+        """What is put is no extra, and ends the condemnation."""
         if state.collecting is None:
             return state
-        heeded = self.rules.extra_through(0, 1) == 0
-        return state._replace(put=state.put | bits, condemned=0 if heeded else state.condemned & ~bits)
+        return state._replace(put=state.put | bits, condemned=0)
 
     def answer(
         self, state: BookieState, waiting: Waiting, answer: Answer, *, fences: bool
@@ -338,8 +337,7 @@ class BookieDriver:
     def _after_loss(self, state: BookieState) -> BookieState:
         """It starts with an empty disk; where losses have names, a torn group says whose records they were."""
         if not self.configuration.named:
-            lost = self.rules.empty_is_a_loss(served=True)
-            return state._replace(unnamed=lost, looking=lost)
+            return state._replace(unnamed=True, looking=True)
         return self._in_doubt(state) if self.rules.start_doubts(named=True, nameless=False) else state
 
     # --- after a loss ------------------------------------------------------------------------------------------------

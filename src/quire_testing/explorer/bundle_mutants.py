@@ -13,6 +13,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.bundle_acks import BundleAcks, Delivery
 from quire.core.ledger.writer import WriterMachine
 from quire_testing.explorer.bundle_parts import BundleConfiguration
+from quire_testing.explorer.ledger_mutants import TELLS_WHILE_CHANGING
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import UnorderedWriter
@@ -72,7 +73,7 @@ BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
         "a bundle's acknowledgements confirm while an ensemble change is in flight",
         BundleConfiguration(4, 3, 3, 2, "XY-XY", timeouts=1),
         "I2",
-        may_acknowledge_while_changing=lambda: True,
+        TELLS_WHILE_CHANGING,
     ),
     Mutant(
         "bundle-out-of-order",

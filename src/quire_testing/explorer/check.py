@@ -150,16 +150,17 @@ def check(
         begin: the commands that lead to where the search begins.
         limits: as of `explore`: progress, states_max, seconds_max, count_kinds.
     """
-    setting = setting_of(configuration, switches, invariants)
-    world = setting.world
-    result = explore(
-        world,
-        setting.violation_in,
-        setting.deadlock_in,
-        canonical=None if by_names else form_of(world),
-        begin=led(world, begin),
-        **limits,
-    )
+    with switches.applied():
+        setting = setting_of(configuration, switches, invariants)
+        world = setting.world
+        result = explore(
+            world,
+            setting.violation_in,
+            setting.deadlock_in,
+            canonical=None if by_names else form_of(world),
+            begin=led(world, begin),
+            **limits,
+        )
     return Check(world, result, header_of(configuration, mutant))
 
 
@@ -195,12 +196,13 @@ def replay_mutant(name: str, text: str, configuration: AnyConfiguration | None =
     """
     mutant = MUTANTS[name]
     configuration = configuration or mutant.configuration
-    setting = setting_of(configuration, mutant.switches, (mutant.violated,))
-    path = replayed(setting.world, exchanges(text))
-    last = path[-1][1]
-    violation = setting.violation_in(last)
-    if violation is None and setting.deadlock_in is not None and not setting.world.successors(last):
-        violation = setting.deadlock_in(last)
+    with mutant.switches.applied():
+        setting = setting_of(configuration, mutant.switches, (mutant.violated,))
+        path = replayed(setting.world, exchanges(text))
+        last = path[-1][1]
+        violation = setting.violation_in(last)
+        if violation is None and setting.deadlock_in is not None and not setting.world.successors(last):
+            violation = setting.deadlock_in(last)
     result = Result(states=len(path), transitions=len(path) - 1, depth=len(path) - 1)
     result.path, result.violation = path, violation
     return Check(setting.world, result, header_of(configuration, name))

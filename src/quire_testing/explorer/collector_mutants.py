@@ -20,7 +20,9 @@ from quire.core.bookie.garbage import (
     TombstoneMark,
 )
 from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, SHIPPED, Rules
 
 
@@ -101,9 +103,14 @@ class ChainWhileHolding(CollectorMachine):
 
 
 def _rules(
-    name: str, what: str, configuration: CollectorConfiguration, violated: str = "G1", **swapped: Any
+    name: str,
+    what: str,
+    configuration: CollectorConfiguration,
+    *patches: Patch,
+    violated: str = "G1",
+    **swapped: Any,
 ) -> Mutant[CollectorConfiguration]:
-    return with_rules(name, what, configuration, violated, **swapped)
+    return with_rules(name, what, configuration, violated, *patches, **swapped)
 
 
 def _machine(
@@ -139,10 +146,10 @@ COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
     _rules("collector-no-tombstone", "what is missing is dropped without a tombstone", ONE,
         chain_proves=lambda findings: True),
     _rules("collector-record", "a tombstone counts although a record is there",
-        CollectorConfiguration(ours=True, lives=2, passes=1), "G4",
+        CollectorConfiguration(ours=True, lives=2, passes=1), violated="G4",
         look_allows_drop=lambda *, record_there, counter_is_own: counter_is_own),
     _rules("collector-counter-read", "the last look does not read the counter",
-        CollectorConfiguration(ours=True), "G3",
+        CollectorConfiguration(ours=True), violated="G3",
         look_allows_drop=lambda *, record_there, counter_is_own: not record_there),
     _rules("collector-token", "a tombstone counts whatever token it names",
         CollectorConfiguration(ours=True, lives=2, reuses=True),
@@ -150,9 +157,10 @@ COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
     _rules("collector-written-since", "what was written since the last finding goes as well",
         CollectorConfiguration(lives=2, passes=4), drop_covers=lambda through, newest: True),
     _rules("collector-order", "an order by hand counts for what nobody had been told of",
-        CollectorConfiguration(lives=2, hands=1), order_counts=lambda *, was_told: True),
+        CollectorConfiguration(lives=2, hands=1), Patch(CollectorMachine.proof, "ledger_id in own.told", "True")),
     _rules("collector-late-lsn", "the LSN is taken after the counter was written",
-        CollectorConfiguration(lives=2, passes=3), pass_covers=lambda before, after: after),
+        CollectorConfiguration(lives=2, passes=3),
+        Patch(CollectorWorld._finished, "machine.finish(", "machine._lsn = state.bookie.lsn; machine.finish(")),
     Mutant("collector-unheard", "a write of the counter that was not heard of is a step of the chain",
         replace(SHIPPED, collector=UnheardGoesOn),
         CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1), "G1", begin=FOUND_AND_DELETED),

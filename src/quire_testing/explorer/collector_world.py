@@ -477,7 +477,7 @@ class CollectorWorld:
         self, label: Label, state: CollectorState, machine: CollectorMachine, *, unknown: bool
     ) -> tuple[Label, CollectorState]:
         """The pass ends with this step: a step of its own for it would show nothing else."""
-        machine.finish([LEDGER] if unknown else [], state.bookie.lsn)
+        machine.finish([LEDGER] if unknown else [])
         said = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
         after = self._now(state, Pass("keep"), machine)
         if unknown and not machine.unknown:

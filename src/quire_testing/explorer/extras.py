@@ -54,15 +54,12 @@ class Extras:
                 after = bookie._replace(collecting=looked, put=0)
                 self._stepped(state, number, after, f"looks: v{store.version}", moves)
             return
-        written = bool(bookie.put) and rules.extra_through(BOUND, NOW) == BOUND
+        written = bool(bookie.put)
         if at.step == "looked":
-            condemns = rules.condemned_before_last_look()
-            after = bookie._replace(collecting=at._replace(step="condemned"))
-            if condemns:
-                after = after._replace(condemned=at.extras)
-            if written:
-                after = bookie._replace(collecting=None)
-            what = "condemns nothing" if written or not condemns else f"condemns {entries_text(at.extras)}"
+            after, what = bookie._replace(collecting=None), "condemns nothing"
+            if not written:
+                after = bookie._replace(collecting=at._replace(step="condemned"), condemned=at.extras)
+                what = f"condemns {entries_text(at.extras)}"
             self._stepped(state, number, after, what, moves)
         elif at.step == "condemned":
             after = bookie._replace(collecting=at._replace(step="listed", unlisted=0))

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from quire.core.ledger.run_window import RunWindow
 from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.ledger_mutants import TO_THE_ACK_QUORUM
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import RecoversFromTheLac, ReturnsWithoutTheUnconfirmed
 
@@ -22,7 +25,7 @@ GUARANTEE_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "the LAFR advances from the LAC, over entries that are not on their write quorum",
         CLOSES,
         "Q2",
-        lafr_advances_from=lambda lafr, lac: lac,
+        Patch(RunWindow.leave, "if self._lacks(run", "if run.last > self.lac and self._lacks(run"),
     ),
     with_rules(
         "X43",
@@ -52,7 +55,8 @@ GUARANTEE_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a recovery writes back to the ack quorum only, and closes then",
         Configuration(2, 2, 2, 1, guarantee=True),
         "Q2",
-        write_back_set=lambda write_set, ack_quorum: write_set[:ack_quorum],
+        TO_THE_ACK_QUORUM,
+        names_slots=True,
         final_quorum=lambda record: record.ack_quorum,
     ),
     Mutant(

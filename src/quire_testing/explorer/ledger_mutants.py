@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from quire.core.answers import NEGATIVES, Answer
+from quire.core.bookie.after_loss import AfterLoss
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import AddOutcome, CloseOutcome
+from quire.core.ledger.run_window import RunWindow
+from quire.core.ledger.writer import WriterMachine
+from quire.core.recovery.finding_end import Votes
+from quire.core.recovery.machine import RecoveryMachine
+from quire.core.recovery.write_back import WriteBack
+from quire_testing.explorer.bookies import BookieDriver
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import (
     LooksBeforeItFences,
@@ -70,10 +79,7 @@ def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:
     return max(known, header_lac)
 
 
-ADVANCING: Final[dict[str, Any]] = {
-    "recovery_header_lac": lambda lac_at_start, lac_now: lac_now,
-    "lac_after_add": _raised_by_every_add,
-}
+ADVANCING: Final = Patch(WriteBack._sends, "EntryId(self._start)", "EntryId(self.lac)")
 """D8 and recovery-adds-raise-lac are the two halves of one defect: the sender of such headers, and the reader that relies on them."""
 
 
@@ -94,9 +100,19 @@ def _minimum_alone(present: int, masks: Sequence[int], ack_quorum: int, min_pres
     return present.bit_count() >= min_present
 
 
+CLOSES_AT_ONCE: Final = Patch(RecoveryMachine._go_on, "back.lac == end.lap", "True")
+TO_THE_ACK_QUORUM: Final = Patch(
+    WriteBack.begin, "for slot in slots:", "for slot in slots[: record.ack_quorum]:"
+)
+TELLS_WHILE_CHANGING: Final = Patch(WriterMachine._start_change, "self.window.hold()", "pass")
+
 LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(
-        "D1", "recovery reads do not fence", Configuration(breaks=1), "I1", recovery_read_fences=lambda: False
+        "D1",
+        "recovery reads do not fence",
+        Configuration(breaks=1),
+        "I1",
+        Patch(RecoveryMachine._ask, "fence=True", "fence=False"),
     ),
     with_rules(
         "D2",
@@ -110,7 +126,11 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "no journal, and a bookie that lost everything starts as if nothing had happened",
         Configuration(crashes=1, journal=False),
         "I1",
-        empty_is_a_loss=lambda *, served: False,
+        Patch(
+            BookieDriver._after_loss,
+            "state._replace(unnamed=True, looking=True)",
+            "state._replace(unnamed=False, looking=False)",
+        ),
     ),
     with_rules(
         "D4",
@@ -124,7 +144,8 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "no journal: fences are asked for, and what may be lost is vouched for",
         Configuration(crashes=1, journal=False),
         "I1",
-        unknown_may_be_lost=lambda *, searching: False,
+        Patch(AfterLoss.machine, "Doubt(self._lsn) if searching else None", "None"),
+        Patch(AfterLoss.of_stranger, "failing or searching", "failing"),
     ),
     with_rules(
         "limbo-of-open-only",
@@ -155,7 +176,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a doubt is cleared without a fence, and the old writer lives",
         Configuration(crashes=1, journal=False, named=True, clears=1),
         "I1",
-        leaving_doubt_fences=lambda: False,
+        Patch(BookieLedgerMachine.clear_limbo, "not self.fence_known and not facts.fenced", "False"),
     ),
     with_rules(
         "doubt-open",
@@ -183,22 +204,27 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a bookie acknowledges a run before it is durable",
         Configuration(crashes=1),
         "I2",
-        acknowledges_once_persisted=lambda: False,
+        Patch(
+            BookieLedgerMachine.add,
+            "_STORED._replace(facts=self._to_save()) if self._unsaved else _STORED",
+            "_STORED._replace(facts=self._to_save() if self._unsaved else None, persisted=False)",
+        ),
     ),
     with_rules(
         "D7",
         "a negative answer to a fencing read leaves before the fence is durable",
         Configuration(crashes=1),
         "I1",
-        answer_waits_for_durable_fence=lambda: False,
+        Patch(BookieLedgerMachine._once_durable, "persisted=True", "persisted=False"),
     ),
     with_rules(
         "D8",
         "recovery adds carry an advancing LAC, and bookies take it",
         TWO_TWICE,
         "I10",
+        ADVANCING,
         begin=BOTH_ON_ONE,
-        **ADVANCING,
+        lac_after_add=_raised_by_every_add,
     ),
     with_rules(
         "X1",
@@ -220,7 +246,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "the ledger is closed at the LAC that was heard",
         TWO_ONE,
         "I1",
-        recovery_end=lambda last_recovered, highest_lac: highest_lac,
+        Patch(RecoveryMachine._close, "self.end.lap", "self.end.start"),
     ),
     with_rules(
         "X5",
@@ -241,14 +267,15 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "recovery closes without waiting for its adds",
         Configuration(window=2),
         "I3",
-        recovery_waits_for_its_adds=lambda: False,
+        CLOSES_AT_ONCE,
     ),
     with_rules(
         "X8",
         "recovery adds go to Qa of the write set only",
         THREE,
         "W",
-        write_back_set=lambda write_set, ack_quorum: write_set[:ack_quorum],
+        TO_THE_ACK_QUORUM,
+        names_slots=True,
     ),
     with_rules(
         "X9",
@@ -269,14 +296,15 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "success is not unset for a replaced bookie",
         SPARE,
         "I2",
-        acks_to_unset=lambda changed_slots: 0,
+        Patch(RunWindow.unset, "kept = ~changed", "kept = ~0"),
+        Patch(WriteBack.replace, "unset = mask_of(changed)", "unset = 0"),
     ),
     with_rules(
         "X12",
         "acknowledged while a change is in flight",
         replace(SPARE, entries=2),
         "I2",
-        may_acknowledge_while_changing=lambda: True,
+        TELLS_WHILE_CHANGING,
     ),
     with_rules(
         "X13",
@@ -290,15 +318,23 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a recovery publishes its ensemble changes at once",
         SPARE_ONE,
         "I2",
-        publish_change_during_recovery=lambda: True,
+        Patch(
+            RecoveryMachine.replacements_found,
+            "    self.out += back.resend(changed)",
+            """    if changed:
+        back.changes.clear()
+        record = self.record.with_ensemble(back.first_of_change, back.change.ensemble)
+        self.out.append(WriteMetadata(record, self._version))
+    self.out += back.resend(changed)""",
+        ),
     ),
     with_rules(
         "X15",
         "recovery reads from replacements",
         replace(SPARE_ONE, entries=2),
         "I1",
+        Patch(RecoveryMachine._ask, "ensemble = end.ensemble", "ensemble = self.back.change.ensemble"),
         begin=BOTH_ON_ONE,
-        recovery_reads_from_original_ensemble=lambda: False,
     ),
     Mutant(
         "X16",
@@ -347,15 +383,16 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "a late add brings a deleted ledger back",
         Configuration(deletions=1),
         "I9",
-        deleted_refuses_adds=lambda: False,
+        Patch(BookieLedgerMachine._admit, "if facts.deleted_until_ms:", "if False:"),
     ),
     with_rules(
         "recovery-adds-raise-lac",
         "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
         TWO_TWICE,
         "I10",
+        ADVANCING,
         begin=BOTH_ON_ONE,
-        **ADVANCING,
+        lac_after_add=_raised_by_every_add,
     ),
     with_rules(
         "absent-below-quorum",
@@ -411,7 +448,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "an entry counts as recoverable without a copy",
         TWO,
         "P",
-        positive_votes_needed=lambda write_quorum, ack_quorum: 0,
+        Patch(Votes.found_after, "positive[i] & masks[(base + i) % len(masks)]", "True"),
     ),
 )
 """In the order of the reference's table."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from quire.core.log.machine import LogMachine
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import DeletesFirst
 
@@ -43,7 +45,11 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
         "a leader serves before its list is written",
         LogConfiguration(handles=1),
         "L1",
-        may_serve=lambda *, list_written: True,
+        Patch(
+            LogMachine._created_in_opening,
+            "self._write_opening()",
+            "self._serve(item, None); self._write_opening()",
+        ),
     ),
     Mutant("X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"),
     with_rules(
@@ -79,6 +85,11 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
         "the next ledger gets entries before the former's last is confirmed",
         TWO,
         "L7",
-        may_send_to_next=lambda *, previous_confirmed: True,
+        Patch(
+            LogMachine._listed,
+            "self.out.append(self._drains())",
+            "former = self._drains(); self._switch(self.new, None); self.out.append(former)",
+        ),
+        Patch(LogMachine._drained, "self._switch(", "self.current == former and self._switch("),
     ),
 )

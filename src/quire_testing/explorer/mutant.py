@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, SHIPPED, Switches
 
 C_co = TypeVar("C_co", covariant=True)
@@ -31,6 +32,7 @@ class Mutant(Generic[C_co]):
         violated: the invariant that breaks.
         rules: the rules that are replaced.
         begin: the commands of a recorded start, for what is far from the beginning.
+        names_slots: slots are no longer alike, so that states must not be renamed.
     """
 
     name: str
@@ -40,20 +42,25 @@ class Mutant(Generic[C_co]):
     violated: str
     rules: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
-
-    @property
-    def names_slots(self) -> bool:
-        """Whether slots are no longer alike, so that states must not be renamed."""
-        return "write_back_set" in self.rules
+    names_slots: bool = False
 
 
 def with_rules(
-    name: str, what: str, configuration: C, violated: str, begin: tuple[str, ...] = (), **swapped: Any
+    name: str,
+    what: str,
+    configuration: C,
+    violated: str,
+    *patches: Patch,
+    begin: tuple[str, ...] = (),
+    names_slots: bool = False,
+    **swapped: Any,
 ) -> Mutant[C]:
-    """A mutant that differs in rules only.
+    """A mutant that differs in rules and in the source of functions only.
 
     Args:
+        patches: the functions.
         swapped: the rules by their names, as they are instead.
     """
-    switches = replace(SHIPPED, rules=RULES.but(**swapped))
-    return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin)
+    rules = RULES.but(**swapped) if swapped else RULES
+    switches = replace(SHIPPED, rules=rules, patches=patches)
+    return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin, names_slots)

@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from quire.core.bookie.rules import ExtraProof
+from quire_testing.explorer.bookies import BookieDriver
 from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.extras import Extras
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import ChoosesForTheOldRecord, PublishesIntoAnyFragment
 
@@ -40,10 +43,14 @@ REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     Mutant(
         "X32",
         "a repair touches the last fragment of an open ledger",
-        replace(SHIPPED, rules=RULES.but(may_touch=lambda *, decided: True), repair=PublishesIntoAnyFragment),
+        replace(
+            SHIPPED,
+            rules=RULES.but(fragment_is_decided=lambda record, index: True),
+            repair=PublishesIntoAnyFragment,
+        ),
         Configuration(3, 2, 2, 2, recoverers=0, losses=1, repairers=1),
         "I2",
-        ("may_touch",),
+        ("fragment_is_decided",),
     ),
     with_rules(
         "X37",
@@ -98,15 +105,21 @@ EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "extras are dropped without a bound: what was put since the first look goes too",
         replace(BACK, repairers=2),
         "RR2",
+        Patch(BookieDriver._put, "condemned=0", "condemned=state.condemned & ~bits"),
+        Patch(Extras._collects, "written = bool(bookie.put)", "written = False"),
         begin=TWO_COPY,
-        extra_through=lambda bound, now: now,
     ),
     with_rules(
         "extra-look-first",
         "the last look at the record is from before the extras were condemned",
         BACK,
         "RR2",
-        condemned_before_last_look=lambda: False,
+        Patch(
+            Extras._collects,
+            """, condemned=at.extras)
+            what = f"condemns {entries_text(at.extras)}\"""",
+            ")",
+        ),
     ),
     with_rules(
         "extra-loss",

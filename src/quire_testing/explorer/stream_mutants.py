@@ -9,10 +9,17 @@ from dataclasses import replace
 from typing import Final
 
 from quire.core.answers import Answer
+from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.rules import RULES
+from quire.core.ledger.writer import WriterMachine
+from quire.core.recovery.take_over import TakeOverMachine
+from quire.core.repair.rereplication import RepairMachine
+from quire_testing.explorer.ledger_mutants import CLOSES_AT_ONCE
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.stream_parts import StreamConfiguration
+from quire_testing.explorer.stream_world import StreamRepairs
 from quire_testing.explorer.switches import SHIPPED
 
 READ_BESIDE: Final = StreamConfiguration(readers=1, explicit_lac=True)
@@ -59,7 +66,11 @@ STREAM_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "fences and recovery reads do not raise a bookie's term",
         StreamConfiguration(),
         "U2",
-        read_takes_term=lambda: False,
+        Patch(
+            BookieLedgerMachine.raise_term,
+            "answer = self._admit(key, token, digest_type, term) if key else Answer.UNAUTHORISED",
+            "return _AT_ONCE[self.may_read(key, token)]",
+        ),
     ),
     with_rules(
         "X33",
@@ -101,14 +112,16 @@ STREAM_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "a bookie in limbo trusts its own term",
         StreamConfiguration(losses=1),
         "U3",
-        doubt_hides_term=lambda: False,
+        Patch(
+            BookieLedgerMachine._term_is_unknown, "not self.fence_known and self._fence_is_unknown()", "False"
+        ),
     ),
     with_rules(
         "X49",
         "a take-over opens before its adds are on their ack quorum",
         StreamConfiguration(window=2),
         "U8",
-        recovery_waits_for_its_adds=lambda: False,
+        CLOSES_AT_ONCE,
     ),
     with_rules(
         "listed-origin",
@@ -277,7 +290,8 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "terms only fence, and a take-over ends without a no-op",
         StreamConfiguration(3, 3, 3, 2, fencing=True),
         "U2",
-        ends_with_truncation=lambda: False,
+        Patch(TakeOverMachine._recovered, "truncation is None", "True"),
+        Patch(TakeOverMachine._taken, "self.truncation is None", "True"),
     ),
     with_rules(
         "X25",
@@ -300,8 +314,8 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "a bookie comes back into an ensemble with what an earlier writer left",
         StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True),
         "U2",
+        Patch(WriterMachine._next_round, "self.swap.record.only_fences", "False"),
         begin=LEFT_OUT,
-        joins_after_truncation=lambda: False,
     ),
     with_rules(
         "X50",
@@ -331,8 +345,9 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "copies are made without raising the target's term",
         StreamConfiguration(4, clients=2, take_overs=2, timeouts=4, repairers=1, fencing=True),
         "U8",
+        Patch(RepairMachine._list, "record.term if record.only_fences else NO_TERM", "NO_TERM"),
+        Patch(StreamRepairs._lists, "if record.only_fences:", "if False:"),
         begin=NOT_HEARD_OF_IT,
-        list_takes_term=lambda: False,
     ),
     with_rules(
         "good-entries-go",

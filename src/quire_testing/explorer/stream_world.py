@@ -695,7 +695,7 @@ class StreamRepairs:
         world, number = self._world, bookie_number(name)
         record, bookie = who.machine.plan.record, self._bookie(state, name)
         answer = Answer.OK
-        if record.only_fences and world.rules.list_takes_term():
+        if record.only_fences:
             bookie, answer = world.bookie_driver.raised(bookie, record.term)
             if answer is Answer.OK:
                 dirty = dirty_parts(self.listed(bookie).held, record, world.rules)

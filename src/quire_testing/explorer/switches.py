@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -18,6 +20,7 @@ from quire.core.recovery.rules import RecoveryRules
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.repair.rules import RepairRules
+from quire_testing.explorer.patches import Patch, applied
 
 
 class Rules(RecoveryRules, BookieRules, RepairRules, LogRules):
@@ -36,6 +39,7 @@ class Switches:
         rules: the judgements of every machine.
         writer, recovery, take_over, repair, log, trim, collector, bookie, bundle: the machines; of a bookie, that of one
             ledger; of a bundle, its acknowledgements.
+        patches: other source for functions that ship, while this is `applied`.
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
@@ -59,21 +63,33 @@ class Switches:
     collector: type[CollectorMachine] = CollectorMachine
     bookie: type[BookieLedgerMachine] = BookieLedgerMachine
     bundle: type[BundleAcks] = BundleAcks
+    patches: tuple[Patch, ...] = ()
     blind_closes: bool = False
     blind_lists: str = ""
     returning_truncates: bool = False
     bundles: str = ""
 
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Whatever runs within this has the patches."""
+        with applied(self.patches):
+            yield
+
     def targets(self) -> dict[str, str]:
-        """What differs from what ships: the shipped machine or the room of the rule, or "fault of the world", by field or rule."""
+        """What differs from what ships, each with the machine, room or class that it is of, or "fault of the world"."""
         found = {
             f"rules.{name}": f"{room.__module__}.{room.__qualname__}"
             for name, room in RULES.rooms().items()
             if getattr(self.rules, name) is not getattr(RULES, name)
         }
+        for patch in self.patches:
+            place = f"{patch.function.__module__}.{patch.function.__qualname__}"
+            found[place] = (
+                place.rpartition(".")[0] if place.startswith("quire.core.") else "fault of the world"
+            )
         for field in fields(self):
             value, shipped = getattr(self, field.name), getattr(SHIPPED, field.name)
-            if field.name == "rules" or value == shipped:
+            if field.name in {"rules", "patches"} or value == shipped:
                 continue
             found[field.name] = (
                 "fault of the world"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
+from quire.storage.starting.start import Start
 from quire_testing.explorer.check import check_mutant, replay_mutant
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.explorer import Result, explore
@@ -17,6 +18,7 @@ from quire_testing.explorer.invariants import InvariantWatch
 from quire_testing.explorer.ledger_mutants import SPARE
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import MUTANTS, OF_LOGS, REPLAYED, AnyMutant
+from quire_testing.explorer.patches import Patch, applied
 from quire_testing.explorer.story import led, transcript
 from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import SHIPPED
@@ -68,6 +70,9 @@ WALK_STEPS_MAX: Final = 90
 
 MakeStage = Callable[[ScriptedNetwork], Stage]
 
+IN_PROGRAMS: Final = {"D3": (Patch(Start.run, "if served:", "if False:"),)}
+"""What the explorer's bookies do by themselves."""
+
 
 @dataclass(slots=True)
 class Counterexample:
@@ -86,11 +91,12 @@ class Counterexample:
     def replay(self, stage: MakeStage = AsyncioStage) -> Played:
         """Play it with the mutant's programs: every step must be the explorer's."""
         path, switches, named = self.result.path, self.mutant.switches, [self.mutant.violated]
-        if isinstance(self.world, LogWorld):
-            return replay_log(self.world, path, switches, named, stage=stage)
-        if isinstance(self.world, StreamWorld):
-            return replay_stream(self.world, path, switches, named, stage=stage)
-        return replay(self.world, path, switches, named, stage=stage)
+        with switches.applied(), applied(IN_PROGRAMS.get(self.mutant.name, ())):
+            if isinstance(self.world, LogWorld):
+                return replay_log(self.world, path, switches, named, stage=stage)
+            if isinstance(self.world, StreamWorld):
+                return replay_stream(self.world, path, switches, named, stage=stage)
+            return replay(self.world, path, switches, named, stage=stage)
 
     def replay_shipped(self, stage: MakeStage = AsyncioStage) -> Played:
         """Play it with the programs that ship, and ask all invariants; what they do not do is left out.
@@ -114,8 +120,9 @@ def counterexample(name: str) -> Counterexample:
     world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
     watch = InvariantWatch(world, [mutant.violated])
     canonical = None if mutant.names_slots else Symmetry(world)
-    begin = led(world, mutant.begin)
-    result = explore(world, watch, watch.deadlock, canonical=canonical, begin=begin)
+    with mutant.switches.applied():
+        begin = led(world, mutant.begin)
+        result = explore(world, watch, watch.deadlock, canonical=canonical, begin=begin)
     return Counterexample(mutant, world, result)
 
 

@@ -56,9 +56,9 @@ class NoNetwork:
 
 
 def log_kind(switches: Switches, configuration: LogConfiguration) -> type[KeptLog]:
-    """The programs that can do what a mutant's rules say: log-fences-last-two, X21 and log-sends-early need more out than their rule."""
+    """The programs that can do what a mutant does: log-fences-last-two, X21 and log-sends-early need more out than that."""
     rules = switches.rules
-    if rules.may_serve(list_written=False) or rules.may_send_to_next(previous_confirmed=False):
+    if switches.patches:
         return GuessedLog
     everything = [1, 2, 3, 4]
     if configuration.adopts and rules.ledgers_to_fence(everything, everything) != everything:

@@ -176,11 +176,12 @@ def _steps_again(again: Again, configuration: AnyConfiguration, text: str) -> No
         raise MisuseError(msg)
     switches = MUTANTS[again.mutant].switches if again.mutant else SHIPPED
     # A mutant may break several; the one that the failure is about is looked at.
-    setting = setting_of(configuration, switches, [again.named] if again.mutant else None)
-    path = _walked(again, setting, exchanges(text))
-    again.steps = len(path) - 1
-    if not again.violations:
-        again.violations = _programs_again(setting, configuration, switches, path)
+    with switches.applied():
+        setting = setting_of(configuration, switches, [again.named] if again.mutant else None)
+        path = _walked(again, setting, exchanges(text))
+        again.steps = len(path) - 1
+        if not again.violations:
+            again.violations = _programs_again(setting, configuration, switches, path)
 
 
 def _walked(

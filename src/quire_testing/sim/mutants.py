@@ -1,7 +1,7 @@
 """The same programs with one fix taken out, to see that the simulator would notice.
 
 The table of fixes is the explorer's (`quire_testing/explorer/mutants.py`); here it is said how each gets into whole programs:
-rules by construction, clients' machines by `Machines`, the store's compare-and-swap by a store that does not compare.
+rules by construction, patches while a run lasts, clients' machines by `Machines`, the store's compare-and-swap by a store that does not compare.
 
 Source: docs/counterexamples.md, "All of them"; docs/simulation.md, "Does it notice?".
 """
@@ -59,9 +59,8 @@ def parts_of(mutant: str) -> Parts:
         partial(known.switches.repair, rules=rules),
         partial(TakeOverMachine, rules=rules),
     )
-    return replace(
-        SHIPPED, rules=rules, machines=machines, blind=_blind_closes if known.switches.blind_closes else None
-    )
+    blind = _blind_closes if known.switches.blind_closes else None
+    return replace(SHIPPED, rules=rules, machines=machines, patches=known.switches.patches, blind=blind)
 
 
 def simulated() -> list[str]:

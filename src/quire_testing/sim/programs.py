@@ -23,6 +23,7 @@ from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op
 from quire.storage.config import KIB, StorageConfig
+from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, Rules
 from quire_testing.sim.disk import SimDisk, SimWorker
 from quire_testing.sim.loop import MS, SECOND, ProcessLoop, Timeline
@@ -43,11 +44,13 @@ class Parts:
     Attributes:
         rules: the judgements of bookies.
         machines: of clients.
+        patches: other source for functions, while it runs.
         blind: a metadata store that does not compare.
     """
 
     rules: Rules = RULES
     machines: Machines = SHIPPED_MACHINES
+    patches: tuple[Patch, ...] = ()
     blind: Callable[[MemorySpace, Sequence[Op]], Sequence[Op]] | None = None
 
 

@@ -25,6 +25,7 @@ from quire.core.ledger.quorum import write_set
 from quire.log.client import QuireClient
 from quire.wire.entry import EntryDigest
 from quire.wire.run import RunView
+from quire_testing.explorer.patches import applied
 from quire_testing.history import Event, entry_hashes, judge
 from quire_testing.sim.faults import Fault, FaultKind, Phase
 from quire_testing.sim.loop import SECOND
@@ -101,7 +102,7 @@ def simulate(
         settings: other than the seed's own.
     """
     settings = settings or settings_of(seed, MIXES[mix])
-    with undisturbed():
+    with applied(parts.patches), undisturbed():
         world = World(seed, settings, parts, dropped)
         try:
             _run(world)

@@ -72,7 +72,12 @@ def shortest(walk: Walk, mutant: str = "") -> Walk:
     First fewer entries before it begins (the stripes are the same every E entries); then steps are left out, many at a
     time and one by one; what is not possible any more without them goes too.
     """
-    walks = walks_of(walk.mix, switches_of(mutant))
+    switches = switches_of(mutant)
+    with switches.applied():
+        return _shortest(walks_of(walk.mix, switches), walk)
+
+
+def _shortest(walks: Walks, walk: Walk) -> Walk:
     if isinstance(walks.configuration, Configuration):
         for skipped in range(walks.configuration.entries):
             other = walks.walk(walk.seed, skipped)

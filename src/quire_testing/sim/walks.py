@@ -103,6 +103,10 @@ class LedgerWalks:
             seed: decides everything.
             skipped: how many entries are everywhere at the beginning, instead of what the seed says.
         """
+        with self._switches.applied():
+            return self._walk(seed, skipped)
+
+    def _walk(self, seed: int, skipped: int | None) -> Walk:
         if len(self.world.clients) > PARTS_MAX:
             self._fresh()
         chance = random.Random(seed)
@@ -299,6 +303,10 @@ class WorldWalks:
     def walk(self, seed: int, skipped: int | None = None) -> Walk:
         """The walk of a seed; such a walk skips nothing."""
         del skipped
+        with self._switches.applied():
+            return self._walk(seed)
+
+    def _walk(self, seed: int) -> Walk:
         if len(self.world.handles if isinstance(self.world, LogWorld) else self.world.clients) > PARTS_MAX:
             self._fresh()
         chance = random.Random(seed)

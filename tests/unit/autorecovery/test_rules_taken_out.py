@@ -15,8 +15,9 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason, RepairMark
-from quire.core.repair.rules import RULES, RepairRules
 from quire.metadata.repairs import RepairStore, Stored
+from quire_testing.explorer.patches import applied
+from support.audited_cluster import SHORT_LISTING_IS_AN_AUDIT
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 
@@ -76,11 +77,11 @@ def test_a_mark_that_is_deleted_whatever_its_version_is_lost(monkeypatch: pytest
     assert marked_at_the_last_moment(monkeypatch) == (False, False)
 
 
-def after_a_listing_that_failed(rules: RepairRules) -> bool:
+def after_a_listing_that_failed() -> bool:
     """Whether the ledgers of a bookie that is gone are marked, although the records could not be read at first."""
     with recovering_cluster(3, lost_delay_s=0) as cluster:
         ledger = cluster.written()
-        cluster.recover(rules=rules, audit=AuditLimits(tick_s=10, again_s=100_000))
+        cluster.recover(audit=AuditLimits(tick_s=10, again_s=100_000))
         cluster.wait(15)
         store = cluster.world.clients["daemon"].store
         page = store.list
@@ -100,9 +101,10 @@ def after_a_listing_that_failed(rules: RepairRules) -> bool:
 
 
 def test_a_listing_that_failed_is_no_audit() -> None:
-    assert after_a_listing_that_failed(RULES)
+    assert after_a_listing_that_failed()
 
 
 def test_where_a_short_listing_is_an_audit_marks_are_missing() -> None:
     """X41 breaks AR2: no mark is lost."""
-    assert not after_a_listing_that_failed(RULES.but(listing_concludes=lambda **_: True))
+    with applied([SHORT_LISTING_IS_AN_AUDIT]):
+        assert not after_a_listing_that_failed()

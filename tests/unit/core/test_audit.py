@@ -16,7 +16,8 @@ from quire.core.repair.audit_effects import (
 )
 from quire.core.repair.open_tails import GraceLimits, OpenTails
 from quire.core.repair.rules import RULES
-from support.audited_cluster import DELAY_S, TICK_S, AuditedCluster, B, ledger
+from quire_testing.explorer.patches import applied
+from support.audited_cluster import DELAY_S, SHORT_LISTING_IS_AN_AUDIT, TICK_S, AuditedCluster, B, ledger
 
 
 def names(effects):
@@ -399,16 +400,22 @@ MUTANTS = {
     "is_gone": lambda **_: True,  # whoever is known is gone
     "seconds_to_add": lambda elapsed_s, _tick_s: max(0, elapsed_s),
     "copy_is_due": lambda **_: False,
-    "listing_concludes": lambda **_: True,  # X41: a short listing is an audit
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_that_is_taken_out_is_noticed(name):
-    rules = RULES.but(**{name: MUTANTS[name]})
+    goes_wrong(RULES.but(**{name: MUTANTS[name]}))
+
+
+def test_a_short_listing_that_is_an_audit_is_noticed():
+    with applied([SHORT_LISTING_IS_AN_AUDIT]):
+        goes_wrong(RULES)
+
+
+def goes_wrong(rules):
     ticks = [("tick", 0, 10)] * 2
     steps = [("leave", 0, 0), ("fails", 1, 0), *ticks, ("tick", 0, 86_400), *ticks * 3, ("fails", 0, 0)]
-    checked(steps)
     with pytest.raises(AssertionError):
         cluster, auditors = checked(steps, rules)
         cluster.ticks(auditors[0], 60)

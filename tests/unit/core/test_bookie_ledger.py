@@ -255,7 +255,7 @@ LACS = st.integers(-1, 9)
         st.sampled_from([b"", b"lac"]), SMALL, SMALL, SMALL, LACS,
     ),
     st.fixed_dictionaries({"known": st.booleans(), "lost": st.booleans(), "asked": st.booleans()}),
-    st.sampled_from([RULES, RULES, RULES.but(acknowledges_once_persisted=lambda: False)]),
+    st.sampled_from([RULES, RULES, RULES.but(add_allowed=lambda **_: True)]),
     st.booleans(),
     KEYS, SMALL, SMALL,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
 from quire.core.bookie.rules import RULES, TERM_JUMP_MAX, BookieRules, Introduction
+from quire_testing.explorer.mutants import MUTANTS
 
 KEY = b"k" * 20
 WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
@@ -272,15 +273,16 @@ def test_without_its_judgement_an_old_writer_goes_on() -> None:
 
 def test_without_its_judgement_a_fencing_read_leaves_the_term() -> None:
     """X24: a negative response, and then the old writer's entry."""
-    machine = stream(2, rules=RULES.but(read_takes_term=lambda: False))
-    assert machine.raise_term(**WHO, term=3).answer is Answer.OK
+    machine = stream(2)
+    with MUTANTS["X24"].switches.applied():
+        assert machine.raise_term(**WHO, term=3).answer is Answer.OK
     assert add(machine, 2) is Answer.OK
 
 
 def test_without_its_judgement_a_bookie_in_doubt_trusts_its_own_term() -> None:
     """X48: it forgot the take-over that another bookie has heard of."""
-    machine = in_doubt(rules=RULES.but(doubt_hides_term=lambda: False))
-    assert add(machine, 1) is Answer.OK
+    with MUTANTS["X48"].switches.applied():
+        assert add(in_doubt(), 1) is Answer.OK
 
 
 # --- any order -------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Machine(CollectorMachine):
             for ledger_id, proof in proofs.items():
                 if proof is not None:
                     self.dropped(ledger_id)
-        self.finish([ledger_id for ledger_id, proof in proofs.items() if proof is None], lsn + 5)
+        self.finish([ledger_id for ledger_id, proof in proofs.items() if proof is None])
         return [] if isinstance(step, Hold) else [one for one, proof in proofs.items() if proof is not None]
 
 
@@ -88,7 +88,7 @@ def test_a_proof_covers_what_was_written_before_the_last_finding() -> None:
     machine.look(HELD, {1, 3})
     assert machine.judge(2, None, 0, lambda lsn: lsn == 20) is None, "it was written to since"
     assert machine.judge(2, None, 0, never) == Proof(By.CHAIN, 20)
-    machine.finish([], 99)
+    machine.finish([])
     assert machine.kept.missing == {2: 20}, (
         "it was not dropped: the next pass judges it again, by the same proof"
     )
@@ -137,7 +137,7 @@ def test_an_order_by_hand_is_about_what_the_bookie_had_told_of() -> None:
     machine.look(HELD, {1})
     assert machine.proof(2, order, 5) == Proof(By.HAND, 10), "what was written since is no part of it"
     assert machine.proof(3, order, 5) is None, "nobody had been told of it"
-    machine.finish([2, 3], 99)
+    machine.finish([2, 3])
     machine.begins()
     machine.counted()
     machine.look(HELD, {1})
@@ -151,7 +151,7 @@ def test_an_order_that_was_not_carried_out_is_judged_again() -> None:
     machine.counted()
     machine.look(HELD, {1, 3})
     assert machine.judge(2, order, 5, never) == Proof(By.HAND, 10)
-    machine.finish([], 99)
+    machine.finish([])
     machine.begins(lsn=30)
     machine.counted()
     machine.look(HELD, {1, 3})
@@ -250,7 +250,7 @@ def test_a_person_accepts_the_store_and_evidence_begins_anew() -> None:
     assert machine.shown == PassCount(9, 3)
     machine.look(HELD, {1, 3})
     assert machine.proof(2, None, 0) is None, "what was found in the other store proves nothing here"
-    machine.finish([2], 99)
+    machine.finish([2])
     assert machine.passes((1, 3)) == []
     machine.passes((1, 3))
     assert machine.passes((1,)) == [3], "and it collects again"

@@ -387,9 +387,9 @@ def test_a_compare_and_swap_takes_what_its_table_says(name, step):
 
 
 def test_a_roll_that_is_over_has_no_former_ledger():
-    roll = Roll(RollStep.LISTING, True, ONE, True, (TWO,))
+    roll = Roll(RollStep.LISTING, True, ONE, (TWO,))
     roll.to(RollStep.NONE)
-    assert roll == Roll(RollStep.NONE, False, None, True, (TWO,))
+    assert roll == Roll(RollStep.NONE, False, None, (TWO,))
     assert roll.under_way, "a former ledger is not sealed yet"
 
 

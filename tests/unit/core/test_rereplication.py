@@ -399,7 +399,6 @@ def test_whatever_happens_the_record_names_only_who_has_what_is_left(seed, quoru
 
 MUTANTS = {
     "fragment_is_decided": lambda _record, _index: True,
-    "may_touch": lambda **_: True,
     "may_publish": lambda **_: True,
     "counts_as_missing": lambda _answer: True,
     "is_lost": lambda **_: True,

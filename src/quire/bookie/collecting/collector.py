@@ -263,7 +263,7 @@ class GarbageCollector:
             self.told.due = ()
             await self._drop(doomed, mine)
         await turn_for_others(unknown)
-        machine.finish(unknown, self._storage.last_lsn)
+        machine.finish(unknown)
         await turn_for_others(unknown)
         self._warn(len(unknown))
         leap = id_to_leap_over(unknown, highest, RAISED_MAX)

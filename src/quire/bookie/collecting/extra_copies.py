@@ -174,14 +174,14 @@ class ExtraCollector:
 
     async def _finish(self, ledger_id: int, first: ExtraLook) -> bool:
         """Condemn, ask the members, look for the last time, and drop; whether something was dropped."""
-        storage, condemns = self._storage, self._rules.condemned_before_last_look()
+        storage = self._storage
         held = self._held_of(ledger_id, first.ranges)
         if not held or self._is_written(ledger_id, first):
             return False
         try:
-            if condemns:
-                for one in first.ranges:
-                    storage.condemn(ledger_id, one.first, one.last, first.through)
+            # Before the last look is asked for: who lists later does not count on them.
+            for one in first.ranges:
+                storage.condemn(ledger_id, one.first, one.last, first.through)
             shown = await self._look(ledger_id, first.through)
             if shown is None or shown[1].version != first.version:
                 return False
@@ -211,8 +211,8 @@ class ExtraCollector:
         return True
 
     def _is_written(self, ledger_id: int, first: ExtraLook) -> bool:
-        through = self._rules.extra_through(first.through, self._storage.last_lsn)
-        return self._storage.written_since(ledger_id, through)
+        """Whether something was put since the first look was asked for: it is no extra, and ends the condemnation."""
+        return self._storage.written_since(ledger_id, first.through)
 
     @staticmethod
     def _held_of_any(held: Sequence[HeldInterval], ranges: Sequence[ExtraRange]) -> bool:
@@ -234,12 +234,11 @@ class ExtraCollector:
         Raises:
             StorageError: it is not.
         """
-        through = self._rules.extra_through(first.through, self._storage.last_lsn)
         done: list[asyncio.Future[None]] = []
         for low, high in joined_stretches((one.first, one.last) for one in ranges):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.append(future)
-            self._ledgers.drop(ledger_id, low, high, through, partial(settle, future))
+            self._ledgers.drop(ledger_id, low, high, first.through, partial(settle, future))
         for result in await asyncio.gather(*done, return_exceptions=True):
             if isinstance(result, StorageError):
                 if self._storage.failure is not None:

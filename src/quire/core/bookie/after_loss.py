@@ -63,7 +63,8 @@ class AfterLoss:
         """
         known = facts is not None
         if facts is None:
-            doubt = Doubt(self._lsn) if self._rules.unknown_may_be_lost(searching=searching) else None
+            # It was never there, if the bookie has looked for what it may have lost; until then it cannot say.
+            doubt = Doubt(self._lsn) if searching else None
             facts = LedgerFacts(ledger_id, doubt=doubt)
         asked = ledger_id in self._settled
         return kind(facts, known=known, lost=self.nameless, asked=asked, rules=self._rules)
@@ -75,8 +76,7 @@ class AfterLoss:
             searching: whether it may be among what was lost.
             failing: the disk fails.
         """
-        unsure = failing or self._rules.unknown_may_be_lost(searching=searching)
-        return Answer.UNKNOWN if unsure else Answer.NO_LEDGER
+        return Answer.UNKNOWN if failing or searching else Answer.NO_LEDGER
 
     def is_suspect(self, record: LedgerMetadata, bookie: BookieId) -> bool:
         """Whether the search puts a ledger in doubt that this bookie does not know."""

@@ -282,7 +282,9 @@ class CollectorMachine:
         own = self.kept
         if mark is not None and mark.by_hand:
             self._by_hand.append(ledger_id)
-            if self._rules.order_counts(was_told=ledger_id in own.told):
+            if (
+                ledger_id in own.told
+            ):  # the order covers what had been reported before, not what was written since
                 return Proof(By.HAND, own.found_lsn)
         if mark is not None:
             if self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
@@ -332,19 +334,19 @@ class CollectorMachine:
         """The ledger is dropped."""
         self._due.pop(ledger_id, None)
 
-    def finish(self, unknown: Iterable[int], lsn: int) -> None:
+    def finish(self, unknown: Iterable[int]) -> None:
         """Every stretch was looked at: what was found is evidence from now on. While it holds, nothing is.
 
         Args:
             unknown: the missing ledgers for which there is no proof.
-            lsn: the bookie's last LSN now.
         """
         self.unknown = sorted(unknown)
         if self._begun is None:
             return
         own = self.kept
         own.findings, own.missing = self._looking, self._due
-        own.found_lsn = self._rules.pass_covers(self._lsn, lsn)
+        # Only what was written before the counter was asked for: a ledger made later may go with a backup.
+        own.found_lsn = self._lsn
         # An order that stood already does not cover what this pass reports.
         own.told = frozenset(self.unknown)
         if self._by_hand:

@@ -116,10 +116,8 @@ class BookieReady(NamedTuple):
 
 
 _AT_ONCE: Final = {answer: BookieReady(None, Journaled.NOTHING, answer, persisted=False) for answer in Answer}
-_STORE: Final = {
-    persisted: BookieReady(None, Journaled.RUN, Answer.OK, persisted=persisted) for persisted in (True, False)
-}
-"""Made once: a run of a ledger with nothing new makes no object."""
+_STORED: Final = BookieReady(None, Journaled.RUN, Answer.OK, persisted=True)
+"""Made once: a run of a ledger with nothing new makes no object. It is acknowledged once it is durable, to survive every crash."""
 
 
 class BookieLedgerMachine:
@@ -209,8 +207,7 @@ class BookieLedgerMachine:
             self._overrule(lac, term)
         if lafr > facts.lafr and not recovery:
             facts.lafr = lafr
-        ready = _STORE[rules.acknowledges_once_persisted()]
-        return ready._replace(facts=self._to_save()) if self._unsaved else ready
+        return _STORED._replace(facts=self._to_save()) if self._unsaved else _STORED
 
     def add_ordinary(self, key: bytes, token: int, digest_type: int, lac: int) -> bool:
         """Take a writer's add if nothing about it is out of the ordinary, without a term, as nearly all of a bundle's are.
@@ -254,15 +251,13 @@ class BookieLedgerMachine:
         return self._once_durable()
 
     def raise_term(self, *, key: bytes, token: int, digest_type: int, term: int) -> BookieReady:
-        """Take a stream's term: lower ones are refused from here on, and the response waits until it is durable.
+        """Take a stream's term, before a fencing read: lower ones are refused from here on. The response waits until it is durable.
 
         Returns:
             As `set_fence`; UNKNOWN as `add`.
 
         Source: Vanlightly's unbounded ledgers, "Protocol changes for unbounded ledgers".
         """
-        if not self._rules.read_takes_term():
-            return _AT_ONCE[self.may_read(key, token)]
         answer = self._admit(key, token, digest_type, term) if key else Answer.UNAUTHORISED
         if answer is Answer.OK and self._term_is_unknown():
             answer = Answer.UNKNOWN
@@ -297,8 +292,8 @@ class BookieLedgerMachine:
         """OK, when the fence or the term is durable."""
         if self.fence is Fence.DURABLE and not self._unsaved:
             return _AT_ONCE[Answer.OK]
-        persisted = self._rules.answer_waits_for_durable_fence()
-        return BookieReady(self._to_save(), Journaled.NOTHING, Answer.OK, persisted)
+        # Every answer to a fencing request waits for its fence to be durable, a negative as well.
+        return BookieReady(self._to_save(), Journaled.NOTHING, Answer.OK, persisted=True)
 
     def saved(self, facts: LedgerFacts) -> None:
         """The journal holds these facts, and their fence or term: answers that waited for it may leave."""
@@ -455,7 +450,9 @@ class BookieLedgerMachine:
             if facts.term and self._term_is_unknown():
                 return _AT_ONCE[Answer.UNKNOWN]
             facts.doubt, self._unsaved = None, True
-            if not self.fence_known and not facts.fenced and self._rules.leaving_doubt_fences():
+            if (
+                not self.fence_known and not facts.fenced
+            ):  # it may have been lost: set in the same record of the journal
                 facts.fenced, self.fence = True, Fence.PENDING
         return self.save() if self._unsaved else _AT_ONCE[Answer.OK]
 
@@ -477,7 +474,7 @@ class BookieLedgerMachine:
 
     def _admit(self, key: bytes, token: int, digest_type: int, term: int) -> Answer:
         facts = self.facts
-        if facts.deleted_until_ms and self._rules.deleted_refuses_adds():
+        if facts.deleted_until_ms:  # so a late add cannot bring a deleted ledger back
             return Answer.DELETED
         if facts.key and key != facts.key:
             return Answer.UNAUTHORISED
@@ -496,7 +493,7 @@ class BookieLedgerMachine:
 
     def _term_is_unknown(self) -> bool:
         """Whether a higher term may be among what was lost, so that a stream's request waits for the record."""
-        return not self.fence_known and self._fence_is_unknown() and self._rules.doubt_hides_term()
+        return not self.fence_known and self._fence_is_unknown()
 
     def _raise_to(self, term: int) -> None:
         if term > self.facts.term:

@@ -56,16 +56,6 @@ class BookieRules(LedgerRules):
         return recovery or not fenced
 
     @staticmethod
-    def acknowledges_once_persisted() -> bool:
-        """A bookie acknowledges a run once it is durable: an acknowledged entry survives the crash of every bookie."""
-        return True
-
-    @staticmethod
-    def answer_waits_for_durable_fence() -> bool:
-        """Every answer to a fencing request waits for its fence to be durable, a negative as well."""
-        return True
-
-    @staticmethod
     def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
         """A bookie's LAC only rises, and recovery adds do not raise it."""
         return known if recovery else max(known, header_lac)
@@ -80,16 +70,6 @@ class BookieRules(LedgerRules):
             return Answer.INVALID_TERM
         possible = term - known <= TERM_JUMP_MAX and not (named and term and not known)
         return Answer.OK if possible else Answer.BAD_REQUEST
-
-    @staticmethod
-    def read_takes_term() -> bool:
-        """A fencing read raises the bookie's term before it is answered; a bookie with a higher one refuses it."""
-        return True
-
-    @staticmethod
-    def doubt_hides_term() -> bool:
-        """After a loss a bookie's term may be too low: it takes the record's before it accepts a request of a stream."""
-        return True
 
     @staticmethod
     def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
@@ -118,19 +98,9 @@ class BookieRules(LedgerRules):
         return Answer.DELETED if trusted else Answer.UNKNOWN
 
     @staticmethod
-    def empty_is_a_loss(*, served: bool) -> bool:
-        """A bookie that has served before and finds nothing on its disk has lost everything."""
-        return served
-
-    @staticmethod
     def start_doubts(*, named: bool, nameless: bool) -> bool:
         """A start puts the ledgers in limbo that a loss names, and every ledger after a loss that has no name."""
         return named or nameless
-
-    @staticmethod
-    def unknown_may_be_lost(*, searching: bool) -> bool:
-        """A ledger that a bookie does not know was never there; until it has looked for what it may have lost, it cannot say."""
-        return searching
 
     @staticmethod
     def may_have_held(record: LedgerMetadata, bookie: BookieId) -> bool:
@@ -157,19 +127,9 @@ class BookieRules(LedgerRules):
         )
 
     @staticmethod
-    def leaving_doubt_fences() -> bool:
-        """What ends a doubt sets a fence that may have been lost, in the same record of the journal."""
-        return True
-
-    @staticmethod
     def ends_doubt(doubt_lsn: int, named: int) -> bool:
         """Only the doubt that was there when the filling began ends by it."""
         return named == doubt_lsn
-
-    @staticmethod
-    def deleted_refuses_adds() -> bool:
-        """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back."""
-        return True
 
     @staticmethod
     def fence_of_deleted(*, has_no_record: bool) -> Answer:
@@ -205,19 +165,9 @@ class BookieRules(LedgerRules):
         return tombstone_token == token != 0
 
     @staticmethod
-    def order_counts(*, was_told: bool) -> bool:
-        """An operator's order covers what this bookie had reported before, not what was written since."""
-        return was_told
-
-    @staticmethod
     def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
         """Only a look that finds no record, and the counter of this very pass, allows the drop."""
         return counter_is_own and not record_there
-
-    @staticmethod
-    def pass_covers(before: int, after: int) -> int:
-        """What a pass finds covers what was written before it asked for its counter: a ledger made later may go with a backup."""
-        return before
 
     @staticmethod
     def watermark_counts(age_ms: int, late_ms: int) -> bool:
@@ -235,16 +185,6 @@ class BookieRules(LedgerRules):
         if accepted_loss:
             return ExtraProof.NONE
         return ExtraProof.RECORD if above_end else ExtraProof.MEMBERS
-
-    @staticmethod
-    def extra_through(bound: int, now: int) -> int:
-        """What was put since the first look was asked for is no extra, and ends the condemnation."""
-        return bound
-
-    @staticmethod
-    def condemned_before_last_look() -> bool:
-        """Only a look that is asked for once no list has the extras allows the drop: who lists later does not count on them."""
-        return True
 
 
 RULES = BookieRules()

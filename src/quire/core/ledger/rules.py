@@ -76,11 +76,6 @@ class LedgerRules(RuleSet):
         return (write_set_mask & ~absent).bit_count() >= ack_quorum
 
     @staticmethod
-    def left_counts_as_lost() -> bool:
-        """That a registration is gone is advice: such a bookie may answer, and all are gone after an outage of the store."""
-        return False
-
-    @staticmethod
     def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
         """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
 
@@ -93,11 +88,6 @@ class LedgerRules(RuleSet):
         return present.bit_count() >= min_present and all(
             LedgerRules.can_still_confirm(~present, mask, ack_quorum) for mask in write_set_masks
         )
-
-    @staticmethod
-    def may_acknowledge_while_changing() -> bool:
-        """Nothing is confirmed to callers while an ensemble change is in flight: the new fragment starts at LAC + 1."""
-        return False
 
     @staticmethod
     def new_fragment_start(lac: int, lap: int, lafr: int) -> int:
@@ -114,11 +104,6 @@ class LedgerRules(RuleSet):
         return record.write_quorum if GUARANTEED in record.custom else record.ack_quorum
 
     @staticmethod
-    def lafr_advances_from(lafr: int, lac: int) -> int:
-        """The LAFR is the last entry "fully replicated" in order: what is only acknowledged does not count."""
-        return lafr
-
-    @staticmethod
     def may_replace(acked: int, replaced: int, write_set_mask: int, ack_quorum: int) -> bool:
         """An acknowledged entry moves with a change only if it keeps its ack quorum in the new ensemble.
 
@@ -129,11 +114,6 @@ class LedgerRules(RuleSet):
             ack_quorum: Qa.
         """
         return LedgerRules.confirms(acked & ~replaced, write_set_mask, ack_quorum)
-
-    @staticmethod
-    def acks_to_unset(changed_slots: int) -> int:
-        """Acknowledgements of a replaced bookie do not count for its successor: drop them."""
-        return changed_slots
 
     @staticmethod
     def writer_may_change(record: LedgerMetadata, term: int) -> bool:
@@ -178,11 +158,6 @@ class LedgerRules(RuleSet):
         The record's own term is not enough: between the two compare-and-swaps of a take-over it is ahead of the ranges.
         """
         return lac_term <= reach_of(record.ranges)
-
-    @staticmethod
-    def joins_after_truncation() -> bool:
-        """Where terms only fence, a bookie is named in a fragment once it has truncated there in this term: it may be back."""
-        return True
 
     @staticmethod
     def copy_drops_others(origin: int, named: int) -> bool:

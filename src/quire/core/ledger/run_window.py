@@ -146,11 +146,11 @@ class RunWindow:
         before, kept, all_acked = self.lafr, self.kept, self._acked
         if self.held or not kept:
             return False
-        through = self.rules.lafr_advances_from(before, self.lac)
         number = self._head - len(kept)
         while number in kept:
             run = kept[number]
-            if run.last > through and self._lacks(run, all_acked[number], self.final_quorum):
+            # The LAFR is the last entry "fully replicated" in order: what is only acknowledged does not count.
+            if self._lacks(run, all_acked[number], self.final_quorum):
                 break
             del kept[number], all_acked[number]
             self.lafr = run.last
@@ -202,7 +202,7 @@ class RunWindow:
 
     def unset(self, changed: int) -> None:
         """The bookies at these slots (a mask) are new: what their predecessors acknowledged does not count."""
-        kept = ~self.rules.acks_to_unset(changed)
+        kept = ~changed
         for number in self._acked:
             self._acked[number] &= kept
 

@@ -330,9 +330,7 @@ class WriterMachine:
             or slot not in change.live
         ):
             return
-        if self.rules.left_counts_as_lost():
-            self.bookie_lost(slot, bookie)
-            return
+        # That a registration is gone is advice: such a bookie may answer, and all are gone after an outage of the store.
         at_ms = now_ms if self.window.pending else now_ms + wait_ms
         if waits.left_at_ms is None or at_ms < waits.left_at_ms:
             waits.left_at_ms = at_ms
@@ -460,10 +458,9 @@ class WriterMachine:
         self._quorum_is_back()
 
     def _start_change(self) -> None:
-        """From here on nothing is confirmed to callers."""
+        """Nothing is confirmed to callers while a change is in flight: the new fragment starts at LAC + 1."""
         self.status = WRITER_TABLE.moved[self.status, Status.CHANGING]
-        if not self.rules.may_acknowledge_while_changing():
-            self.window.hold()
+        self.window.hold()
         self._next_round()
 
     def _next_round(self) -> None:
@@ -472,8 +469,8 @@ class WriterMachine:
         if wanted:
             required = self.window.loses_quorum(mask_of(set(wanted) - change.leaving.keys()))
             slots = self._replaceable(wanted, named)
-            truncates = self.swap.record.only_fences and self.rules.joins_after_truncation()
-            first = self._first_of_fragment if truncates else NO_ENTRY
+            # Where terms only fence, a bookie is named in a fragment once it has truncated there in this term: it may be back.
+            first = self._first_of_fragment if self.swap.record.only_fences else NO_ENTRY
             self.out.append(ChooseReplacements(slots, named, change.failed, required, first))
         else:
             self._round_done()

@@ -294,8 +294,6 @@ class LogMachine:
     def _created_in_opening(self, item: LogItem) -> None:
         """The ledger of step 3 exists."""
         self.new = item
-        if self.rules.may_serve(list_written=False):
-            self._serve(item, None)
         self._write_opening()
 
     def _write_opening(self) -> None:
@@ -334,7 +332,7 @@ class LogMachine:
         self.new = None
         self.attempt = 0
         self._to(LogStatus.SERVING)
-        if not self.served and self.rules.may_serve(list_written=True):
+        if not self.served:
             self._serve(item, item.first_offset)
 
     def _serve(self, item: LogItem, first_offset: int | None) -> None:
@@ -465,8 +463,8 @@ class LogMachine:
         self.changes = [change for change in self.changes if not change.is_in(head)]
         for change in done:
             match change:
-                case ListLedger(item):
-                    self._listed(item)
+                case ListLedger():
+                    self._listed()
                 case PlaceAdoptions(item=item):
                     self._placed(item)
                 case CompleteLedger(ledger_id):
@@ -527,18 +525,15 @@ class LogMachine:
             self.rolls.to(RollStep.LISTING)
             self._change(ListLedger(item))
 
-    def _listed(self, item: LogItem) -> None:
+    def _listed(self) -> None:
         """The next ledger is in the list: step 3 is done. It gets nothing before the former's last is confirmed."""
-        former = self._drains()
-        if self.rules.may_send_to_next(previous_confirmed=False):
-            self._switch(item, None)
-        self.out.append(former)
+        self.out.append(self._drains())
 
     def _drains(self) -> DrainLedger:
         """What has the current ledger end."""
         assert self.current is not None
         self.rolls.to(RollStep.DRAINING)
-        self.rolls.former, self.rolls.switched = self.current, False
+        self.rolls.former = self.current
         return DrainLedger(self.current)
 
     def drained(self, ledger_id: LedgerId, records: int) -> None:
@@ -562,9 +557,8 @@ class LogMachine:
         if rolls.adopting:
             rolls.to(RollStep.SEALING)
         else:
-            if not rolls.switched and self.rules.may_send_to_next(previous_confirmed=True):
-                offset = None if self.current_offset is None else self.current_offset + records
-                self._switch(self.new, offset)
+            offset = None if self.current_offset is None else self.current_offset + records
+            self._switch(self.new, offset)
             self.new = None
             rolls.to(RollStep.NONE)
             rolls.sealing += (former,)
@@ -588,7 +582,6 @@ class LogMachine:
 
     def _switch(self, item: LogItem, first_offset: int | None) -> None:
         """Send what waits to the next ledger."""
-        self.rolls.switched = True
         self.current = item.ledger_id
         self.current_offset = first_offset
         self.out.append(SwitchLedger(item.ledger_id, first_offset))
@@ -704,7 +697,7 @@ class LogMachine:
             if current.first_offset is not None and self.current_offset is not None:
                 assert current.first_offset == self.current_offset, "L2: two first offsets for one ledger"
         if self.rolls.step is RollStep.DRAINING:
-            assert not self.rolls.switched or self.current_offset is not None, (
+            assert self.current == self.rolls.former or self.current_offset is not None, (
                 "L7: sent before the former was confirmed"
             )
         if self.ended is not None:

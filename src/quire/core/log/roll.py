@@ -47,14 +47,12 @@ class Roll:
     Attributes:
         adopting: adopted ledgers wait, so the former ledger ends before the next one is listed.
         former: the ledger that is drained.
-        switched: whether appends go to the next ledger already.
         sealing: former ledgers that are not closed in the list yet.
     """
 
     step: RollStep = RollStep.NONE
     adopting: bool = False
     former: LedgerId | None = None
-    switched: bool = False
     sealing: tuple[LedgerId, ...] = ()
 
     def to(self, step: RollStep) -> None:

@@ -25,16 +25,6 @@ class LogRules(RuleSet):
         return open_items <= 1
 
     @staticmethod
-    def may_serve(*, list_written: bool) -> bool:
-        """The document: "The node must not serve any writes until step 5 completes successfully"."""
-        return list_written
-
-    @staticmethod
-    def may_send_to_next(*, previous_confirmed: bool) -> bool:
-        """The next ledger gets its first entry only after the former's last is confirmed."""
-        return previous_confirmed
-
-    @staticmethod
     def unlisted_is_garbage(unlisted_ms: int, grace_ms: int) -> bool:
         """A leader lists what it has created within the grace time, or never."""
         return unlisted_ms >= grace_ms

@@ -193,11 +193,14 @@ class Votes:
                 )
         self.told[slot] = max(self.told[slot], min(through, self.last))
 
-    def found_after(self, lap: int, masks: Sequence[int], needed: int) -> list[int]:
-        """The lengths of the entries after `lap` that so many bookies of their write sets have, without a gap."""
+    def found_after(self, lap: int, masks: Sequence[int]) -> list[int]:
+        """The lengths of the entries after `lap` of which a bookie of their write set has a copy, without a gap.
+
+        One copy is enough: including an unacknowledged entry is harmless, dropping an acknowledged one is not.
+        """
         base, positive = self.first, self.positive
         begin = i = lap + 1 - base
-        while i < len(positive) and (positive[i] & masks[(base + i) % len(masks)]).bit_count() >= needed:
+        while i < len(positive) and positive[i] & masks[(base + i) % len(masks)]:
             i += 1
         return self.lengths[begin:i]
 
@@ -243,7 +246,7 @@ class EndSearch:
     fence: FenceAnswers = field(default_factory=FenceAnswers, init=False)
     votes: Votes = field(default_factory=Votes, init=False)
     _masks: tuple[int, ...] = field(default=(), init=False)
-    _needed: tuple[int, int] = field(default=(0, 0), init=False)
+    _needed: int = field(default=0, init=False)
     """How many bookies of a write set must have an entry to recover it, and how many must deny it to end the ledger."""
     _waited: bool = field(default=False, init=False)
     _asked_again: bool = field(default=False, init=False)
@@ -270,7 +273,7 @@ class EndSearch:
         record, size = self.record, self.record.ensemble_size
         quorums = record.write_quorum, record.ack_quorum
         if rules.covers(fence.known, size, *quorums):
-            self._needed = rules.positive_votes_needed(*quorums), rules.negative_votes_needed(*quorums)
+            self._needed = rules.negative_votes_needed(*quorums)
             highest = max(fence.lacs.values(), default=NO_ENTRY)
             self.final_quorum = rules.final_quorum(record)
             if self.final_quorum > record.ack_quorum:
@@ -343,7 +346,7 @@ class EndSearch:
             # A response that does not cover the first id asked for: waiting for more would never end.
             through, absent_is_negative = last, False
         votes.count_rest(slot, first, through, negative=absent_is_negative)
-        lengths = votes.found_after(self.lap, self._masks, self._needed[0])
+        lengths = votes.found_after(self.lap, self._masks)
         if votes.by_id:
             lengths = self._until_votes_fall(lengths)
         if lengths:
@@ -398,7 +401,7 @@ class EndSearch:
         if i == len(votes.positive):
             return EndStep.GO_ON
         asked_of = self._masks[entry_id % len(self._masks)]
-        if (votes.negative[i] & asked_of).bit_count() < self._needed[1]:
+        if (votes.negative[i] & asked_of).bit_count() < self._needed:
             if (votes.positive[i] | votes.negative[i] | votes.unknown[i]) & asked_of != asked_of:
                 return EndStep.GO_ON
             return RecoveryInconclusive(EntryId(entry_id), self._names(votes.unknown[i] & asked_of))

@@ -105,7 +105,6 @@ class RecoveryMachine:
         "_at_write_quorum",
         "_gives_up",
         "_ignored_lacs",
-        "_reads",
         "_rules",
         "_version",
         "_window_bytes",
@@ -128,7 +127,6 @@ class RecoveryMachine:
         self._rules = rules
         self._ignored_lacs: frozenset[BookieId] = frozenset()
         self._gives_up = self._at_write_quorum = False
-        self._reads = rules.recovery_reads_from_original_ensemble(), rules.recovery_read_fences()
         self.record = record
         self._version = version
         self._window_entries = window_entries
@@ -374,10 +372,6 @@ class RecoveryMachine:
         ):
             return
         changed = back.replace(replacements)
-        if changed and self._rules.publish_change_during_recovery():
-            back.changes.clear()
-            record = self.record.with_ensemble(back.first_of_change, back.change.ensemble)
-            self.out.append(WriteMetadata(record, self._version))
         self.out += back.resend(changed)
         if self._can_still_confirm():
             self._find_replacements()
@@ -388,10 +382,10 @@ class RecoveryMachine:
         """Read on, in this window or in a new one."""
         end = self.end
         asks, last = end.asks(anew=anew), EntryId(end.votes.last)
-        original, fence = self._reads
-        ensemble = end.ensemble if original else self.back.change.ensemble
+        ensemble = end.ensemble  # which the record named: replacements are not read from
+        # A recovery read fences too, so what a bookie lacks it can no longer get.
         self.out += [
-            SendRecoveryRead(Slot(slot), ensemble[slot], EntryId(first), last, fence=fence)
+            SendRecoveryRead(Slot(slot), ensemble[slot], EntryId(first), last, fence=True)
             for slot, first in asks
         ]
 
@@ -417,7 +411,7 @@ class RecoveryMachine:
         """Read further, or go on to the end."""
         end, back = self.end, self.back
         if end.status is EndStatus.FOUND:
-            if back.lac == end.lap or not self._rules.recovery_waits_for_its_adds():
+            if back.lac == end.lap:  # the close waits until every entry written back is confirmed
                 self._measure()
         elif back.lengths and back.lengths[-1] - back.lengths[0] > self._window_bytes:
             return  # goes on when some of it is confirmed
@@ -475,7 +469,7 @@ class RecoveryMachine:
 
     def _close(self) -> None:
         self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.CLOSING]
-        last = self._rules.recovery_end(self.end.lap, self.end.start)
+        last = self.end.lap  # what was read forward to, not the LAC that was reported
         # A change that was made when everything was confirmed already holds no entry.
         changes = {first: ensemble for first, ensemble in self.back.changes.items() if first <= last}
         record = self.record.without_guarantee() if self._gives_up else self.record

@@ -5,8 +5,6 @@ Source: BookKeeper protocol; Vanlightly's guide; Vanlightly's unbounded ledgers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quire.core.ledger import quorum
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.rules import LedgerRules
@@ -21,49 +19,9 @@ class RecoveryRules(LedgerRules):
         return quorum.entry_coverage(write_quorum, ack_quorum)
 
     @staticmethod
-    def positive_votes_needed(write_quorum: int, ack_quorum: int) -> int:
-        """One copy is enough: including an unacknowledged entry is harmless, dropping an acknowledged one is not."""
-        return 1
-
-    @staticmethod
     def recovery_start(highest_lac: int, last_fragment_first: int) -> int:
         """Recovery reads forward from here + 1: never below the last fragment."""
         return max(highest_lac, last_fragment_first - 1)
-
-    @staticmethod
-    def recovery_read_fences() -> bool:
-        """A recovery read fences too, so what a bookie lacks it can no longer get."""
-        return True
-
-    @staticmethod
-    def recovery_header_lac(lac_at_start: int, lac_now: int) -> int:
-        """Recovery adds carry the LAC found at the start; it never advances."""
-        return lac_at_start
-
-    @staticmethod
-    def recovery_reads_from_original_ensemble() -> bool:
-        """Recovery reads go to the ensemble that the record named, not to replacements."""
-        return True
-
-    @staticmethod
-    def publish_change_during_recovery() -> bool:
-        """A recovery's ensemble changes stay local until its close."""
-        return False
-
-    @staticmethod
-    def recovery_waits_for_its_adds() -> bool:
-        """The close waits until every entry written back is confirmed."""
-        return True
-
-    @staticmethod
-    def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
-        """Recovery writes back "to the entire write quorum for that entry"."""
-        return write_set
-
-    @staticmethod
-    def recovery_end(last_recovered: int, highest_lac: int) -> int:
-        """The end is what was read forward to, not the LAC that was reported."""
-        return last_recovered
 
     @staticmethod
     def next_term(term: int) -> int:
@@ -87,11 +45,6 @@ class RecoveryRules(LedgerRules):
         That is a vote which `counts_as_positive` would not have let pass.
         """
         return lowest < recovered
-
-    @staticmethod
-    def ends_with_truncation() -> bool:
-        """Where terms only fence, a take-over ends with "a final truncate no-op entry as the last entry to be written back"."""
-        return True
 
     @staticmethod
     def truncation_is_done(acked: int, ensemble_size: int, write_set_mask: int, ack_quorum: int) -> bool:

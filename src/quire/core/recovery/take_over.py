@@ -252,9 +252,10 @@ class TakeOverMachine:
     def _recovered(self, end: LedgerMetadata) -> None:
         """Everything up to the end is recovered and written back, as this record says, which would close a ledger."""
         truncation = self.truncation
-        if truncation is None or not self._rules.ends_with_truncation():
+        if truncation is None:
             self._open(end.last_entry, end.fragments)
         elif truncation.entry_id == NO_ENTRY:
+            # "a final truncate no-op entry as the last entry to be written back"
             self._truncate(end.last_entry + 1)
         else:
             self._open_truncated()  # once more, after a conflict
@@ -474,8 +475,7 @@ class TakeOverMachine:
         assert self.recovery is not None
         change, named = self.recovery.back.change, self.record.last_fragment.ensemble
         absent = tuple(slot for slot in sorted(change.absent) if change.ensemble[slot] == named[slot])
-        truncates = self.truncation is not None and self._rules.ends_with_truncation()
-        last = self.record.ranges[-1].first_entry - (not truncates)
+        last = self.record.ranges[-1].first_entry - (self.truncation is None)
         self._stop(TakenOver(self.record, self._version, last, self.recovery.end.length, absent))
 
     def _stop(self, result: TakenOver | TakeOverSuperseded | RecoveryClosed | RecoveryFailed) -> None:

@@ -65,7 +65,7 @@ class WriteBack:
         self._masks, self._residues = write_set_masks(size, record.write_quorum), [0] * size
         sets = [write_set(entry_class, size, record.write_quorum) for entry_class in range(size)]
         for entry_class, slots in enumerate(sets):
-            for slot in self.rules.write_back_set(slots, record.ack_quorum):
+            for slot in slots:  # "to the entire write quorum for that entry"
                 self._residues[slot] |= 1 << entry_class
 
     def add(self, lengths: Sequence[int]) -> list[SendRecoveryAdds]:
@@ -77,7 +77,8 @@ class WriteBack:
 
     def _sends(self, slots: Iterable[int], first: int) -> list[SendRecoveryAdds]:
         sends: list[SendRecoveryAdds] = []
-        lac = EntryId(self.rules.recovery_header_lac(self._start, self.lac))
+        # In headers of recovery adds stands the LAC found at the start; it never advances.
+        lac = EntryId(self._start)
         last, whole = self.lap, (1 << self.record.ensemble_size) - 1
         for slot in slots:
             period, residues = self.record.ensemble_size, self._residues[slot]
@@ -136,7 +137,7 @@ class WriteBack:
         changed = change.finish(change.filled(ensemble, by_slot), self.lac)
         if changed:
             self.changes[self.first_of_change] = change.ensemble
-            unset = self.rules.acks_to_unset(mask_of(changed))
+            unset = mask_of(changed)
             self._acked = [acked & ~unset for acked in self._acked]
         return changed
 

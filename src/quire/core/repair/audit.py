@@ -337,7 +337,7 @@ class AuditMachine:
         )
 
     def _listing_over(self, urgent: Sequence[MissingMark], why: str) -> None:
-        if not self._rules.listing_concludes(complete=not why):
+        if why:  # a listing that failed, or is short, says nothing of what it does not show
             self._end(why)
             return
         self._named, self._run.after = frozenset(self._run.named), None

@@ -48,13 +48,12 @@ class RepairPlan:
     written: WriteRepaired | None = None
 
     def decided(self) -> list[int]:
-        """The fragments that may be touched, by place."""
+        """The fragments that may be touched, by place.
+
+        Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor swaps there.
+        """
         record, rules = self.record, self.rules
-        return [
-            index
-            for index in range(len(record.fragments))
-            if rules.may_touch(decided=rules.fragment_is_decided(record, index))
-        ]
+        return [index for index in range(len(record.fragments)) if rules.fragment_is_decided(record, index)]
 
     def bounds(self, index: int) -> Stretch:
         """The first and the last entry of a fragment; where it is not decided, the last that any bookie lists.

@@ -279,7 +279,8 @@ class RepairMachine:
     def _list(self, bookies: Iterable[BookieId]) -> None:
         self.plan.awaited = set(bookies)
         record = self.plan.record
-        term = record.term if record.only_fences and self.rules.list_takes_term() else NO_TERM
+        # Where terms only fence a bookie takes it before it lists: an old writer would change what it listed.
+        term = record.term if record.only_fences else NO_TERM
         self.out += [ListReplica(bookie, term) for bookie in sorted(self.plan.awaited)]
 
     def _choose(self) -> None:

@@ -20,11 +20,6 @@ class RepairRules(LedgerRules):
         return record.last_entry_of_fragment(index) is not None
 
     @staticmethod
-    def may_touch(*, decided: bool) -> bool:
-        """Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor swaps there."""
-        return decided
-
-    @staticmethod
     def may_publish(*, missing: int) -> bool:
         """A bookie comes into the record when it holds every entry of its share that there is, and never before."""
         return missing == 0
@@ -60,11 +55,6 @@ class RepairRules(LedgerRules):
         return away_s >= delay_s or copies_left < ack_quorum
 
     @staticmethod
-    def listing_concludes(*, complete: bool) -> bool:
-        """A listing that failed, or is short, says nothing of what it does not show."""
-        return complete
-
-    @staticmethod
     def may_recover_open(*, names_gone: bool, spare_s: int, grace_s: int, idle_wait_s: int) -> bool:
         """An open ledger is recovered where a living writer, an idle one too, would have put a spare in the place of who is gone."""
         return names_gone and spare_s >= max(grace_s, 2 * idle_wait_s)
@@ -79,11 +69,6 @@ class RepairRules(LedgerRules):
         decided = record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
         same = record.state is filled.state and record.last_entry == filled.last_entry
         return decided and same and record.fragments == filled.fragments
-
-    @staticmethod
-    def list_takes_term() -> bool:
-        """Where terms only fence, a bookie takes the record's term before it lists: an old writer would change what it listed."""
-        return True
 
 
 RULES = RepairRules()

@@ -129,7 +129,7 @@ class Start:
         """
         sequences = self._files.load()
         if not sequences:
-            if self.rules.empty_is_a_loss(served=served):
+            if served:  # finding nothing, it has lost everything
                 self._all_gone()
             return
         self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
