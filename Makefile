@@ -26,7 +26,7 @@ FAST := not (interop or faults or spark or long or slow)
 SPARK42 := contract stream_contract losses rows bad_records threads checkpoints frames stream answers
 ARGS ?=
 
-.PHONY: help demo test setup etcd fmt check static package changelog full bench golden-rewrite interop faults spark spark42 docs proto lock clean java
+.PHONY: help demo test setup etcd fmt check static types lint package changelog full bench golden-rewrite interop faults spark spark42 docs proto lock clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -46,10 +46,15 @@ etcd:  ## an etcd for the tests, built with Go (minutes); without one they are s
 check: $(DEV) static  ## lint, types, imports and the fast tests, under two minutes
 	@$(BIN)/python -m pytest -q -m "$(FAST)" $(ARGS)
 
-static: $(DEV) package  ## lint, format, types, import contracts and the packages
+static: $(DEV)  ## lint, format, types, import contracts and the packages
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types lint package
+
+types: $(DEV)
+	@$(BIN)/mypy --no-error-summary
+
+lint: $(DEV)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make fmt'" >&2; exit 1; }
-	@$(BIN)/mypy --no-error-summary
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache >$(STAMPS)/imports.txt || { cat $(STAMPS)/imports.txt; exit 1; }
 
 package: $(DEV)  ## both wheels and source distributions in out/dist, built from this tree and checked
