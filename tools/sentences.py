@@ -64,7 +64,7 @@ SENTENCES: Final[dict[str, tuple[Sentence, ...]]] = {
         Sentence("Once that ledger is closed or the client fails, no more entries can be added.", "add_allowed", "X6"),
         Sentence("An entry is considered recorded when both of the following conditions are met", "confirms", "X1"),
         Sentence("all entries with a lower entry id have been accepted by a quorum of", "core/ledger/writer.py: WriterMachine", "X17"),
-        Sentence("Any failures will result in the entry being sent to a new quorum of bookies.", "core/ledger/run_window.py: RunWindow", "X11"),
+        Sentence("Any failures will result in the entry being sent to a new quorum of bookies.", "core/ledger/writer.py: RunWindow", "X11"),
         Sentence("If an entry is missing or invalid (a bad MAC for example), the client will make a request to a different", "negative_answer", "X29"),
         Sentence("Although two clients may try to recover a ledger concurrently, only one will succeed", "core/ledger/writer.py: WriterMachine", "X16"),
         Sentence("If an entry has been successfully recorded, it must be readable.", "counts_as_negative", "X5"),

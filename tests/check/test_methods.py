@@ -23,8 +23,7 @@ from quire.core.ledger.closing import Closing
 from quire.core.ledger.ensemble_change import EnsembleChange
 from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.ledger.record_swap import RecordSwap
-from quire.core.ledger.run_window import RunWindow
-from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer import RunWindow, WriterMachine
 from quire.core.ledger.writer_waits import WriterWaits
 from quire.core.log.fencing import Fencing
 from quire.core.log.machine import LogMachine

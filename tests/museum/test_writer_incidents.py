@@ -9,8 +9,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.effects import SendRun
 from quire.core.ledger.ensemble_change import ChangeStatus, mask_of
 from quire.core.ledger.record_swap import StoreRequest
-from quire.core.ledger.run_window import slots_of
-from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer import WriterMachine, slots_of
 from quire.core.ledger.writer_state import Status
 from support.museum import explored, incident
 from support.stage import Stage

@@ -18,7 +18,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.quorum import covers_exactly, write_set, write_set_masks
-from quire.core.ledger.run_window import RunWindow
+from quire.core.ledger.writer import RunWindow
 from quire.core.recovery.machine import RecoveryMachine
 from quire_testing.explorer.calibration import LOST, ClassicWorld
 from quire_testing.explorer.calibration_quorum import GuaranteedWorld

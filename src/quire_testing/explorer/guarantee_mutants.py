@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quire.core.ledger.run_window import RunWindow
+from quire.core.ledger.writer import RunWindow
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.ledger_mutants import TO_THE_ACK_QUORUM
 from quire_testing.explorer.mutant import Mutant, with_rules

@@ -23,8 +23,7 @@ from quire.core.ledger.metadata import Fragment, LedgerMetadata
 from quire.core.ledger.reader import LacMachine, ReadMachine
 from quire.core.ledger.record_swap import RecordSwap
 from quire.core.ledger.replica import Replica, ReplicaList
-from quire.core.ledger.run_window import RunWindow
-from quire.core.ledger.writer import WriterMachine
+from quire.core.ledger.writer import RunWindow, WriterMachine
 from quire.core.ledger.writer_state import Hole
 from quire.core.ledger.writer_waits import WriterWaits
 from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
