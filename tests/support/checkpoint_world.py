@@ -88,6 +88,12 @@ class State(NamedTuple):
     def key(self) -> Any:
         return (*self[:4], *(driver.key for driver in self.drivers), *self[5:])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
 
 class CheckpointWorld:
     """All that can happen under one configuration."""
@@ -99,7 +105,10 @@ class CheckpointWorld:
         c_ = self.config
         return State(LogHead(LOG, "orders"), 1, (), 0, (Driver(),), c_.cuts, c_.copies, c_.deaths, c_.older)
 
-    def successors(self, state: State) -> Iterator[tuple[str, State]]:
+    def successors(self, state: State) -> list[tuple[str, State]]:
+        return [*self._steps(state)]
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
         if state.arrived < self.config.rows:
             yield f"row {state.arrived} arrives", state._replace(arrived=state.arrived + 1)
         for who, driver in enumerate(state.drivers):

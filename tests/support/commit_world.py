@@ -8,7 +8,6 @@ looks at the list first and happens only if the list is still of the version tha
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -27,6 +26,8 @@ from quire.core.log.commit import (
 from quire.core.log.fingerprints import Fingerprint, of_input
 from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
 from quire.core.log.marks import MARK_RULES
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.history.logs import follows
 
@@ -99,6 +100,12 @@ class State(NamedTuple):
     def key(self) -> Any:
         return (self.head, self.version, self.made, self.recorded, *(d.key for d in self.drivers), *self[5:])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
 
 class CommitWorld:
     """All that can happen under one configuration."""
@@ -116,7 +123,10 @@ class CommitWorld:
             head, 1, (), 0, (first,), (), (), c_.lost, c_.deaths, c_.gives_up, c_.others, c_.collects
         )
 
-    def successors(self, state: State) -> Iterator[tuple[str, State]]:
+    def successors(self, state: State) -> list[tuple[str, State]]:
+        return [*self._steps(state)]
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State]]:
         for who, driver in enumerate(state.drivers):
             yield from self._drives(state, who, driver)
         for place, swap in enumerate(state.late):
@@ -349,37 +359,20 @@ def walk(config: Config, states_max: int = 300_000) -> Walked:
 
 
 def search(world: Any, states_max: int) -> Walked:
-    """Every state of a world, breadth first.
-
-    Args:
-        world: has `initial`, `successors`, `broken` and `is_ended`; its states have a `key`.
-        states_max: more are a mistake.
-    """
-    first = world.initial()
-    came: dict[Any, tuple[Any, str]] = {first.key: (None, "")}
-    waiting = deque([first])
+    """Every state of a world that has `broken` and `is_ended`; more than `states_max` are a mistake."""
     ended = 0
-    while waiting:
-        state = waiting.popleft()
-        wrong = world.broken(state)
-        if wrong:
-            return Walked(len(came), wrong, _path(came, state.key))
+
+    def look(state: Any) -> Violation | None:
+        nonlocal ended
         ended += world.is_ended(state)
-        for label, after in world.successors(state):
-            key = after.key
-            if key not in came:
-                came[key] = (state.key, label)
-                waiting.append(after)
-        assert len(came) <= states_max, "the world is larger than it was"
-    return Walked(len(came), ended=ended)
+        wrong = world.broken(state)
+        return Violation("it is broken", wrong) if wrong else None
 
-
-def _path(came: dict[Any, tuple[Any, str]], key: Any) -> tuple[str, ...]:
-    steps: list[str] = []
-    while came[key][0] is not None:
-        key, label = came[key]
-        steps.append(label)
-    return tuple(reversed(steps))
+    found = explore(world, look, states_max=states_max)
+    assert found.complete or found.violation, "the world is larger than it was"
+    if found.violation:
+        return Walked(found.states, found.violation.text, tuple(label for label, _ in found.path[1:]))
+    return Walked(found.states, ended=ended)
 
 
 def _input_of(batch: int) -> Fingerprint:
