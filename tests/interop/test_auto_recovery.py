@@ -145,9 +145,9 @@ async def moved(client: Any, before: dict[int, LedgerMetadata], gone: str) -> di
     return onto
 
 
-def test_javas_auto_recovery_restores_the_share_of_a_killed_bookie(tmp_path: Path) -> None:
+async def test_javas_auto_recovery_restores_the_share_of_a_killed_bookie(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", 3, GRACE) as peers:
-        figures = asyncio.run(auto_recovery(peers, tmp_path))
+        figures = await auto_recovery(peers, tmp_path)
     keep_figures("javas_auto_recovery", figures, seed=None)
 
 
@@ -236,7 +236,7 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
         await asyncio.to_thread(ours.stop)
 
 
-def test_ours_and_javas_repair_one_cluster_beside_each_other(tmp_path: Path) -> None:
+async def test_ours_and_javas_repair_one_cluster_beside_each_other(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", 3, GRACE) as peers:
-        figures = asyncio.run(beside_each_other(peers, tmp_path))
+        figures = await beside_each_other(peers, tmp_path)
     keep_figures("auto_recovery_beside_javas", figures, seed=None)

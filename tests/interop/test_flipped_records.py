@@ -5,7 +5,6 @@ Source: `docs/protocol/collection.md`; `docs/formats/metadata.md`, "Checked valu
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -72,45 +71,38 @@ async def error_of(asked: Awaitable[Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "etcd"])
-def test_every_eleventh_bit(kind: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        uri = uri_of(kind, tmp_path)
-        async with bookies_on(uri, tmp_path, count=2) as (server, other), quire.connect(uri) as client:
-            ids: list[int] = []
-            for _ in range(4):
-                async with await client.create_ledger(
-                    ensemble_size=2, write_quorum=2, ack_quorum=2
-                ) as ledger:
-                    await ledger.append(b"entry")
-                ids.append(int(ledger.ledger_id))
-            await other.collector.collect()  # its watermark passes no tombstone: this is its last pass
-            for _ in range(2):
-                await server.collector.collect()
-            records = LedgerStore(server.store)
-            read, write = raw_sqlite(tmp_path / "metadata.db") if kind == "sqlite" else raw_etcd(server.store)
-            # A tombstone whose ledger is there again: Java creates such, and whoever believed the tombstone would drop it.
-            again, _ = await records.read(ids[3])
-            await records.delete(ids[3])
-            await records.create(again)
-            named = 0
-            for key in (
-                ledger_key(ids[0]),
-                tombstone_key(ids[3]),
-                passes_key(server.bookie_id),
-            ):
-                whole = await read(key)
-                for at in range(0, len(whole) * 8, STEP):
-                    flipped = bytearray(whole)
-                    flipped[at // 8] ^= 1 << at % 8
-                    await write(key, bytes(flipped))
-                    told = [
-                        await error_of(look) for look in (server.store.get(key), server.collector.collect())
-                    ]
-                    assert all(key in error for error in told if error), (key, at, told)
-                    named += any(told)
-                    assert all(server.storage.held(ledger_id) for ledger_id in ids), (key, at)
-                    await write(key, whole)
-                assert await server.collector.collect() == 0
-            assert named > 100, "a flipped bit is an error"
-
-    asyncio.run(run())
+async def test_every_eleventh_bit(kind: str, tmp_path: Path) -> None:
+    uri = uri_of(kind, tmp_path)
+    async with bookies_on(uri, tmp_path, count=2) as (server, other), quire.connect(uri) as client:
+        ids: list[int] = []
+        for _ in range(4):
+            async with await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
+                await ledger.append(b"entry")
+            ids.append(int(ledger.ledger_id))
+        await other.collector.collect()  # its watermark passes no tombstone: this is its last pass
+        for _ in range(2):
+            await server.collector.collect()
+        records = LedgerStore(server.store)
+        read, write = raw_sqlite(tmp_path / "metadata.db") if kind == "sqlite" else raw_etcd(server.store)
+        # A tombstone whose ledger is there again: Java creates such, and whoever believed the tombstone would drop it.
+        again, _ = await records.read(ids[3])
+        await records.delete(ids[3])
+        await records.create(again)
+        named = 0
+        for key in (
+            ledger_key(ids[0]),
+            tombstone_key(ids[3]),
+            passes_key(server.bookie_id),
+        ):
+            whole = await read(key)
+            for at in range(0, len(whole) * 8, STEP):
+                flipped = bytearray(whole)
+                flipped[at // 8] ^= 1 << at % 8
+                await write(key, bytes(flipped))
+                told = [await error_of(look) for look in (server.store.get(key), server.collector.collect())]
+                assert all(key in error for error in told if error), (key, at, told)
+                named += any(told)
+                assert all(server.storage.held(ledger_id) for ledger_id in ids), (key, at)
+                await write(key, whole)
+            assert await server.collector.collect() == 0
+        assert named > 100, "a flipped bit is an error"

@@ -3,7 +3,6 @@ and one byte more than a frame holds, which is refused alone."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -81,14 +80,11 @@ class World:
 Work = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def in_a_world(peers: JavaPeers, folder: Path, cluster: str, work: Work) -> None:
-    async def run() -> None:
-        uri = peers.another_root() if cluster == "ours" else peers.uri
-        count = {"ours": 3, "mixed": 2, "java": 0}[cluster]
-        async with our_bookies(uri, folder, count), peers.client() as java:
-            await work(World(uri, java))
-
-    asyncio.run(run())
+async def in_a_world(peers: JavaPeers, folder: Path, cluster: str, work: Work) -> None:
+    uri = peers.another_root() if cluster == "ours" else peers.uri
+    count = {"ours": 3, "mixed": 2, "java": 0}[cluster]
+    async with our_bookies(uri, folder, count), peers.client() as java:
+        await work(World(uri, java))
 
 
 def cells(*columns: list[str], quick: set[tuple[str, ...]]) -> list[Any]:
@@ -104,7 +100,7 @@ def test_the_peers_have_pulsars_limit() -> None:
 
 
 @pytest.mark.parametrize(("cluster", "version"), cells(CLUSTERS, SPOKEN, quick={("ours", "v2")}))
-def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, version: str) -> None:
+async def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, version: str) -> None:
     async def work(world: World) -> None:
         sizes = [PULSAR, largest(version)]
         events = await world.java(version, "write-each", *sizes)
@@ -118,14 +114,14 @@ def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str
         for other in SPOKEN:
             await world.java_reads(other, written[0], PULSAR)
 
-    in_a_world(peers, tmp_path, cluster, work)
+    await in_a_world(peers, tmp_path, cluster, work)
 
 
 @pytest.mark.parametrize(
     ("cluster", "protocol"),
     cells(CLUSTERS, ["v2", "v3", "auto", "auto-v2"], quick={("java", "v2")}),
 )
-def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, protocol: str) -> None:
+async def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, protocol: str) -> None:
     async def work(world: World) -> None:
         async with world.ours(protocol) as client:
             for size in (PULSAR, client.config.payload_bytes_max):
@@ -139,11 +135,11 @@ def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, p
             await ledger.append(b"the writer lives on")
             await ledger.close()
 
-    in_a_world(peers, tmp_path, cluster, work)
+    await in_a_world(peers, tmp_path, cluster, work)
 
 
 @pytest.mark.parametrize("version", [pytest.param("v2", marks=pytest.mark.slow), "v3"])
-def test_one_byte_more_is_refused_and_javas_connection_lives(
+async def test_one_byte_more_is_refused_and_javas_connection_lives(
     peers: JavaPeers, tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(world: World) -> None:
@@ -155,7 +151,7 @@ def test_one_byte_more_is_refused_and_javas_connection_lives(
         ], events
 
     with caplog.at_level(logging.WARNING):
-        in_a_world(peers, tmp_path, "ours", work)
+        await in_a_world(peers, tmp_path, "ours", work)
     lines = [record.getMessage() for record in caplog.records]
     assert any(
         f"the limit is {FRAME_BYTES_MAX} (frame_bytes_max, --frame-bytes-max)" in line for line in lines

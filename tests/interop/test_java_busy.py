@@ -89,8 +89,8 @@ async def all_at_once(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protocol: str) -> None:
-    seconds = asyncio.run(all_at_once(peers.uri, protocol, 1, 15_000, 100))
+async def test_more_entries_at_once_than_a_java_bookie_takes(peers: JavaPeers, protocol: str) -> None:
+    seconds = await all_at_once(peers.uri, protocol, 1, 15_000, 100)
     print(json.dumps({protocol: round(seconds, 2)}))
 
 
@@ -121,12 +121,12 @@ def keep(settings: str, protocol: str, load: str, seconds: list[float]) -> None:
 @pytest.mark.parametrize("clients", CLIENTS)
 @pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_size_with_every_setting(
+async def test_every_size_with_every_setting(
     set_up: tuple[str, JavaPeers], protocol: str, size: str, clients: int
 ) -> None:
     settings, peers = set_up
     row: list[float] = []
     for number in range(rounds(1, 5)):
         at_once = all_at_once(peers.uri, protocol, clients, *SIZES[size], is_first=not number)
-        row.append(round(asyncio.run(at_once), 1))
+        row.append(round(await at_once, 1))
     keep(settings, protocol, f"{size}, {clients} client{'s' * (clients > 1)}", row)

@@ -72,9 +72,9 @@ async def closed_by_java(peers: JavaPeers, folder: Path) -> dict[str, int]:
         await asyncio.to_thread(ours.stop)
 
 
-def test_what_java_closes_below_the_guarantee_is_marked_and_repaired(
+async def test_what_java_closes_below_the_guarantee_is_marked_and_repaired(
     peers: JavaPeers, tmp_path: Path
 ) -> None:
-    figures = asyncio.run(closed_by_java(peers, tmp_path))
+    figures = await closed_by_java(peers, tmp_path)
     assert figures["copies"] < figures["copies_after"] == 3 * COUNT
     keep_figures("java_closes_a_guaranteed_ledger", figures, seed=None)

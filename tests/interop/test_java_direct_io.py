@@ -48,12 +48,13 @@ async def verify(client: quire.Client, ledger_id: int) -> list[object]:
 
 
 @pytest.mark.slow
-def test_every_copy_is_read_back_as_it_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_copy_is_read_back_as_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Verified as soon as they are closed, out of the bookies' memory, and all once more, from their disks."""
     wanted = rounds(100, 2_000)
     wrong: list[object] = []
-
-    async def work() -> dict[str, object]:
+    with own_peers(tmp_path / "java", 3, SETTINGS["direct_io"], memory_mb=MEMORY_MB["direct_io"]) as peers:
         async with with_checksums(peers.bookies(), monkeypatch) as checksums:
             written: list[tuple[str, int]] = []
             clients = [
@@ -72,7 +73,7 @@ def test_every_copy_is_read_back_as_it_was_sent(tmp_path: Path, monkeypatch: pyt
                 wrong.extend(await verify(other[protocol], ledger_id))
             for client in clients:
                 await client.close()
-            return {
+            figures = {
                 "ledgers": len(written),
                 "entries of 64 KB": len(written) * ENTRIES,
                 "checksums": dict(checksums.seen),
@@ -81,9 +82,6 @@ def test_every_copy_is_read_back_as_it_was_sent(tmp_path: Path, monkeypatch: pyt
                 "changed on the way back": checksums.changed.get((RETURNED, RECEIVED), []),
                 "copies missing or with a bad digest": [str(each) for each in wrong],
             }
-
-    with own_peers(tmp_path / "java", 3, SETTINGS["direct_io"], memory_mb=MEMORY_MB["direct_io"]) as peers:
-        figures = asyncio.run(work())
     counted = {name: len(what) if isinstance(what, list) else what for name, what in figures.items()}
     keep_figures("java_direct_io", counted, seed=None)
     assert not any(isinstance(what, list) and what for what in figures.values()), figures

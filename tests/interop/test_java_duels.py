@@ -56,20 +56,16 @@ async def duel(java: Any, uri: str, ours: Any, writer: str) -> int:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_java_writer_loses_every_duel(peers: JavaPeers, tmp_path: Path, writer: str) -> None:
-    async def run() -> int:
-        uri = peers.another_root()
-        told = 0
-        async with (
-            our_bookies(uri, tmp_path, 3),
-            peers.client() as java,
-            quire.connect(uri + PATIENT, config=PATIENT_CLIENT) as ours,
-        ):
-            for _ in range(DUELS):
-                told += await duel(java, uri, ours, writer)
-        return told
-
-    told = asyncio.run(run())
+async def test_a_java_writer_loses_every_duel(peers: JavaPeers, tmp_path: Path, writer: str) -> None:
+    uri = peers.another_root()
+    told = 0
+    async with (
+        our_bookies(uri, tmp_path, 3),
+        peers.client() as java,
+        quire.connect(uri + PATIENT, config=PATIENT_CLIENT) as ours,
+    ):
+        for _ in range(DUELS):
+            told += await duel(java, uri, ours, writer)
     figures = {"duels": DUELS, "lost_by_the_writer": DUELS, "entries_told": told}
     if writer != UNFORCED:
         figures["entries_missing"] = 0  # each duel has asserted it

@@ -73,12 +73,13 @@ async def steps(
 
 
 @pytest.mark.slow
-def test_many_ledgers_are_listed_opened_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_ledgers_are_listed_opened_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = rounds(300, 20_000)
     counted = count_requests(monkeypatch)
     figures: dict[str, object] = {"ledgers": wanted, "entries each": ENTRIES, "at one time": AT_ONCE}
-
-    async def work() -> None:
+    with own_peers(tmp_path / "java", 3) as peers:
         async with peers.client() as java:
             began = time.monotonic()
             said = await java.run(peers.uri, "CRC32C", f"write-many {wanted} {ENTRIES} 100", *PATIENT_JAVA)
@@ -86,7 +87,4 @@ def test_many_ledgers_are_listed_opened_and_verified(tmp_path: Path, monkeypatch
             figures["written by Java, seconds"] = round(time.monotonic() - began, 1)
         for protocol in ("v2", "v3"):
             await steps(peers, protocol, wanted, counted, figures)
-
-    with own_peers(tmp_path / "java", 3) as peers:
-        asyncio.run(work())
     keep_figures("java_many_ledgers", figures, seed=None)

@@ -111,25 +111,21 @@ class World:
 Work = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def in_a_world(
+async def in_a_world(
     peers: JavaPeers, folder: Path, work: Work, *, cluster: str, version: str, digest: str, ensemble: int
 ) -> None:
     """Run `work` in a cluster of ours, of Java's, or of both."""
-
-    async def run() -> None:
-        uri = peers.another_root() if cluster == "ours" else peers.uri
-        ours = {"ours": ensemble, "java": 0, "mixed": max(ensemble - 3, 2)}[cluster]
-        # Bookies of ours that announce our own protocol are spoken to in it; the Java ones in this version.
-        protocol = version if cluster == "ours" else "auto-v2" if version == "v2" else "auto"
-        config = replace(PATIENT_CLIENT, protocol=protocol)
-        async with our_bookies(uri, folder, ours), peers.client() as java:
-            world = World(uri, java, version, digest, ensemble)
-            async with quire.connect(uri + PATIENT, config=config) as world.ours:
-                await work(world)
-
     cell = f"{work.__name__} {cluster} {ensemble} {digest} {version}"
     RAN[cell] = None
-    asyncio.run(run())
+    uri = peers.another_root() if cluster == "ours" else peers.uri
+    ours = {"ours": ensemble, "java": 0, "mixed": max(ensemble - 3, 2)}[cluster]
+    # Bookies of ours that announce our own protocol are spoken to in it; the Java ones in this version.
+    protocol = version if cluster == "ours" else "auto-v2" if version == "v2" else "auto"
+    config = replace(PATIENT_CLIENT, protocol=protocol)
+    async with our_bookies(uri, folder, ours), peers.client() as java:
+        world = World(uri, java, version, digest, ensemble)
+        async with quire.connect(uri + PATIENT, config=config) as world.ours:
+            await work(world)
     RAN[cell] = COMMIT
 
 
@@ -176,17 +172,19 @@ def cells(quick: set[tuple[object, ...]], *columns: Sequence[object]) -> list[An
         VERSIONS,
     ),
 )
-def test_each_writes_and_both_read(
+async def test_each_writes_and_both_read(
     request: pytest.FixtureRequest, tmp_path: Path, cluster: str, ensemble: int, digest: str, version: str
 ) -> None:
     five = (cluster, ensemble) == ("java", 5)
     peers: JavaPeers = request.getfixturevalue("five_peers" if five else "peers")
-    in_a_world(peers, tmp_path, both_ways, cluster=cluster, version=version, digest=digest, ensemble=ensemble)
+    await in_a_world(
+        peers, tmp_path, both_ways, cluster=cluster, version=version, digest=digest, ensemble=ensemble
+    )
 
 
 @pytest.mark.parametrize("cluster", ["ours", "java"])
-def test_java_reads_a_ledger_with_holes(peers: JavaPeers, tmp_path: Path, cluster: str) -> None:
-    in_a_world(
+async def test_java_reads_a_ledger_with_holes(peers: JavaPeers, tmp_path: Path, cluster: str) -> None:
+    await in_a_world(
         peers, tmp_path, a_ledger_with_holes, cluster=cluster, version="v3", digest="CRC32C", ensemble=3
     )
 
@@ -294,7 +292,7 @@ WORKS = [recovered_by_the_other, followed_by_the_other, fenced_by_the_other, del
         VERSIONS,
     ),
 )
-def test_what_one_does_the_other_sees(
+async def test_what_one_does_the_other_sees(
     peers: JavaPeers, tmp_path: Path, work: Work, cluster: str, version: str
 ) -> None:
-    in_a_world(peers, tmp_path, work, cluster=cluster, version=version, digest="CRC32C", ensemble=3)
+    await in_a_world(peers, tmp_path, work, cluster=cluster, version=version, digest="CRC32C", ensemble=3)

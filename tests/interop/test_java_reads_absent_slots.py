@@ -69,5 +69,5 @@ async def written_and_read(peers: JavaPeers, folder: Path) -> None:
         await asyncio.to_thread(ours.stop)
 
 
-def test_java_reads_a_ledger_that_began_with_an_absent_slot(peers: JavaPeers, tmp_path: Path) -> None:
-    asyncio.run(written_and_read(peers, tmp_path))
+async def test_java_reads_a_ledger_that_began_with_an_absent_slot(peers: JavaPeers, tmp_path: Path) -> None:
+    await written_and_read(peers, tmp_path)

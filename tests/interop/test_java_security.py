@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,63 +143,57 @@ def cells(quick: set[tuple[str, str]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("mode", "version"), cells({("mutual+sasl", "v3")}))
-def test_java_clients_on_our_bookies(
+async def test_java_clients_on_our_bookies(
     peers: JavaPeers, keys: Keys, tmp_path: Path, mode: str, version: str
 ) -> None:
-    async def work() -> None:
-        uri = peers.another_root()
-        asked = BookieConfig(
-            directory=tmp_path / "b1", name="b1", garbage_seconds=0, security=keys.of_our_bookie(mode)
-        )
-        server = BookieServer(asked, await open_store(uri + PATIENT, create=True))
-        await server.start()
-        said = keys.of_java(mode, keys.client, names=True) | {"tlsHostnameVerificationEnabled": "true"}
-        try:
-            async with peers.client(f"-Djava.security.auth.login.config={keys.jaas}") as java:
-                words = options(said, version)
-                events = await java.run(uri, "CRC32C", "write", COUNT, SIZE, *JAVA_SHAPE, "--quiet", *words)
-                assert events[-1]["event"] == "written", events
-                java_wrote = int(events[0]["ledger"])
-                async with quire.connect(uri + PATIENT, config(version, keys.of_our_client(mode))) as client:
-                    we_wrote = await we_write_and_read(client, java_wrote)
-                for ledger_id, command in ((we_wrote, "read"), (java_wrote, "recover-open")):
-                    events = await java.run(uri, "CRC32C", command, ledger_id, *words)
-                    entries = [event for event in events if event["event"] == "entry"]
-                    assert [entry["entry"] for entry in entries] == list(range(COUNT)), events[-1]
-                    assert all(entry["pattern"] for entry in entries)
-                # Somebody without the keys is told so, and gets nothing.
-                plain = options({"zkTimeout": 40000, "addEntryTimeoutSec": 3}, version)
-                events = await java.run(uri, "CRC32C", "write", 1, 10, *JAVA_SHAPE, *plain)
-                assert events[-1]["event"] == "error", events
-                before = server.ledgers.entries_added
-                assert before == 2 * COUNT
-        finally:
-            await server.stop()
-            await server.store.close()
-
-    asyncio.run(work())
+    uri = peers.another_root()
+    asked = BookieConfig(
+        directory=tmp_path / "b1", name="b1", garbage_seconds=0, security=keys.of_our_bookie(mode)
+    )
+    server = BookieServer(asked, await open_store(uri + PATIENT, create=True))
+    await server.start()
+    said = keys.of_java(mode, keys.client, names=True) | {"tlsHostnameVerificationEnabled": "true"}
+    try:
+        async with peers.client(f"-Djava.security.auth.login.config={keys.jaas}") as java:
+            words = options(said, version)
+            events = await java.run(uri, "CRC32C", "write", COUNT, SIZE, *JAVA_SHAPE, "--quiet", *words)
+            assert events[-1]["event"] == "written", events
+            java_wrote = int(events[0]["ledger"])
+            async with quire.connect(uri + PATIENT, config(version, keys.of_our_client(mode))) as client:
+                we_wrote = await we_write_and_read(client, java_wrote)
+            for ledger_id, command in ((we_wrote, "read"), (java_wrote, "recover-open")):
+                events = await java.run(uri, "CRC32C", command, ledger_id, *words)
+                entries = [event for event in events if event["event"] == "entry"]
+                assert [entry["entry"] for entry in entries] == list(range(COUNT)), events[-1]
+                assert all(entry["pattern"] for entry in entries)
+            # Somebody without the keys is told so, and gets nothing.
+            plain = options({"zkTimeout": 40000, "addEntryTimeoutSec": 3}, version)
+            events = await java.run(uri, "CRC32C", "write", 1, 10, *JAVA_SHAPE, *plain)
+            assert events[-1]["event"] == "error", events
+            before = server.ledgers.entries_added
+            assert before == 2 * COUNT
+    finally:
+        await server.stop()
+        await server.store.close()
 
 
 @pytest.mark.slow
-def test_a_java_client_with_a_wrong_password(peers: JavaPeers, keys: Keys, tmp_path: Path) -> None:
-    async def work() -> None:
-        uri = peers.another_root()
-        asked = BookieConfig(directory=tmp_path / "b1", name="b1", security=keys.of_our_bookie("sasl"))
-        server = BookieServer(asked, await open_store(uri + PATIENT, create=True))
-        await server.start()
-        try:
-            for version in ("v3", "v2"):
-                async with peers.client(f"-Djava.security.auth.login.config={keys.wrong}") as java:
-                    said = keys.of_java("sasl", keys.client, names=True) | {"addEntryTimeoutSec": 3}
-                    words = options(said, version)
-                    events = await java.run(uri, "CRC32C", "write", 1, 10, *JAVA_SHAPE, *words)
-                    assert events[-1]["event"] == "error", events
-            assert server.ledgers.entries_added == 0
-        finally:
-            await server.stop()
-            await server.store.close()
-
-    asyncio.run(work())
+async def test_a_java_client_with_a_wrong_password(peers: JavaPeers, keys: Keys, tmp_path: Path) -> None:
+    uri = peers.another_root()
+    asked = BookieConfig(directory=tmp_path / "b1", name="b1", security=keys.of_our_bookie("sasl"))
+    server = BookieServer(asked, await open_store(uri + PATIENT, create=True))
+    await server.start()
+    try:
+        for version in ("v3", "v2"):
+            async with peers.client(f"-Djava.security.auth.login.config={keys.wrong}") as java:
+                said = keys.of_java("sasl", keys.client, names=True) | {"addEntryTimeoutSec": 3}
+                words = options(said, version)
+                events = await java.run(uri, "CRC32C", "write", 1, 10, *JAVA_SHAPE, *words)
+                assert events[-1]["event"] == "error", events
+        assert server.ledgers.entries_added == 0
+    finally:
+        await server.stop()
+        await server.store.close()
 
 
 @contextlib.contextmanager
@@ -219,7 +212,7 @@ def java_bookie(folder: Path, keys: Keys, mode: str) -> Iterator[JavaPeers]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_our_client_on_a_java_bookie(peers: JavaPeers, keys: Keys, tmp_path: Path, mode: str) -> None:
+async def test_our_client_on_a_java_bookie(peers: JavaPeers, keys: Keys, tmp_path: Path, mode: str) -> None:
     async def work(made: JavaPeers) -> None:
         for version in ("v3", "v2"):
             async with quire.connect(made.uri + PATIENT, config(version, keys.of_our_client(mode))) as client:
@@ -243,4 +236,4 @@ def test_our_client_on_a_java_bookie(peers: JavaPeers, keys: Keys, tmp_path: Pat
                 assert any(word in str(lost.value) for word in ("certificate", "password")), lost.value
 
     with java_bookie(tmp_path / "java", keys, mode) as made:
-        asyncio.run(work(made))
+        await work(made)

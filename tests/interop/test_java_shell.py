@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -124,6 +123,6 @@ async def every_command(peers: JavaPeers, folder: Path) -> list[str]:
     return shell.done
 
 
-def test_javas_shell_on_a_cluster_of_our_bookies(peers: JavaPeers, tmp_path: Path) -> None:
-    done = asyncio.run(every_command(peers, tmp_path))
+async def test_javas_shell_on_a_cluster_of_our_bookies(peers: JavaPeers, tmp_path: Path) -> None:
+    done = await every_command(peers, tmp_path)
     keep_figures("javas_shell", {"commands": len(done), "different": len(set(done))}, seed=None)

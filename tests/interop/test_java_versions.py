@@ -128,7 +128,7 @@ def noted(found: dict[str, str], step: str):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_clients_and_bookies_of_one_age(version: str, tmp_path: Path) -> None:
+async def test_clients_and_bookies_of_one_age(version: str, tmp_path: Path) -> None:
     async def work(peers: JavaPeers) -> dict[str, dict[str, str]]:
         on_java = await matrix(peers, peers.uri, CELLS)
         ours = peers.another_root()
@@ -136,7 +136,7 @@ def test_clients_and_bookies_of_one_age(version: str, tmp_path: Path) -> None:
             return {"java bookies": on_java, "our bookies": await matrix(peers, ours, CELLS)}
 
     with own_peers(tmp_path / "java", 3, version=version, program="MatrixClient") as peers:
-        found = asyncio.run(work(peers))
+        found = await work(peers)
     counts = {
         f"{bookies}, {protocol}": f"{sum(not why for why in those)} of {4 * len(CELLS) // 2}"
         for bookies, steps in found.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +24,11 @@ LEDGERS, ENTRIES = 20, 30
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-def test_an_audit_and_a_repair_ask_for_one_list_and_read_the_rest(tmp_path: Path, protocol: str) -> None:
-    async def work() -> None:
+async def test_an_audit_and_a_repair_ask_for_one_list_and_read_the_rest(
+    tmp_path: Path, protocol: str
+) -> None:
+    with own_peers(tmp_path / "java", 3, SETTINGS["dbledgerstorage"]) as peers:
+        uri = peers.uri
         async with quire.connect(uri + PATIENT, replace(PATIENT_CLIENT, protocol=protocol)) as client:
             asked: list[BookieId] = []
             honest = client.bookies.list_entries
@@ -53,7 +55,3 @@ def test_an_audit_and_a_repair_ask_for_one_list_and_read_the_rest(tmp_path: Path
                         assert told.answer is Answer.OK
                         assert not Replica(told, 1).lacks(0, 0, ENTRIES - 1)
             assert sorted(asked) == sorted(peers.bookies())
-
-    with own_peers(tmp_path / "java", 3, SETTINGS["dbledgerstorage"]) as peers:
-        uri = peers.uri
-        asyncio.run(work())

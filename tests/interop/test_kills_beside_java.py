@@ -129,12 +129,12 @@ async def javas_writer(peers: JavaPeers, folder: Path, count: int) -> dict[str, 
     return figures
 
 
-def test_java_bookies_killed_under_our_writer(tmp_path: Path) -> None:
+async def test_java_bookies_killed_under_our_writer(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", JAVA_BOOKIES, SHORT_SESSIONS) as peers:
-        figures = asyncio.run(our_writer(peers, tmp_path, rounds(2, 20)))
+        figures = await our_writer(peers, tmp_path, rounds(2, 20))
     keep_figures("java_bookies_killed_under_our_writer", figures, seed=SEED)
 
 
-def test_our_bookies_killed_under_a_java_writer(peers: JavaPeers, tmp_path: Path) -> None:
-    figures = asyncio.run(javas_writer(peers, tmp_path, rounds(2, 20)))
+async def test_our_bookies_killed_under_a_java_writer(peers: JavaPeers, tmp_path: Path) -> None:
+    figures = await javas_writer(peers, tmp_path, rounds(2, 20))
     keep_figures("our_bookies_killed_under_a_java_writer", figures, seed=SEED)

@@ -120,7 +120,7 @@ async def new_ones(registry: BookieRegistry) -> list[str]:
     return [str(bookie) for bookie in await registry.available() if str(bookie).startswith("quire-1.")]
 
 
-def test_moving_there_and_back(tmp_path: Path) -> None:
+async def test_moving_there_and_back(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", 3) as peers:
-        figures = asyncio.run(moving(peers, tmp_path))
+        figures = await moving(peers, tmp_path)
     keep_figures("moving_there_and_back", figures, seed=None)

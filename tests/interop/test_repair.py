@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,8 +87,8 @@ async def _cell(peers: JavaPeers, folder: Path) -> None:
                 await LedgerRepair(made[0], client.context).run()
 
 
-def test_a_slot_moves_from_javas_bookies_to_ours_and_back(peers: JavaPeers, tmp_path: Path) -> None:
-    asyncio.run(_cell(peers, tmp_path))
+async def test_a_slot_moves_from_javas_bookies_to_ours_and_back(peers: JavaPeers, tmp_path: Path) -> None:
+    await _cell(peers, tmp_path)
 
 
 async def _four_cells(peers: JavaPeers, folder: Path, count: int) -> dict[str, Any]:
@@ -148,7 +147,7 @@ async def read(ledgers: Ledgers, client: Client, language: str, ledger: int) -> 
 
 
 @pytest.mark.slow
-def test_the_four_cells_of_java_and_ours(tmp_path: Path) -> None:
+async def test_the_four_cells_of_java_and_ours(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", 4) as peers:
-        figures = asyncio.run(_four_cells(peers, tmp_path, rounds(12, 60)))
+        figures = await _four_cells(peers, tmp_path, rounds(12, 60))
     keep_figures("repair_beside_java", figures, seed=None)

@@ -201,7 +201,7 @@ async def there_and_back(peers: JavaPeers, keys: Keys, folder: Path) -> dict[str
     return {"replaced": 2 * COUNT, "ledgers": len(made), **figures, "incomplete ledgers at the end": 0}
 
 
-def test_java_bookies_are_replaced_by_ours_and_back(tmp_path: Path) -> None:
+async def test_java_bookies_are_replaced_by_ours_and_back(tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     conf = "".join(f"{key}={value}\n" for key, value in keys.of_java(keys.bookie).items())
     with own_peers(tmp_path / "java", COUNT, conf, name=HOST) as peers:
@@ -209,5 +209,5 @@ def test_java_bookies_are_replaced_by_ours_and_back(tmp_path: Path) -> None:
         peers.client_options = tuple(
             word for key, value in words.items() for word in ("--conf", f"{key}={value}")
         )
-        figures = asyncio.run(there_and_back(peers, keys, tmp_path))
+        figures = await there_and_back(peers, keys, tmp_path)
     keep_figures("rolling_replacement_over_tls", figures, seed=None)

@@ -5,7 +5,6 @@ On SQLite, etcd and ZooKeeper; there Java deletes half of that half, which leave
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,7 +76,7 @@ def held(server: BookieServer, ledger_id: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "etcd", "zookeeper"])
-def test_space_comes_back_within_three_passes(kind: str, tmp_path: Path) -> None:
+async def test_space_comes_back_within_three_passes(kind: str, tmp_path: Path) -> None:
     async def run() -> dict[str, int]:
         uri = uri_of(kind, tmp_path)
         async with bookies_on(uri, tmp_path) as servers, quire.connect(uri, config=PATIENT_CLIENT) as client:
@@ -128,28 +127,24 @@ def test_space_comes_back_within_three_passes(kind: str, tmp_path: Path) -> None
             "segments_after": sum(after),
         }
 
-    keep_figures(f"space_after_deletion_{kind}", asyncio.run(run()), seed=None)
+    keep_figures(f"space_after_deletion_{kind}", await run(), seed=None)
 
 
-def test_a_ledger_that_java_makes_and_deletes_between_passes_is_an_orphan(tmp_path: Path) -> None:
+async def test_a_ledger_that_java_makes_and_deletes_between_passes_is_an_orphan(tmp_path: Path) -> None:
     """No pass has found it, so there is no proof: it is kept, and a person may delete it."""
-
-    async def run() -> None:
-        uri = uri_of("zookeeper", tmp_path)
-        bare = uri.removesuffix(PATIENT)
-        async with bookies_on(uri, tmp_path) as servers, or_skip(shared_peers()).client() as java:
-            await passes(servers, 1)
-            written = await java.run(bare, "CRC32C", "write", 3, 100)
-            ledger_id = next(int(line["ledger"]) for line in written if line["event"] == "created")
-            async with await open_store(uri) as store:
-                access = LedgerAccess.of((await LedgerStore(store).read(ledger_id))[0])
-                assert access.token == 0, "Java's ledgers have none"
-                await java.run(bare, "CRC32C", "delete", ledger_id)
-                assert await passes(servers, PASSES) == 0
-                orphans = [server.collector.orphans(-1) for server in servers]
-                assert all(one["unknown"] == [ledger_id] for one in orphans), orphans
-                await LedgerStore(store).delete_orphan(ledger_id)
-                assert await passes(servers, 1) == BOOKIES
-                assert all(server.collector.orphans(-1)["unknown"] == [] for server in servers)
-
-    asyncio.run(run())
+    uri = uri_of("zookeeper", tmp_path)
+    bare = uri.removesuffix(PATIENT)
+    async with bookies_on(uri, tmp_path) as servers, or_skip(shared_peers()).client() as java:
+        await passes(servers, 1)
+        written = await java.run(bare, "CRC32C", "write", 3, 100)
+        ledger_id = next(int(line["ledger"]) for line in written if line["event"] == "created")
+        async with await open_store(uri) as store:
+            access = LedgerAccess.of((await LedgerStore(store).read(ledger_id))[0])
+            assert access.token == 0, "Java's ledgers have none"
+            await java.run(bare, "CRC32C", "delete", ledger_id)
+            assert await passes(servers, PASSES) == 0
+            orphans = [server.collector.orphans(-1) for server in servers]
+            assert all(one["unknown"] == [ledger_id] for one in orphans), orphans
+            await LedgerStore(store).delete_orphan(ledger_id)
+            assert await passes(servers, 1) == BOOKIES
+            assert all(server.collector.orphans(-1)["unknown"] == [] for server in servers)

@@ -49,33 +49,30 @@ async def shell(cluster, *arguments):
 
 
 @pytest.mark.slow
-def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
-    async def scenario():
-        uri = f"zk+hierarchical://{cluster.host}/ledgers"
-        instance = await format_store(uri, force=True)
-        async with await open_store(uri) as store:
-            registry, ledgers = BookieRegistry(store), LedgerStore(store)
-            for number, bookie in enumerate(BOOKIES):
-                info = BookieInfo(bookie, "127.0.0.1", 4000 + number, writable=number != 2)
-                await registry.register(replace(info, properties={"quire.native": "4000/1"}))
-            await store.create("logs/of-quire", b"Java never looks here")
-            made = [await ledgers.next_id() for _ in range(3)]
-            for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
-                await ledgers.create(record_of(ledger_id, format_version))
-            await ledgers.create(record_of(5_000_000_000))
-            assert instance in await shell(cluster, "whatisinstanceid")
-            writable = await shell(cluster, "listbookies", "-rw")
-            assert ["b0" in writable, "b1" in writable, "b2" in writable] == [True, True, False]
-            assert "BookieID:b2.k7f3q, IP:127.0.0.1, Port:4002" in await shell(cluster, "listbookies", "-ro")
-            listed = re.findall(r"ledgerID: (\d+)", await shell(cluster, "listledgers"))
-            assert set(map(int, listed)) >= set(made)
-            for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
-                told = await shell(cluster, "ledgermetadata", "-l", str(ledger_id))
-                assert f"formatVersion={format_version}, ensembleSize=3" in told
-                assert "b0.k7f3q, b1.k7f3q, b2.k7f3q" in told
-            assert "state=OPEN" in await shell(cluster, "ledgermetadata", "-l", "5000000000")
-
-    asyncio.run(scenario())
+async def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
+    uri = f"zk+hierarchical://{cluster.host}/ledgers"
+    instance = await format_store(uri, force=True)
+    async with await open_store(uri) as store:
+        registry, ledgers = BookieRegistry(store), LedgerStore(store)
+        for number, bookie in enumerate(BOOKIES):
+            info = BookieInfo(bookie, "127.0.0.1", 4000 + number, writable=number != 2)
+            await registry.register(replace(info, properties={"quire.native": "4000/1"}))
+        await store.create("logs/of-quire", b"Java never looks here")
+        made = [await ledgers.next_id() for _ in range(3)]
+        for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
+            await ledgers.create(record_of(ledger_id, format_version))
+        await ledgers.create(record_of(5_000_000_000))
+        assert instance in await shell(cluster, "whatisinstanceid")
+        writable = await shell(cluster, "listbookies", "-rw")
+        assert ["b0" in writable, "b1" in writable, "b2" in writable] == [True, True, False]
+        assert "BookieID:b2.k7f3q, IP:127.0.0.1, Port:4002" in await shell(cluster, "listbookies", "-ro")
+        listed = re.findall(r"ledgerID: (\d+)", await shell(cluster, "listledgers"))
+        assert set(map(int, listed)) >= set(made)
+        for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
+            told = await shell(cluster, "ledgermetadata", "-l", str(ledger_id))
+            assert f"formatVersion={format_version}, ensembleSize=3" in told
+            assert "b0.k7f3q, b1.k7f3q, b2.k7f3q" in told
+        assert "state=OPEN" in await shell(cluster, "ledgermetadata", "-l", "5000000000")
 
 
 @pytest.mark.parametrize(
@@ -86,12 +83,12 @@ def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
         pytest.param("zk+flat", marks=pytest.mark.slow),
     ],
 )
-def test_quire_reads_what_java_made(tmp_path, scheme):
+async def test_quire_reads_what_java_made(tmp_path, scheme):
     zookeeper_or_skip()
     server = ZookeeperServer(tmp_path, environment={"JAVA_PEER_URI_SCHEME": scheme})
     try:
         server.run("start", "1")
-        asyncio.run(java_writes(server, scheme))
+        await java_writes(server, scheme)
     finally:
         server.stop()
 

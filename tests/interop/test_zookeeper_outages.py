@@ -79,7 +79,7 @@ async def outages(peers: JavaPeers, folder: Path, count: int = 1) -> dict[str, A
     return {"outages": 2 * count, **figures}
 
 
-def test_writers_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
+async def test_writers_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
     with own_peers(tmp_path / "java", 0) as peers:
-        figures = asyncio.run(outages(peers, tmp_path, rounds(1, 3)))
+        figures = await outages(peers, tmp_path, rounds(1, 3))
     keep_figures("writers_go_on_while_zookeeper_is_away", figures, seed=None)
