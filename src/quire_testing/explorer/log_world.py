@@ -258,7 +258,7 @@ class LogWorld:
             ledger = state.ledgers[work[1] - 1]
             if ledger.deleted:
                 # Its last entry says what it holds, and may be asked for too late.
-                yield self._finds_gone(state, who, rest, work[1])
+                yield self._finds_deleted(state, who, rest, work[1])
             summary = LedgerSummary(len(ledger.records))
             command = f"hears that ledger {work[1]} is recovered"
             yield self._step(
@@ -281,13 +281,13 @@ class LogWorld:
     def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
         """The fence lands and the ledger is closed; its opener hears of it later. A truncation may have taken it."""
         if state.ledgers[ledger_id - 1].deleted:
-            return self._finds_gone(state, who, rest, ledger_id)
+            return self._finds_deleted(state, who, rest, ledger_id)
         closed = state.ledgers[ledger_id - 1]._replace(closed=True)
         after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
         label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
         return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
 
-    def _finds_gone(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
+    def _finds_deleted(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
         return self._step(
             state,
             who,

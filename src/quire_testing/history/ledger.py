@@ -35,8 +35,8 @@ class LedgerJudge:
         "_closed",
         "_created",
         "_delete",
+        "_deleted",
         "_findings",
-        "_gone",
         "_lac",
         "_lac_of",
         "_ledger",
@@ -74,7 +74,7 @@ class LedgerJudge:
         self._closed: tuple[int, int] | None = None
         """The last entry as it was first said, and where."""
         self._delete = NOWHERE
-        self._gone = False
+        self._deleted = False
         self._takeovers: list[tuple[int, int, int]] = []
         """Term, its first entry, and where."""
         self._lost: dict[tuple[int, bytes], int] = {}
@@ -102,7 +102,7 @@ class LedgerJudge:
             return
         count = len(data) // self._width
         self._sent_last = max(self._sent_last, first + count - 1)
-        if self._gone:
+        if self._deleted:
             return
         if self._cells.fresh(first, count):
             self._cells.write(first, data, SENT)
@@ -145,14 +145,14 @@ class LedgerJudge:
                 self._change_done(asked, place)
             case "delete":
                 self.finish(pending=[])
-                self._gone = True
+                self._deleted = True
                 self._cells = Cells(self._width)
                 self._ack_places, self._read_places = Runs(), Runs()
         if "lac" in facts:
             self._lac_seen(asked, facts["lac"], place)
 
     def _not_done(self, asked: Asked, outcome: str) -> None:
-        if asked.kind == "append" and "first" in asked.facts and not self._gone:
+        if asked.kind == "append" and "first" in asked.facts and not self._deleted:
             self._ended(asked.facts["first"], len(asked.data) // self._width)
         elif asked.kind == "delete" and outcome == "fail" and self._delete == asked.place:
             self._delete = NOWHERE
@@ -169,7 +169,7 @@ class LedgerJudge:
         sent = asked.facts.get("first")
         first: int = facts["first"] if sent is None else facts.get("first", sent)
         last = first + count - 1
-        if sent is not None and not self._gone:
+        if sent is not None and not self._deleted:
             self._ended(last + 1, len(asked.data) // self._width - count)
         if not count:
             return
@@ -197,7 +197,7 @@ class LedgerJudge:
                     place,
                 )
         self._acked_last = max(self._acked_last, last)
-        if self._gone:
+        if self._deleted:
             return
         findings.checked(1, count)
         self._check_lost(asked, first, data, place, "acknowledged")
@@ -293,7 +293,7 @@ class LedgerJudge:
     # --- reads --------------------------------------------------------------------------------------------------
 
     def _read_done(self, asked: Asked, facts: dict[str, Any], place: int) -> None:
-        if self._gone:
+        if self._deleted:
             return
         first = asked.facts["first"]
         data = bytes.fromhex(facts.get("hashes", ""))
@@ -365,7 +365,7 @@ class LedgerJudge:
         """What became of entries whose writer was superseded: kept is as if they had been read."""
         first, data = asked.facts["first"], bytes.fromhex(asked.facts["hashes"])
         self._findings.checked(7, len(data) // self._width)
-        if self._gone:
+        if self._deleted:
             return
         if kept:
             self._values_read(asked, first, data, place)
@@ -465,7 +465,7 @@ class LedgerJudge:
                 self._say(
                     3, f"{who} closed it at {last}, but only {self._sent_last} had been appended", place
                 )
-        if self._gone:
+        if self._deleted:
             return
         self._findings.checked(1)
         if max(self._acked_last, self._read_last) > last:
@@ -502,7 +502,7 @@ class LedgerJudge:
         """A fact about this ledger."""
         if kind == "metadata":
             self._metadata_noted(facts, place)
-        elif not self._gone:
+        elif not self._deleted:
             self._replicas.noted(kind, facts, place, recorded=self._recorded, unplaced=self._unplaced)
 
     def _metadata_noted(self, facts: dict[str, Any], place: int) -> None:
@@ -530,7 +530,7 @@ class LedgerJudge:
             pending: operations on this ledger that were never answered.
             guaranteed: every entry of a closed ledger was promised to be on Qw bookies.
         """
-        if self._gone:
+        if self._deleted:
             return
         self._check_lac_in_hindsight(pending)
         self._check_unplaced()

@@ -246,12 +246,12 @@ class SimBookie:
         self.disk.stop_at = self.disk.steps + 1 + self.disk.chance.randrange(4)
         self._worker.die()
         self.loop.kill()
-        self._gone(power=power)
+        self._ended(power=power)
 
     def _died_by_itself(self) -> None:
-        self._around.timeline.after(0, lambda: self._gone(power=False))
+        self._around.timeline.after(0, lambda: self._ended(power=False))
 
-    def _gone(self, *, power: bool) -> None:
+    def _ended(self, *, power: bool) -> None:
         around = self._around
         self.up = False
         around.network.process_died(self.loop, silent=power)
