@@ -34,7 +34,7 @@ def test_a_ledger_that_waits_for_nobody_names_nobody() -> None:
     closed = replace(OPEN, state=LedgerState.CLOSED, last_entry=-1, length=0)
     assert "is not there" not in guarantee_text(closed, {})
     assert guarantee_text(replace(OPEN, custom=()), {}) == ""
-    assert "was given up" in guarantee_text(replace(OPEN, custom=(GIVEN_UP,)), {})
+    assert "was waived" in guarantee_text(replace(OPEN, custom=(GIVEN_UP,)), {})
 
 
 def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> None:
