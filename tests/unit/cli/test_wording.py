@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,12 @@ BY_ITSELF = {"drain()"}
 """What commands do without being advised to."""
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@cache
+def texts() -> list[tuple[str, str]]:
+    return [*_texts()]
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     """Every text of the library that is no docstring, with its place; values in it are `{}`."""
     for path in sorted(SRC.rglob("*.py")):
         place = str(path.relative_to(SRC))
