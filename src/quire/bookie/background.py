@@ -28,7 +28,7 @@ READ_BYTES: Final = 64 * 1024
 
 
 class BackgroundOwner(Protocol):
-    """A connection whose requests may wait here."""
+    """A connection whose requests may wait here; it stands above."""
 
     added: bool
     requests: deque[memoryview | bytes]

@@ -24,7 +24,7 @@ NAMES_MAX: Final = 8
 
 @runtime_checkable
 class LeavingWriter(Protocol):
-    """A writer, as its client sees it when that is closed."""
+    """A writer, as its client sees it when that is closed; those of ledgers and of logs stand above."""
 
     @property
     def label(self) -> str:

@@ -56,7 +56,7 @@ MakeLogMachine: TypeAlias = Callable[..., LogMachine]
 
 
 class LogSender(Protocol):
-    """Who sends entries to the ledgers that the leader hands over: `LogWriter`."""
+    """Who sends entries to the ledgers that the leader hands over: `LogWriter`, which stands above."""
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         """Send appends to this ledger from now on."""

@@ -25,7 +25,7 @@ LOOKED_AT = 4
 
 
 class Receiver(Protocol):
-    """A connection, as the budget sees it."""
+    """A connection, which stands above, as the budget sees it."""
 
     waits: bool
     budgeted: int

@@ -34,7 +34,7 @@ class RangeHeld:
 
 
 class Segments(Protocol):
-    """What reading needs to know of the segments; `LedgerStorage` is it."""
+    """What reading needs to know of the segments; `LedgerStorage`, which stands above, is it."""
 
     segments: dict[int, Segment]
     unsealed: dict[int, Segment]

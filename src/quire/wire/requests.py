@@ -32,7 +32,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class RequestLedger(Protocol):
-    """The ledger that a request is about, and what shows that its sender may speak of it."""
+    """The ledger that a request is about, and what shows that its sender may speak of it; clients stand above."""
 
     @property
     def ledger_id(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class ScriptedNetwork(Protocol):
-    """Where connections are made."""
+    """Where connections are made: by a network that stands above."""
 
     async def connect(self, loop: Any, factory: Callable[[], Any], host: str, port: int) -> Any:
         """A connection of a program on this loop."""

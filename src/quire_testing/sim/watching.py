@@ -28,7 +28,7 @@ from quire_testing.explorer.switches import Rules
 
 
 class SituationWatch(Protocol):
-    """The listener."""
+    """The listener, which stands above."""
 
     def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
         """A recovery goes on to read: it takes the fence of this ensemble for covered."""

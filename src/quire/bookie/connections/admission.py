@@ -14,7 +14,7 @@ LAST_RESPONSES_SECONDS: Final = 1.0
 
 
 class Newcomer(Protocol):
-    """A connection that may have to go."""
+    """A connection that may have to go; it stands above."""
 
     transport: asyncio.Transport | None
 

@@ -46,7 +46,7 @@ WAITING_BYTES_MAX = 1024 * 1024
 
 
 class Serving(Protocol):
-    """What connections need of their bookie; `BookieServer` is one."""
+    """What connections need of their bookie; `BookieServer`, which stands above, is one."""
 
     bookie_id: BookieId
     cluster_instance: str

@@ -105,7 +105,7 @@ class NativeDoor(_Door):
 
 
 class Waiting(Protocol):
-    """A connection behind a door, besides what every `ClientConnection` has."""
+    """A connection behind a door, besides what every `ClientConnection` has: `Connection` stands above."""
 
     def let_in(self) -> None:
         """The client has done all that is asked."""

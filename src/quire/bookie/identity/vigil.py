@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
-    """What holds its responses back: a client's connection."""
+    """What holds its responses back: a client's connection, which stands above."""
 
     def keep_back(self) -> None:
         """Keep the responses that are ready, until `let_out`."""

@@ -116,7 +116,7 @@ class Peer:
 
 
 class Follower(Protocol):
-    """Who wants to know when other bookies take entries."""
+    """Who wants to know when other bookies take entries; writers stand above."""
 
     def bookies_changed(self) -> None:
         """The list is another one."""

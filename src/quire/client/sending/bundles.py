@@ -77,7 +77,7 @@ class TurnWriter(LeavingWriter, Protocol):
 
 
 class RunSender(Protocol):
-    """The sending side of a writer."""
+    """The sending side of a writer: `Outgoing`, which stands above."""
 
     retired: bool
 

@@ -34,7 +34,7 @@ PAUSE_SHARE: Final = 0.5
 
 
 class Teller(Protocol):
-    """A writer, as the frames see it."""
+    """A writer, which stands above, as the frames see it."""
 
     def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""

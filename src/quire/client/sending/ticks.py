@@ -22,7 +22,7 @@ PERIODS: Final = 4
 
 
 class Ticking(Protocol):
-    """What carries out the effects of a writer, as the timer sees it."""
+    """What carries out the effects of a writer, and stands above the timer."""
 
     @property
     def writer(self) -> LeavingWriter:

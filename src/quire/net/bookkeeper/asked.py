@@ -31,7 +31,7 @@ _NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
 
 
 class RangeConnection(Protocol):
-    """What a range needs of its connection."""
+    """What a range needs of its connection, which stands above."""
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
         """Ask for entries; `asked.got` is called for each."""

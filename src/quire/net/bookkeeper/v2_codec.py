@@ -27,7 +27,7 @@ _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
 class Batches(Protocol):
-    """What is known of a bookie's BATCH_READ."""
+    """What is known of a bookie's BATCH_READ: `BatchReads`, which stands above."""
 
     def usable(self) -> bool:
         """Whether a range may be asked for by it now."""

@@ -49,7 +49,7 @@ _ENDED: Final = (
 
 
 class Opened(Protocol):
-    """A channel that is being opened."""
+    """A channel that is being opened; it stands above."""
 
     def refuse(self, reason: str) -> None:
         """It cannot be opened."""
@@ -65,7 +65,7 @@ class Opened(Protocol):
 
 
 class OpeningNative(Protocol):
-    """What says our own protocol's part of an opening."""
+    """What says our own protocol's part of an opening: `NativeCodec`, which stands above."""
 
     def hello(self, auth_scheme: str = "") -> native_hello.Hello:
         """What this client says first."""

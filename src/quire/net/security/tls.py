@@ -124,7 +124,7 @@ class BookieTls:
 
 
 class Upgradable(Protocol):
-    """A connection that can go on under TLS."""
+    """A connection that can go on under TLS; it stands above."""
 
     transport: asyncio.Transport | None
 
