@@ -34,6 +34,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.writer_state import Hole
 from quire.net.channel import NativeCodec
+from support.records import is_hole
 from support.rounds import FULL
 from support.small_disks import small_disk
 from support.waiting import until_async
@@ -122,7 +123,7 @@ class Written:
             notes, _, gaps = await lacking(client, self.ledgers[at])
             lacks = [(gap.bookie, entry) for gap in gaps for entry in gap.ids()]
             assert set(Counter(entry for _, entry in lacks).values()) <= {1}, f"{where}: fewer than Qa copies"
-            noted = {lack for lack in lacks if notes.is_hole(*lack)}
+            noted = {lack for lack in lacks if is_hole(notes, *lack)}
             runs = ((run.bookie, range(run.first, run.last + 1)) for run in self.stragglers[at])
             reported = {(bookie, entry) for bookie, entries in runs for entry in entries}.intersection(lacks)
             figures["lacks"] += len(lacks)

@@ -18,6 +18,7 @@ import quire
 from faults.harness import cluster, lacking
 from quire.cli.local.local_cluster import LocalBookie, LocalCluster
 from quire.client.client import Client
+from support.records import is_hole
 
 pytestmark = pytest.mark.faults
 
@@ -60,8 +61,10 @@ async def append(writer: object, count: int) -> None:
 async def unrecorded(client: Client, ledger_id: int, last: int | None = None) -> tuple[int, int]:
     """How many copies are neither on their bookie nor a hole of the record, and how many the record calls holes."""
     notes, wanted, gaps = await lacking(client, ledger_id, last)
-    missing = sum(not notes.is_hole(gap.bookie, entry_id) for gap in gaps for entry_id in gap.ids())
-    return missing, sum(notes.is_hole(share.bookie, entry_id) for share in wanted for entry_id in share.ids())
+    missing = sum(not is_hole(notes, gap.bookie, entry_id) for gap in gaps for entry_id in gap.ids())
+    return missing, sum(
+        is_hole(notes, share.bookie, entry_id) for share in wanted for entry_id in share.ids()
+    )
 
 
 def command(made: LocalCluster, *words: str, given: bytes = b"") -> tuple[int, dict[str, object]]:

@@ -26,6 +26,7 @@ from support.java_peers import (
     own_peers,
 )
 from support.ledgers import COUNT, DIGESTS, SIZE, payload
+from support.records import is_hole
 from support.rounds import COMMIT, RESULTS, keep_figures
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -147,7 +148,7 @@ async def a_ledger_with_holes(world: World) -> None:
     await world.ours.ledger_store.add_holes(we_wrote, holes)
     await world.java_reads("read", we_wrote)
     _, notes, _ = await world.ours.ledger_store.read_with_notes(we_wrote)
-    assert notes.is_hole(holes[0].bookie, 3)
+    assert is_hole(notes, holes[0].bookie, 3)
 
 
 def cells(quick: set[tuple[object, ...]], *columns: Sequence[object]) -> list[Any]:

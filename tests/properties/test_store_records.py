@@ -329,19 +329,6 @@ def test_notes_travel_in_custom_metadata_and_leave_without_a_trace(notes, stored
     assert notes_of_record(without) == NO_NOTES
 
 
-@given(NOTES, U63)
-def test_notes_answer_for_each_entry(notes, entry_id):
-    for hole in notes.holes:
-        for place in hole.ranges:
-            for entry in {place.first, place.last, entry_id}:
-                inside = place.first <= entry <= place.last and place.residues >> entry % place.period & 1
-                assert not inside or notes.is_hole(hole.bookie, entry)
-    assert not notes.is_hole("nobody", entry_id)
-    assert notes.is_lost(entry_id) == any(
-        place.holds(entry_id) for loss in notes.losses for place in loss.ranges
-    )
-
-
 def hole(*places):
     return LedgerNotes(holes=(BookieHoles(BookieId("a"), places),))
 

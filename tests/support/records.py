@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.ledger.notes import LedgerNotes
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Create, MetadataStore, Put
 from quire.wire.ledger_metadata import serialize
@@ -39,3 +40,10 @@ async def put_record(store: MetadataStore, record: LedgerMetadata) -> None:
     found = await store.get(key)
     op = Put(key, serialize(record), found.version) if found else Create(key, serialize(record))
     await store.multi([op])
+
+
+def is_hole(notes: LedgerNotes, bookie: str, entry_id: int) -> bool:
+    """Whether a bookie is known to lack an entry."""
+    return any(
+        place.holds(entry_id) for hole in notes.holes if hole.bookie == bookie for place in hole.ranges
+    )

@@ -13,6 +13,7 @@ from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new
 from quire.core.ledger.notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.writer_state import Hole
+from support.records import is_hole
 
 B = [BookieId(f"b{number}") for number in range(6)]
 
@@ -69,8 +70,8 @@ def test_too_many_ranges_become_fewer_that_hold_them_all() -> None:
     holes += [Hole(1, B[1], 3 * number, 3 * number) for number in range(RANGES_MAX)]
     notes = with_holes(NO_NOTES, record(3, 3, (0, B[:3]), last=10 * RANGES_MAX), holes).checked(7)
     assert sum(len(hole.ranges) for hole in notes.holes) == RANGES_MAX
-    assert all(notes.is_hole(hole.bookie, hole.first) for hole in holes)
-    assert not notes.is_hole(B[0], 15), "the narrowest gaps go first"
+    assert all(is_hole(notes, hole.bookie, hole.first) for hole in holes)
+    assert not is_hole(notes, B[0], 15), "the narrowest gaps go first"
 
 
 RANGES = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 60), st.integers(0, 12)).map(
@@ -97,7 +98,7 @@ def test_the_notes_say_what_the_holes_and_the_record_say(
             lacks = any(
                 hole.bookie == bookie and hole.first <= entry <= hole.last for hole in (*holes, *more)
             )
-            assert notes.is_hole(bookie, entry) == (lacks and bookie in stores)
+            assert is_hole(notes, bookie, entry) == (lacks and bookie in stores)
     assert notes == with_holes(NO_NOTES, made, [*more, *holes])
 
 

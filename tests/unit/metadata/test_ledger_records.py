@@ -22,6 +22,7 @@ from quire.metadata.records import ATTEMPTS_MAX
 from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictError
 from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import encode_notes
+from support.records import is_hole
 
 
 def record_of(ledger_id, token=1):
@@ -329,7 +330,7 @@ async def test_a_close_and_its_holes_are_one_write(stored_format):
     later = await ledgers.write_with_holes(record.closed(9, 90), holes, version)
     found, notes, seen = await ledgers.read_with_notes(1)
     assert (found.last_entry, seen) == (9, later)
-    assert notes.is_hole(ensemble[0], 3)
+    assert is_hole(notes, ensemble[0], 3)
     # What is found later joins what stands there; what stands there already is not written again.
     await ledgers.add_holes(1, [Hole(0, ensemble[0], 6, 6)])
     await ledgers.add_holes(1, [Hole(0, ensemble[0], 3, 6)])

@@ -99,16 +99,6 @@ class LedgerNotes:
     unknown_of_holes: bytes = b""
     unknown_of_losses: bytes = b""
 
-    def is_hole(self, bookie: str, entry_id: int) -> bool:
-        """Whether a bookie is known to lack an entry."""
-        return any(
-            place.holds(entry_id) for hole in self.holes if hole.bookie == bookie for place in hole.ranges
-        )
-
-    def is_lost(self, entry_id: int) -> bool:
-        """Whether the loss of an entry was accepted."""
-        return any(place.holds(entry_id) for loss in self.losses for place in loss.ranges)
-
     def accepts(self, entries: EntryRange) -> bool:
         """Whether a person accepted the loss of all these entries."""
         return any(each.has_all_of(entries) for loss in self.losses for each in loss.ranges)
