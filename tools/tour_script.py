@@ -211,7 +211,6 @@ STEPS: list[Heading | Step] = [
         "quire cluster orphans",
         "quire cluster orphans --delete",
         "quire cluster accept-store --yes",
-        "quire cluster upgrade",
         "quire metadata format",
         "quire metadata format --cluster sqlite:new.db",
     ),

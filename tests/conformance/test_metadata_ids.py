@@ -6,14 +6,10 @@ import pytest
 
 from conformance.metadata_drivers import DRIVERS, clients
 from quire.core.errors import CorruptMetadataError, MisuseError, RefusedError
-from quire.metadata.etcd import ids as etcd_ids
-from quire.metadata.etcd.formats import Instance
-from quire.metadata.etcd.keys import put
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.metadata.store import RAISED_MAX
 from quire.metadata.zookeeper import ids as zookeeper_ids
 from quire.metadata.zookeeper.options import ZookeeperLayout
-from quire.wire.proto.etcd_pb2 import TxnRequest
 
 
 def of(name, tmp_path, **options):
@@ -101,41 +97,6 @@ async def test_a_damaged_number_is_named(name, tmp_path):
         await draw((store,), 2)
         await store.raise_ledger_ids(90)
         assert await store.next_ledger_id() > 90
-
-
-# --- etcd -------------------------------------------------------------------------------------------------------
-
-
-async def draw_as_before(store):
-    """The id that a program before 0.2 draws: the count of the key's writes, and nothing else."""
-    key = store._layout.ledger_ids
-    answer = await store._connection.read(
-        etcd_ids.TXN, TxnRequest(success=[put(key, b""), etcd_ids.read(key)])
-    )
-    return answer.responses[1].response_range.kvs[0].version
-
-
-@pytest.mark.interop
-async def test_in_a_store_of_format_1_older_programs_leap_too_if_it_is_not_far(tmp_path):
-    driver = of("etcd", tmp_path)
-    async with clients(driver, 1) as (maker,):
-        plain = Instance(maker.instance_id, 1).serialize()
-        await maker._connection.read(etcd_ids.TXN, TxnRequest(success=[put(maker._layout.instance, plain)]))
-    async with clients(driver, 3) as stores:
-        a, b, c = stores
-        assert a.format == 1
-        assert [await draw_as_before(a), await b.next_ledger_id()] == [1, 2]
-        await asyncio.gather(*(store.raise_ledger_ids(1000) for store in stores))
-        # Three that write the key at once leave out no more ids than one does.
-        assert [await draw_as_before(a), await b.next_ledger_id(), await draw_as_before(c)] == [
-            1001,
-            1002,
-            1003,
-        ]
-        assert await a.get(LEDGER_IDS_ABOVE) is None
-        await a.raise_ledger_ids(1003 + etcd_ids.WRITES_MAX + 1)
-        assert await b.next_ledger_id() > 1003 + etcd_ids.WRITES_MAX + 1
-        assert await draw_as_before(c) == 1005
 
 
 # --- ZooKeeper --------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from faults.harness import eventually, judged, pause
+from quire.core import version
 from quire_testing.history import HistoryFile, merged
-from support.programs import NEW, OLDER, BookieProcess, Program, wrong_lines
+from support.programs import NEW, OLDER, UNRELEASED, BookieProcess, Program, wrong_lines
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 WORKER = str(Path(__file__).with_name("ledger_worker.py"))
@@ -111,7 +112,7 @@ class Upgrade:
         await asyncio.to_thread(bookie.start, NEW)
         await self.progress(self.clients, f"progress with {bookie.name} upgraded")
 
-    def registered(self) -> dict[str, str | None]:
+    def registered(self) -> dict[str, str]:
         """The features that each bookie has registered."""
         found = self.command("cluster", "bookies", "--json")
         return {row["id"]: row["features"] for row in map(json.loads, found.splitlines())}
@@ -149,7 +150,7 @@ async def roll(cluster: Upgrade) -> None:
     order = cluster.chance.sample(cluster.bookies, BOOKIES)
     for number, bookie in enumerate(order):
         if bookie is order[-1]:
-            assert [features for features in cluster.registered().values() if not features] == [None]
+            assert [features for features in cluster.registered().values() if not features] == [""]
             assert "terms" in cluster.command("stream", "create", "ticks", code=1)
         await cluster.upgrade(bookie, kill=number % 2 == 0)
     assert all(features and "terms" in features for features in cluster.registered().values())
@@ -168,3 +169,20 @@ async def test_bookies_one_by_one(tmp_path: Path, chance: random.Random) -> None
         await roll(cluster)
     finally:
         await cluster.end()
+
+
+def test_what_another_revision_wrote_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for own, other, said in (
+        (UNRELEASED, NEW, f"written by {version.UNRELEASED}"),
+        (NEW, UNRELEASED, "version"),
+    ):
+        folder = tmp_path / own.name
+        folder.mkdir()
+        uri = f"sqlite:{folder / 'metadata.db'}"
+        bookie = BookieProcess("b", folder / "b", uri)
+        bookie.start(own)
+        assert bookie.stop() == 0
+        done = other.quire("cluster", "status", "--cluster", uri)
+        assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (1, True, False), done
+        facts, log = bookie.try_to_start(other)
+        assert said in facts["error"]["message"], (facts, log)

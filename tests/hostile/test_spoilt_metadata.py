@@ -217,7 +217,7 @@ def test_notes_in_a_record() -> None:
 
 
 async def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
-    """A value of a file of format 2, with any bit flipped, is an error that names its key: never another value."""
+    """A value of a file, with any bit flipped, is an error that names its key: never another value."""
     path = tmp_path / "metadata.db"
 
     async def work(connection: sqlite3.Connection) -> None:

@@ -79,11 +79,6 @@ class BookieInfo:
         """What its program can do, names of later programs included."""
         return parse_features_property(self.properties.get(FEATURES_PROPERTY, ""))
 
-    @property
-    def announces_features(self) -> bool:
-        """Whether its program says what it can do; Java's do not, and Quire's first ones did not."""
-        return FEATURES_PROPERTY in self.properties
-
     def serialize(self) -> bytes:
         """The value to register."""
         endpoint = Endpoint("bookie", self.port, self.host, BOOKIE_RPC)

@@ -1,11 +1,7 @@
 """Values with a checksum, in the stores whose bytes are Quire's own: SQLite and etcd. Pure.
 
 A sealed value is a mark, the CRC-32C of key and value, the value, and the mark backwards. The mark stands at both ends
-so that one flipped bit, wherever it is, never makes a sealed value look like one that was stored as it is: the other
-mark is still there. The key is under the checksum, so a value that turns up under another key does not verify.
-
-A store of format 1 keeps values as they are. In one of format 2 every value that is written is sealed; one without
-either mark was written before the store was upgraded, and is read as it is.
+so that the error can say which end is missing. The key is under the checksum, so a value that turns up under another key does not verify.
 
 Source: `docs/formats/metadata.md`, "Checked values"; RFC 3720, appendix B.4: CRC-32C.
 """
@@ -16,15 +12,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.errors import CorruptMetadataError
+from quire.core.version import FORMAT, UNRELEASED
 from quire.metadata.store import Versioned
 from quire.wire.layout import Field, FieldUse, Layout
-
-PLAIN_FORMAT: Final = 1
-"""Stores whose values are stored as they are."""
-CHECKED_FORMAT: Final = 2
-"""Stores whose values are sealed."""
-FORMATS: Final = (PLAIN_FORMAT, CHECKED_FORMAT)
 
 HEAD: Final = b"\0QC1"
 TAIL: Final = HEAD[::-1]
@@ -36,6 +27,16 @@ SEAL_END_FIELDS: Final = Layout("A checked value, after the value", [Field("magi
 SEAL_BYTES: Final = SEAL_FIELDS.size + SEAL_END_FIELDS.size
 
 
+def another_format(found: object) -> str:
+    """What is said of a store whose format is not this program's, behind its name."""
+    older = isinstance(found, int) and found < FORMAT
+    return f"has metadata format {found}, " + (
+        f"written by {UNRELEASED}"
+        if older
+        else f"and this version of Quire knows {FORMAT}: use the version that wrote it"
+    )
+
+
 def _checksum(key: str, value: bytes) -> int:
     return int(
         crc32c(value, crc32c(key.encode() + b"\0"))
@@ -43,17 +44,12 @@ def _checksum(key: str, value: bytes) -> int:
 
 
 def seal(key: str, value: bytes) -> bytes:
-    """What a store of format 2 keeps under a key."""
+    """What a store keeps under a key."""
     return SEAL_FIELDS.struct.pack(HEAD, _checksum(key, value)) + value + TAIL
 
 
-def looks_sealed(stored: bytes) -> bool:
-    """Whether a value has a mark at either end."""
-    return stored.startswith(HEAD) or stored.endswith(TAIL)
-
-
 def open_sealed(key: str, stored: bytes) -> bytes:
-    """The value in what is stored under a key; what has no mark at either end is the value itself.
+    """The value in what is stored under a key.
 
     Raises:
         CorruptMetadataError: it is damaged, or it was sealed for another key.
@@ -64,27 +60,8 @@ def open_sealed(key: str, stored: bytes) -> bytes:
         if found == checksum:
             return value
         raise _damaged(key, f"its checksum is {checksum:08x}, and key and value have {found:08x}")
-    if not looks_sealed(stored):
-        return stored
     missing = "end" if stored.startswith(HEAD) else "beginning"
     raise _damaged(key, f"the marker at the {missing} of its {len(stored)} bytes is missing")
-
-
-def to_store(key: str, value: bytes, store_format: int) -> bytes:
-    """What a store of a format keeps of a value.
-
-    Raises:
-        MisuseError: in a store of format 1, a value that would look sealed.
-    """
-    if store_format >= CHECKED_FORMAT:
-        return seal(key, value)
-    if looks_sealed(value):
-        msg = (
-            f"the value of {key} begins or ends like a value with a checksum, and this metadata store has format"
-            f" {PLAIN_FORMAT}, which has none: run `quire cluster upgrade` first"
-        )
-        raise MisuseError(msg, key=key)
-    return value
 
 
 class DamagedValue(Versioned):

@@ -78,21 +78,6 @@ class Versioned:
 
 
 @dataclass(frozen=True, slots=True)
-class Upgraded:
-    """What an upgrade of a store did.
-
-    Attributes:
-        before: the store's format until now.
-        checked: how many values got a checksum.
-        damaged: keys whose values were found damaged; they are as they were.
-    """
-
-    before: int
-    checked: int
-    damaged: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Create:
     """The key must not exist."""
 
@@ -338,14 +323,6 @@ class MetadataStore(ABC):
         """The cluster's instance id: a UUID that was made with the store. Another one is another cluster."""
 
     @property
-    def format(self) -> int | None:
-        """The number of the store's own format, as this handle has seen it last.
-
-        None where the store has none, because others write it too, or because it ends with the process.
-        """
-        return None
-
-    @property
     def generation(self) -> int:
         """How often the store was found to be a copy, or to be an older state, plus 1; 0 where it cannot tell.
 
@@ -358,16 +335,6 @@ class MetadataStore(ABC):
     def is_current(self) -> bool:
         """False: the store was removed, or another one stands in its place; True says nothing of a server."""
         return True
-
-    async def upgrade(self) -> Upgraded | None:
-        """Bring the store to the newest format. Older programs refuse it from then on; nothing takes that back.
-
-        Doing it twice, or at the same time, is doing it once. One that was cut short is finished by the next.
-
-        Returns:
-            What was done; None where there is nothing to do because the store has no format.
-        """
-        return None
 
     @property
     def ledger_format(self) -> int:

@@ -178,7 +178,7 @@ PROPERTIES: Final = Names(
         ),
         FEATURES_PROPERTY: (
             "what the bookie's program can do",
-            FieldUse("Quire's bookies", "Quire's clients; `quire cluster upgrade`"),
+            FieldUse("Quire's bookies", "Quire's clients"),
         ),
         DIRECTORY_PROPERTY: (
             "the bookie's directory on its machine, for short-circuit reads",

@@ -32,12 +32,9 @@ def test_features_are_told_and_those_of_later_programs_are_kept():
     found = BookieInfo.parse(told.bookie_id, told.serialize(), writable=True)
     assert found == told
     assert found.features == {"background", "lacs"}
-    assert found.announces_features
     later = replace(B2, properties={FEATURES_PROPERTY: "background  x/99 \t lacs "})
     assert later.features == {"background", "lacs", "x/99"}
-    assert (B1.features, B1.announces_features) == (frozenset(), False)
-    none = replace(B2, properties={FEATURES_PROPERTY: features_property([])})
-    assert (none.features, none.announces_features) == (frozenset(), True)
+    assert B1.features == frozenset()
 
 
 @given(st.sets(st.from_regex(r"[!-~]{1,64}", fullmatch=True)))

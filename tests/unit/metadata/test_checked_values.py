@@ -4,19 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.errors import CorruptMetadataError
 from quire.metadata.checked import (
-    CHECKED_FORMAT,
     HEAD,
-    PLAIN_FORMAT,
     SEAL_BYTES,
     TAIL,
     DamagedValue,
     listed,
-    looks_sealed,
     open_sealed,
     seal,
-    to_store,
 )
 from quire.wire.ledger_metadata import HEADER
 
@@ -28,7 +24,6 @@ VALUES = st.binary(max_size=300) | st.sampled_from([HEAD, TAIL, HEAD + TAIL, sea
 def test_what_was_sealed_is_opened(key, value):
     stored = seal(key, value)
     assert len(stored) == len(value) + SEAL_BYTES
-    assert looks_sealed(stored)
     assert open_sealed(key, stored) == value
 
 
@@ -59,23 +54,9 @@ def test_no_flipped_bit_makes_another_value(value):
 def test_what_is_cut_or_grown_is_damage(key, value, cut, more):
     stored = seal(key, value)
     for spoilt in (stored[: cut % len(stored)], stored[1 + cut % (len(stored) - 1) :], stored + b"x" + more):
-        if looks_sealed(spoilt):
-            with pytest.raises(CorruptMetadataError) as caught:
-                open_sealed(key, spoilt)
-            assert caught.value.ids["key"] == key
-        else:  # both marks are gone: nothing tells it from a value of format 1
-            assert open_sealed(key, spoilt) == spoilt
-
-
-@given(KEYS, VALUES)
-def test_a_store_of_format_1_keeps_values_as_they_are_or_refuses_them(key, value):
-    assert to_store(key, value, CHECKED_FORMAT) == seal(key, value)
-    if looks_sealed(value):
-        with pytest.raises(MisuseError, match="quire cluster upgrade"):
-            to_store(key, value, PLAIN_FORMAT)
-    else:
-        assert to_store(key, value, PLAIN_FORMAT) == value
-        assert open_sealed(key, value) == value
+        with pytest.raises(CorruptMetadataError) as caught:
+            open_sealed(key, spoilt)
+        assert caught.value.ids["key"] == key
 
 
 def test_a_damaged_item_of_a_list_has_a_version_and_raises_when_it_is_looked_at():

@@ -12,7 +12,6 @@ import pytest
 from quire.core.errors import MisuseError
 from quire.metadata.etcd.changes import Changes
 from quire.metadata.etcd.connection import KEEP_ALIVE, EtcdConnection
-from quire.metadata.etcd.formats import StoredValues
 from quire.metadata.etcd.keys import KeyLayout
 from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
 from quire.metadata.etcd.registrations import EtcdRegistrations
@@ -122,7 +121,6 @@ def registrations() -> tuple[EtcdRegistrations, SlowChanges, Places]:
         cast("Changes", changes),
         KeyLayout("/ledgers"),
         cast("EtcdWatches", places),
-        StoredValues(),
     )
     return made, changes, places
 
@@ -224,7 +222,6 @@ async def test_a_lease_is_kept_alive_at_another_server_when_one_is_silent() -> N
         cast("Changes", SlowChanges()),
         KeyLayout("/ledgers"),
         cast("EtcdWatches", Places()),
-        StoredValues(),
     )
     held.lease = LEASE
     held._beat = asyncio.create_task(held._keep_alive())

@@ -19,6 +19,7 @@ from quire.core.errors import (
     NoClusterError,
     StorageError,
 )
+from quire.core.version import UNRELEASED
 from quire.metadata.connect import open_store
 from quire.metadata.memory import MemoryStore
 from quire.metadata.sqlite import place as sqlite_place
@@ -101,14 +102,16 @@ async def test_the_database_of_another_program_is_refused(path):
     await refused(path, CorruptMetadataError, "another program", create=True)
 
 
-async def test_a_newer_format_is_refused(path):
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(1, f"1, written by {UNRELEASED}"), (3, "3, and this version of Quire knows 2: use the version that")],
+)
+async def test_another_format_is_refused(path, version, said):
     await open_and_close(path, create=True)
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    await refused(
-        path, CorruptMetadataError, "metadata format 3; this version of Quire knows 1 and 2: use the version"
-    )
+    await refused(path, CorruptMetadataError, f"has metadata format {said}")
 
 
 async def test_a_damaged_page_is_found_at_open(path):

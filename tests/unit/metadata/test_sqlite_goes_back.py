@@ -1,12 +1,10 @@
 """A metadata file that turns out older than it was: at the next open, and under a store that has it open; and its -wal."""
 
-import gzip
 import logging
 import os
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,6 @@ from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Put
 from support.waiting import until_async
 
-GOLDEN = Path(__file__).parents[2] / "vectors" / "golden_9e5fe3a" / "metadata.db.gz"
 NEVER_MS = 10**9
 
 
@@ -166,35 +163,6 @@ async def test_a_folder_that_is_copied_whole_is_a_copy_and_no_return(path, tmp_p
         file.close()
     assert (await fill(path, 11, 11))[0] == 1
     assert caplog.text == ""
-
-
-async def test_a_file_of_format_1_is_known_to_go_back_before_and_after_its_upgrade(path, tmp_path, caplog):
-    path.touch(0o600)
-    path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
-    SqliteFile(path, create=False).close()  # a copy: the inode is another one
-    backup = tmp_path / "backup.db"
-    shutil.copy(path, backup)
-
-    async def scenario(*, upgrade):
-        async with await SqliteStore.open(path) as store:
-            assert store.format == 1
-            await store.create("new", b"v")
-            if upgrade:
-                await store.upgrade()
-            return store.generation
-
-    generation = await scenario(upgrade=False)
-    by_cp(backup, path)
-    assert caplog.text == ""
-    assert await scenario(upgrade=True) == generation + 1
-    assert len(caplog.records) == 1
-    by_cp(backup, path)
-    assert await scenario(upgrade=True) == generation + 2
-    assert len(caplog.records) == 2
-    file = SqliteFile(path, create=False)
-    assert (file.format, file.generation) == (2, generation + 2)
-    file.close()
-    assert len(caplog.records) == 2
 
 
 # --- under a store that has it open -----------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from quire.cli.cluster import autorecovery
 from quire.cli.cluster.alerts import kinds_of, lines_of
 from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, listed, rows_within, shown
 from quire.cli.cluster.orphans import accept_store, orphans
-from quire.cli.cluster.upgrade import upgrade
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.console.output import Output, counted
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="The cluster as a whole: status, health, bookies, debt, repair, repairs, autorecovery, lost-delay, orphans, "
-    "accept-store, upgrade."
+    "accept-store."
 )
-app.command("upgrade")(upgrade)
 app.command("debt")(debt)
 app.command("repair")(repair_cluster)
 app.command("repairs")(autorecovery.repairs)

@@ -95,7 +95,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "cluster repair": ("quire cluster repair --dry-run", "quire cluster repair --bookie b3.x7k2pq --rate 50"),
     "cluster orphans": ("quire cluster orphans", "quire cluster orphans --delete 17 20-25"),
     "cluster accept-store": ("quire cluster accept-store",),
-    "cluster upgrade": ("quire cluster upgrade",),
     "context add": (
         "quire context add production zk://zk1:2181,zk2:2181/ledgers --use",
         "quire context add here /tmp/quire",

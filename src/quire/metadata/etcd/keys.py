@@ -76,11 +76,6 @@ def unchanged(key: bytes, version: int) -> Compare:
     return Compare(result=Compare.EQUAL, target=Compare.MOD, key=key, mod_revision=wanted)
 
 
-def fewer_writes(key: bytes, count: int) -> Compare:
-    """The key was written fewer times than this since it was made."""
-    return Compare(result=Compare.LESS, target=Compare.VERSION, key=key, version=count)
-
-
 def leased(key: bytes, lease: int) -> Compare:
     """The key must hang on a lease."""
     return Compare(result=Compare.EQUAL, target=Compare.LEASE, key=key, lease=lease)

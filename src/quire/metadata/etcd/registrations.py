@@ -18,6 +18,7 @@ from typing import Final
 import grpc.aio
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
+from quire.metadata.checked import seal
 from quire.metadata.etcd.changes import Changes
 from quire.metadata.etcd.connection import (
     GRANT,
@@ -28,7 +29,7 @@ from quire.metadata.etcd.connection import (
     LeaseGoneError,
     StoreFullError,
 )
-from quire.metadata.etcd.formats import StoredValues
+from quire.metadata.etcd.formats import NUMBERS_KEY, number_in
 from quire.metadata.etcd.keys import KeyLayout, absent, delete, leased, put, read, unchanged
 from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
@@ -57,7 +58,6 @@ class EtcdRegistrations:
         changes: for the keys.
         layout: where they are.
         watches: to be notified of their end.
-        values: how values are stored.
     """
 
     def __init__(
@@ -66,13 +66,11 @@ class EtcdRegistrations:
         changes: Changes,
         layout: KeyLayout,
         watches: EtcdWatches,
-        values: StoredValues,
     ) -> None:
         self._connection = connection
         self._changes = changes
         self._layout = layout
         self._watches = watches
-        self._values = values
         self._held = HeldRegistrations(self._restore, (QuireError,), RETRY_DELAY_S)
         self._places: dict[str, WatchedRange] = {}
         self._making: set[str] = set()
@@ -130,7 +128,7 @@ class EtcdRegistrations:
                 try:
                     answer = await self._changes.commit(
                         [condition],
-                        [put(key, self._values.to_store(name, value), lease=lease)],
+                        [put(key, seal(name, value), lease=lease)],
                         [read(key)],
                         f"{name} was registered",
                     )
@@ -169,8 +167,8 @@ class EtcdRegistrations:
             key, lease = self._layout.key(name), await self._session()
             conditions = [unchanged(counter, version) if version else absent(counter), absent(key)]
             effects = [
-                put(counter, self._values.number_to_store(number + 1)),
-                put(key, self._values.to_store(name, value), lease=lease),
+                put(counter, seal(NUMBERS_KEY, b"%d" % (number + 1))),
+                put(key, seal(name, value), lease=lease),
             ]
             try:
                 answer = await self._changes.commit(
@@ -192,7 +190,7 @@ class EtcdRegistrations:
                 self._numbers = (number + 1, answer.header.revision)
                 return name
             found = answer.responses[0].response_range.kvs
-            self._numbers = (self._values.number(found[0].value), found[0].mod_revision) if found else (0, 0)
+            self._numbers = (number_in(found[0].value), found[0].mod_revision) if found else (0, 0)
         raise StoreBusyError(f"other clients took {CONFLICTS_MAX} numbers below {prefix} first; try again")
 
     # --- for the registration's owner -------------------------------------------------------------------------------
@@ -207,7 +205,7 @@ class EtcdRegistrations:
                 break
             lease = self.lease
             try:
-                stored = self._values.to_store(name, value)
+                stored = seal(name, value)
                 answer = await self._changes.settled(
                     [leased(key, lease)], [put(key, stored, lease=lease)], [read(key)], f"{name} was changed"
                 )
@@ -268,7 +266,7 @@ class EtcdRegistrations:
             try:
                 answer = await self._changes.commit(
                     [absent(key)],
-                    [put(key, self._values.to_store(name, registration.value), lease=lease)],
+                    [put(key, seal(name, registration.value), lease=lease)],
                     [],
                     f"{name} was registered again",
                 )

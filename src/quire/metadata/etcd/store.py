@@ -9,7 +9,7 @@
 | registrations | keys on a lease, made again on another: `etcd/registrations.py` |
 | lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence
 makes reading on the same handle decisive: `etcd/changes.py` |
-| damage | every value has a checksum, in a store of format 2: `etcd/formats.py` |
+| damage | every value has a checksum: `metadata/checked.py` |
 | ledger ids | the count of writes of one key: `etcd/ids.py` |
 
 Source: etcd v3 API; `metadata/store.py` has the promises.
@@ -18,6 +18,7 @@ Source: etcd v3 API; `metadata/store.py` has the promises.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Self
 
 from quire.core.errors import (
@@ -27,11 +28,11 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import LedgerId
-from quire.metadata.checked import PLAIN_FORMAT, listed
+from quire.metadata.checked import listed, open_sealed, seal
 from quire.metadata.etcd.changes import Changes
 from quire.metadata.etcd.connection import EtcdConnection
-from quire.metadata.etcd.formats import Instance, StoredValues, upgrade
-from quire.metadata.etcd.ids import WRITES_MAX, EtcdLedgerIds
+from quire.metadata.etcd.formats import Instance
+from quire.metadata.etcd.ids import EtcdLedgerIds
 from quire.metadata.etcd.keys import (
     KeyLayout,
     Plan,
@@ -57,7 +58,6 @@ from quire.metadata.store import (
     Put,
     Registration,
     Require,
-    Upgraded,
     VersionConflictError,
     Versioned,
     Watch,
@@ -82,11 +82,8 @@ class EtcdStore(MetadataStore):
         self._layout = KeyLayout(address.root)
         self._changes = Changes(self._connection, self._layout)
         self._watches = EtcdWatches(self._connection)
-        self._values = StoredValues()
-        self._registrations = EtcdRegistrations(
-            self._connection, self._changes, self._layout, self._watches, self._values
-        )
-        self._ids = EtcdLedgerIds(self._connection, self._layout, self._values)
+        self._registrations = EtcdRegistrations(self._connection, self._changes, self._layout, self._watches)
+        self._ids = EtcdLedgerIds(self._connection, self._layout)
         self._watchers: dict[Watch, WatchedRange] = {}
         self._instance_id = ""
 
@@ -121,19 +118,12 @@ class EtcdStore(MetadataStore):
                 f"no cluster exists at etcd://{address}; create one with `quire metadata format "
                 f"--cluster etcd://{address}`"
             )
-        instance = Instance.parse(found[0].value, self._layout, self._connection.hosts)
-        self._instance_id, self._values.format = instance.instance_id, instance.format
+        found_at = self._layout, self._connection.hosts
+        self._instance_id = Instance.parse(found[0].value, *found_at).instance_id
 
     @property
     def instance_id(self) -> str:
         return self._instance_id
-
-    @property
-    def format(self) -> int:
-        return self._values.format
-
-    async def upgrade(self) -> Upgraded:
-        return await upgrade(self._changes, self._layout, self._values, self._connection.hosts)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -150,7 +140,7 @@ class EtcdStore(MetadataStore):
         return self._found(key, found[0]) if found else None
 
     def _found(self, key: str, kv: KeyValue) -> Versioned:
-        return Versioned(self._values.opened(key, kv.value), kv.mod_revision, kv.mod_revision)
+        return Versioned(open_sealed(key, kv.value), kv.mod_revision, kv.mod_revision)
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
@@ -181,7 +171,10 @@ class EtcdStore(MetadataStore):
             )
         if not ops:
             return []
-        plan = Plan.of(self._layout, [self._values.sealed(op) for op in ops])
+        sealed = [
+            replace(op, value=seal(op.key, op.value)) if isinstance(op, Create | Put) else op for op in ops
+        ]
+        plan = Plan.of(self._layout, sealed)
         reads = plan.reads()
         what = f"{ops[0].key} was changed" if len(ops) == 1 else f"{len(ops)} keys were changed"
         if not plan.possible:
@@ -204,12 +197,7 @@ class EtcdStore(MetadataStore):
         return await self._ids.next()
 
     async def raise_ledger_ids(self, above: int) -> None:
-        missing = check_raised(above) - await self._ids.newest()
-        if missing <= 0:
-            return
-        if self.format == PLAIN_FORMAT and missing <= WRITES_MAX:
-            await self._ids.skip(above)
-        else:
+        if check_raised(above) > await self._ids.newest():
             await raise_floor(self, above)
 
     # --- watches and registrations -------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
-from quire.metadata.checked import CHECKED_FORMAT, PLAIN_FORMAT, listed, open_sealed, to_store
+from quire.metadata.checked import listed, open_sealed, seal
 from quire.metadata.sqlite.log import WriteAheadLog
 from quire.metadata.sqlite.options import TOMBSTONES_KEPT
 from quire.metadata.sqlite.place import (
@@ -45,7 +45,6 @@ from quire.metadata.sqlite.schema import (
     create,
     read_counters,
     read_identity,
-    upgrade,
     write_identity,
 )
 from quire.metadata.sqlite.sequence import (
@@ -130,7 +129,6 @@ class SqliteFile:
 
     Attributes:
         committed: what the last transaction changed; None unless it was committed.
-        format: the file's format, as it was at the last look; each transaction looks.
         log: its -wal.
         sequence: the file beside it that says how far it had come.
     """
@@ -143,8 +141,6 @@ class SqliteFile:
         self._next_ledger = 0
         self._changed: list[str] = []
         self.committed: CommittedChanges | None = None
-        self.format = 0
-        self._upgraded = False
         self._seen: Counters | None = None
         self.sequence = SequenceFile(path)
         check_place(path, create=create)
@@ -164,7 +160,7 @@ class SqliteFile:
         application = self._one("PRAGMA application_id")
         empty = application == 0 and self._tables() == 0
         if not empty:
-            self._read_format(application)
+            check_kind(self.path, application, self._one("PRAGMA user_version"))
         elif not create:
             raise CorruptMetadataError(
                 f"{self.path} is empty: it is not the metadata file of a cluster; put the file back from a backup. If none was"
@@ -186,7 +182,6 @@ class SqliteFile:
         self._inode = str(self.path.stat().st_ino)
         if empty:
             self._create_tables()
-            self._read_format()  # another process may have been first
         self._check_health()
         self.instance_id, self.generation = self._identity()
         self._seen = self._patiently(self._counters)
@@ -212,17 +207,10 @@ class SqliteFile:
             if found != "ok":
                 raise damaged(self.path, str(found))
 
-    def _read_format(self, application: object = APPLICATION_ID) -> None:
-        self.format = check_kind(self.path, application, self._one("PRAGMA user_version"))
-
     def _counters(self) -> Counters:
-        """The counters, which also show whether another program has upgraded the file meanwhile."""
-        found = read_counters(self._connection, self.format)
-        if found is None:
-            self._read_format()
-            found = read_counters(self._connection, self.format)
-        if found is None or isinstance(found, str):
-            raise damaged(self.path, found or "its counters are those of another format")
+        found = read_counters(self._connection)
+        if isinstance(found, str):
+            raise damaged(self.path, found)
         seen = self._seen
         if seen is not None:
             if (
@@ -244,7 +232,7 @@ class SqliteFile:
             if newer is not None or found.inode != self._inode:  # no other process was first
                 started = after_return(now, newer, RESTORE_LEAP)
                 found = found._replace(inode=self._inode, generation=started.generation)
-                write_identity(self._connection, self.format, found)
+                write_identity(self._connection, found)
                 self.revision, self._next_ledger = started.revision, started.next_ledger
             self.commit()
             if started is not None and newer is not None:
@@ -254,7 +242,7 @@ class SqliteFile:
     def _look_back(self) -> tuple[FileIdentity, StoreProgress, StoreProgress | None]:
         """Whose file it is, how far it has come, and how far it had come if that was further."""
         slots = self.sequence.read()  # first: the file that is read after it has all that it names
-        found = read_identity(self._connection, self.format)
+        found = read_identity(self._connection)
         if isinstance(found, str):
             raise damaged(self.path, found)
         progress = look_back(found, self._counters(), slots)
@@ -290,18 +278,6 @@ class SqliteFile:
         self._started = self._counters()
         self.revision, self.trimmed, self._next_ledger, _ = self._started
 
-    def upgrade(self) -> int:
-        """Inside a transaction: make it a file of the newest format.
-
-        Returns:
-            How many values got a checksum.
-        """
-        if self.format == CHECKED_FORMAT:
-            return 0
-        sealed = upgrade(self._connection)
-        self.format, self._upgraded = CHECKED_FORMAT, True
-        return sealed
-
     def commit(self) -> None:
         """Make it durable.
 
@@ -315,13 +291,10 @@ class SqliteFile:
         self._connection.execute("COMMIT")
         if changed and self._seen is not None:
             self._seen = Counters(*now, self.generation)
-        self._upgraded = False
         self.committed = CommittedChanges(self._started[0], self.revision, self._changed)
 
     def rollback(self) -> None:
         """Undo what the transaction did; does nothing where SQLite has done so already."""
-        if self._upgraded:
-            self.format, self._upgraded = PLAIN_FORMAT, False
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -360,7 +333,6 @@ class SqliteFile:
 
         Raises:
             AlreadyExistsError, KeyMissingError, VersionConflictError: nothing was changed.
-            MisuseError: a value that a file of format 1 cannot hold; nothing was changed.
         """
         # All of them first: to end a session that is over is a change with a revision of its own.
         found = {op.key: self._found(op.key, over) for op in ops}
@@ -370,9 +342,9 @@ class SqliteFile:
             value, version, owner = staged.get(key, found[key])
             judge(op, None if value is None else version)
             if isinstance(op, Create):
-                staged[key] = (to_store(key, op.value, self.format), self.revision + 1, session)
+                staged[key] = (seal(key, op.value), self.revision + 1, session)
             elif isinstance(op, Put):
-                staged[key] = (to_store(key, op.value, self.format), self.revision + 1, owner)
+                staged[key] = (seal(key, op.value), self.revision + 1, owner)
             elif isinstance(op, Delete):
                 staged[key] = (None, self.revision + 1, None)
         if staged:

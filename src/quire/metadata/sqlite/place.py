@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.core.version import FORMAT
 from quire.env.private import FILE_MODE, close_to_others, companion_folder_mode, companion_mode
 from quire.env.real import RealFiles
-from quire.metadata.checked import FORMATS
+from quire.metadata.checked import another_format
 from quire.metadata.sqlite.schema import Counters
 from quire.metadata.store import StoreBusyError
 
@@ -124,10 +125,8 @@ def went_back_while_open(path: Path, now: Counters, seen: Counters) -> NoCluster
     )
 
 
-def check_kind(path: Path, application: object, version: object) -> int:
-    """The format of a database; one that is not ours, or of a format that is not known, is refused.
-
-    One flipped bit makes neither format of the other.
+def check_kind(path: Path, application: object, version: object) -> None:
+    """Refuse a database that is not ours, or of another format.
 
     Raises:
         CorruptMetadataError: saying whose it is.
@@ -138,13 +137,8 @@ def check_kind(path: Path, application: object, version: object) -> int:
             " cluster; name the right file",
             path=str(path),
         )
-    if version not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
-        raise CorruptMetadataError(
-            f"{path} has metadata format {version}; this version of Quire knows {known}: use the version that wrote it",
-            path=str(path),
-        )
-    return int(str(version))
+    if version != FORMAT:
+        raise CorruptMetadataError(f"{path} {another_format(version)}", path=str(path))
 
 
 def check_place(path: Path, *, create: bool) -> None:

@@ -37,7 +37,6 @@ from quire.metadata.store import (
     MetadataStore,
     Op,
     Registration,
-    Upgraded,
     Versioned,
     Watch,
     check_key,
@@ -94,17 +93,6 @@ class SqliteStore(MetadataStore):
     @property
     def instance_id(self) -> str:
         return self._thread.file.instance_id
-
-    @property
-    def format(self) -> int:
-        return self._thread.file.format
-
-    async def upgrade(self) -> Upgraded:
-        def work() -> Upgraded:
-            before = self._thread.file.format
-            return Upgraded(before, self._thread.file.upgrade())
-
-        return await self._ask(work, changes=True)
 
     @property
     def generation(self) -> int:
