@@ -5,7 +5,7 @@ import json
 import sys
 
 from quire.core.errors import QuireError
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 
 

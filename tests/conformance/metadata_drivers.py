@@ -12,7 +12,7 @@ from quire.metadata.etcd.connection import REVOKE
 from quire.metadata.etcd.options import EtcdAddress, EtcdOptions
 from quire.metadata.etcd.store import EtcdStore
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
 from quire.metadata.zookeeper.store import ZookeeperStore

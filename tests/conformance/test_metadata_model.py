@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conformance.metadata_drivers import EtcdDriver, ZookeeperDriver
 from quire.core.errors import AlreadyExistsError
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, KeyMissingError, Put, Require, VersionConflictError
 from support.rounds import rounds

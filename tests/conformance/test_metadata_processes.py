@@ -25,7 +25,7 @@ from conformance.metadata_drivers import (
     until,
 )
 from quire.core.errors import MetadataUnknownError, QuireError
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quire.metadata.sqlite.options import SETTLE_MS, SqliteOptions
+from quire.metadata.sqlite.file import SETTLE_MS, SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, Put
 

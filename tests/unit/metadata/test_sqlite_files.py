@@ -24,8 +24,7 @@ from quire.metadata.connect import open_store
 from quire.metadata.memory import MemoryStore
 from quire.metadata.sqlite import place as sqlite_place
 from quire.metadata.sqlite import sessions as sqlite_sessions
-from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import filesystem_of
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, StoreBusyError

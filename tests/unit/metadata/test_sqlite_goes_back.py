@@ -10,8 +10,7 @@ import pytest
 
 from quire.core.errors import NoClusterError
 from quire.metadata.connect import open_store
-from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.sequence import SequenceFile
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Put

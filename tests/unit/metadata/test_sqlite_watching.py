@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.sqlite.file import SqliteFile
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteFile, SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Watch
 from support.process import descriptors

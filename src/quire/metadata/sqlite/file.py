@@ -1,4 +1,4 @@
-"""The SQLite database of a metadata store: its schema and its statements. Synchronous; one thread owns it.
+"""The SQLite database of a metadata store: its tables, its statements, its -wal. Synchronous; one thread owns it.
 
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
 a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller
@@ -7,16 +7,20 @@ commits: `sqlite/sequence.py` detects that.
 
 | table | what |
 | --- | --- |
-| counters | one row: the revision (grows with every change, is the version of what it changed), the newest revision whose deletions were trimmed away, the next ledger id, instance, generation, the file's inode, a copy of all of them |
+| counters | one row: the revision (grows with every change, is the version of what it changed), the newest revision whose deletions were trimmed away, the next ledger id, instance, generation, the file's inode; `total` and `identity`, made of the others: one flipped bit in the row is found when it is read |
 | entries | one row a key; a deleted key stays with value NULL until it is trimmed, so that watchers see deletions |
 | sessions | one row a session; registered keys refer to it |
 
-Source: SQLite documentation, "Write-Ahead Logging", "PRAGMA synchronous", "PRAGMA data_version".
+Source: SQLite documentation, "Write-Ahead Logging", "PRAGMA synchronous", "PRAGMA data_version", "PRAGMA wal_checkpoint",
+"Generated Columns".
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +29,9 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
+from quire.core.version import FORMAT
+from quire.env.real import RealFiles
 from quire.metadata.checked import listed, open_sealed, seal
-from quire.metadata.sqlite.log import WriteAheadLog
-from quire.metadata.sqlite.options import TOMBSTONES_KEPT
 from quire.metadata.sqlite.place import (
     APPLICATION_ID,
     BUSY_MS,
@@ -37,26 +41,48 @@ from quire.metadata.sqlite.place import (
     damaged,
     explain,
     patiently,
-    went_back_while_open,
-)
-from quire.metadata.sqlite.schema import (
-    Counters,
-    FileIdentity,
-    create,
-    read_counters,
-    read_identity,
-    write_identity,
+    primary_code,
 )
 from quire.metadata.sqlite.sequence import (
+    Counters,
+    FileIdentity,
     SequenceFile,
     StoreProgress,
     after_return,
     look_back,
     warn_of_return,
 )
-from quire.metadata.sqlite.sessions import SessionRow
-from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
+from quire.metadata.store import SESSION_TIMEOUT_MS, Create, Delete, Op, Put, Require, Versioned, judge
 
+POLL_MS: Final = 20
+QUIET_POLLS: Final = 8
+"""How many times longer the pause between two looks becomes while nothing changes."""
+BEATS_PER_TIMEOUT: Final = 5
+TOMBSTONES_KEPT: Final = 10_000
+"""Revisions for which deletions are kept; a watcher further behind reads everything again."""
+
+SETTLE_MS: Final = 1000
+_COUNTERS: Final = """CREATE TABLE counters (
+        one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
+        next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL,
+        total INTEGER NOT NULL GENERATED ALWAYS AS (revision + 3 * trimmed + 5 * next_ledger) STORED,
+        identity TEXT NOT NULL)"""
+_READ_COUNTERS: Final = "SELECT revision, trimmed, next_ledger, generation, total FROM counters"
+
+SCHEMA: Final = (
+    _COUNTERS,
+    """CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, timeout_ms INTEGER NOT NULL,
+        owner TEXT NOT NULL)""",
+    """CREATE TABLE entries (
+        key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, session INTEGER REFERENCES sessions (number)
+        ) WITHOUT ROWID""",
+    "CREATE INDEX entries_by_version ON entries (version)",
+    "CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL",
+)
+LOG_PAGES_MAX: Final = 512
+"""A commit that leaves so many pages in the log brings them into the database; the next one writes over them."""
+_LOG: Final = logging.getLogger(__name__)
 FIRST_LEDGER_ID: Final = 1
 RESTORE_LEAP: Final = 1_000_000
 """Ledger ids, and revisions, that are jumped over when the file turns out to be a copy, or to have gone back: the original,
@@ -72,6 +98,172 @@ _PAGE_FROM: Final = _PAGE.format(">=")
 _PAGE_AFTER: Final = _PAGE.format(">")
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as the database has it."""
+
+    number: int
+    name: str
+    timeout_ms: int
+
+
+def went_back_while_open(path: Path, now: Counters, seen: Counters) -> NoClusterError:
+    """The error for a file that shows less than this process has seen in it, or was found to by another one.
+
+    Args:
+        path: the file.
+        now: the counters that it shows.
+        seen: those that it has shown before.
+    """
+    return NoClusterError(
+        f"the metadata file {path} went back in time while it was open: it shows revision {now.revision} and next"
+        f" ledger id {now.next_ledger} (generation {now.generation}), but has shown {seen.revision} and {seen.next_ledger}"
+        f" (generation {seen.generation}); stop everything that uses this cluster, and start again",
+        path=str(path),
+    )
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteOptions:
+    """How a store behaves.
+
+    Args:
+        session_timeout_ms: how long an owner may stand still before others take its session for ended; at least 100.
+        poll_ms: how often changes of other processes are looked for while there are any; less often in between.
+        tombstones_kept: revisions for which deletions are kept.
+        settle_ms: how long after a commit, at most, until the -wal is emptied into the file, and the file's sequence is
+            written down beside it; both at most this often.
+        now_ms: a clock that never goes back.
+    """
+
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    poll_ms: int = POLL_MS
+    tombstones_kept: int = TOMBSTONES_KEPT
+    settle_ms: int = SETTLE_MS
+    now_ms: Callable[[], int] = _monotonic_ms
+
+    @property
+    def beat_ms(self) -> int:
+        """How often a session's counter moves."""
+        return self.session_timeout_ms // BEATS_PER_TIMEOUT
+
+    @property
+    def quiet_poll_ms(self) -> int:
+        """How often changes are looked for when there was none for a while; never less often than a beat is due."""
+        return max(self.poll_ms, min(QUIET_POLLS * self.poll_ms, self.beat_ms))
+
+
+def read_counters(connection: sqlite3.Connection) -> Counters | str:
+    """The counters as they are now, or what is wrong with them."""
+    row = connection.execute(_READ_COUNTERS).fetchone()
+    if row is None:
+        return "its counters are missing"
+    revision, trimmed, next_ledger, generation, total = row
+    try:
+        fits = total == revision + 3 * trimmed + 5 * next_ledger
+    except TypeError:  # a damaged row may hold anything
+        fits = False
+    if fits:
+        return Counters(revision, trimmed, next_ledger, generation)
+    return f"its counters {row[:3]!r} do not make {total!r}"
+
+
+def read_identity(connection: sqlite3.Connection) -> FileIdentity | str:
+    """Whose file it is, or what is wrong with that."""
+    row = connection.execute("SELECT instance, generation, inode, identity FROM counters").fetchone()
+    if row is None:
+        return "its counters are missing"
+    identity = FileIdentity(*row[:-1])
+    return identity if row[-1] == identity.text else f"it is of {identity}, and of {row[-1]!r}"
+
+
+def write_identity(connection: sqlite3.Connection, identity: FileIdentity) -> None:
+    """Say that the file is another one, or went back: inside a transaction."""
+    values = (identity.generation, identity.inode, identity.text)
+    connection.execute("UPDATE counters SET generation = ?, inode = ?, identity = ?", values)
+
+
+def create(connection: sqlite3.Connection, identity: FileIdentity, first_ledger: int) -> None:
+    """Inside a transaction: make the tables of a new file."""
+    run = connection.execute
+    run(f"PRAGMA user_version = {FORMAT}")
+    for statement in SCHEMA:
+        run(statement)
+    run("INSERT INTO counters VALUES (1, 0, 0, ?, ?, ?, ?, ?)", (first_ledger, *identity, identity.text))
+
+
+class WriteAheadLog:
+    """The -wal of one open database, kept short, so that damage to it loses little.
+
+    SQLite by itself brings the log into the database when a commit finds 1,000 pages in it, and lets what is there stand
+    until a later commit writes over it. Until then a flipped bit in the log takes every commit behind it back, and with
+    many processes some writer or reader may be at work at each attempt, so that the log never begins anew. Here it is
+    emptied whenever the file is opened, and within a second of a commit, with the write lock held; in between SQLite's own
+    way does it, at half the size, because a log that is written over needs no change of the file's size in each commit.
+
+    Args:
+        connection: to the database, in WAL mode.
+        path: of the database.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._said = False
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}")
+
+    def empty(self) -> bool:
+        """Bring everything into the database and empty the log: from then on no damage to it loses anything.
+
+        Others that read or write at the moment are not waited for; what can be done beside them is done.
+
+        Returns:
+            Whether it is empty now. If not, for example because the disk is full, nothing is lost, and it is logged.
+
+        Raises:
+            sqlite3.Error: the database is damaged.
+        """
+        try:
+            busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            code = primary_code(error)
+            if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+                raise
+            if code not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED} and not self._said:
+                self._said = True
+                _LOG.warning("the write-ahead log of %s could not be checkpointed: %s", self._path, error)
+            return False
+        self._said = False
+        return not busy
+
+    def sync(self) -> bool:
+        """Have the log and its name on the disk: what a killed process wrote there it may not have synced.
+
+        SQLite has no locks on the log itself, so opening it here takes none away.
+
+        Returns:
+            Whether that was done.
+        """
+        try:
+            descriptor = os.open(self._path.with_name(self._path.name + "-wal"), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            os.fdatasync(descriptor)
+            RealFiles().sync_directory(self._path.parent)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from quire.core.version import FORMAT
 from quire.env.private import FILE_MODE, close_to_others, companion_folder_mode, companion_mode
 from quire.env.real import RealFiles
 from quire.metadata.checked import another_format
-from quire.metadata.sqlite.schema import Counters
 from quire.metadata.store import StoreBusyError
 
 Result = TypeVar("Result")
@@ -105,22 +104,6 @@ def damaged(path: Path, what: str) -> CorruptMetadataError:
         f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
         f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves; bookies then keep what it lacks until"
         " `quire cluster accept-store`",
-        path=str(path),
-    )
-
-
-def went_back_while_open(path: Path, now: Counters, seen: Counters) -> NoClusterError:
-    """The error for a file that shows less than this process has seen in it, or was found to by another one.
-
-    Args:
-        path: the file.
-        now: the counters that it shows.
-        seen: those that it has shown before.
-    """
-    return NoClusterError(
-        f"the metadata file {path} went back in time while it was open: it shows revision {now.revision} and next"
-        f" ledger id {now.next_ledger} (generation {now.generation}), but has shown {seen.revision} and {seen.next_ledger}"
-        f" (generation {seen.generation}); stop everything that uses this cluster, and start again",
         path=str(path),
     )
 

@@ -27,7 +27,6 @@ from crc32c import crc32c
 
 from quire.env.private import FILE_MODE, share_as
 from quire.env.real import RealFiles
-from quire.metadata.sqlite.schema import Counters, FileIdentity
 from quire.wire.layout import Field, FieldUse, Layout
 
 SLOTS: Final = 2
@@ -52,6 +51,35 @@ SEQUENCE: Final = Layout(
 )
 _CHECKSUM_AT: Final = SEQUENCE.size - 4
 _LOG: Final = logging.getLogger(__name__)
+
+
+class Counters(NamedTuple):
+    """What the row of counters says that changes.
+
+    Attributes:
+        revision: of the newest change.
+        trimmed: the newest revision whose deletions were trimmed away.
+        next_ledger: the next ledger id.
+        generation: part of the identity; read with the rest because an open store must see it change.
+    """
+
+    revision: int
+    trimmed: int
+    next_ledger: int
+    generation: int
+
+
+class FileIdentity(NamedTuple):
+    """What the row of counters says that changes only when the file turns out to be a copy, or to have gone back."""
+
+    instance: str
+    generation: int
+    inode: str
+
+    @property
+    def text(self) -> str:
+        """What stands beside the fields, to be compared with them."""
+        return f"{self.instance} {self.generation} {self.inode}"
 
 
 class StoreProgress(NamedTuple):

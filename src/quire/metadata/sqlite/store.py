@@ -3,7 +3,7 @@
 | need | how |
 | --- | --- |
 | durable compare-and-swap | `BEGIN IMMEDIATE`, synchronous=FULL; an error at COMMIT is "unknown", unless it says that the disk is full |
-| watches over processes | one thread of a process polls `PRAGMA data_version`, then reads `version > last`: `sqlite/watching.py` |
+| watches over processes | one thread of a process polls `PRAGMA data_version`, then reads `version > last`: `sqlite/thread.py` |
 | registrations that end with their owner | session files: `sqlite/sessions.py` |
 | event loops that never wait for a disk | one thread for each open store: `sqlite/thread.py` |
 
@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
+from urllib.parse import quote
 
 from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
@@ -27,9 +29,7 @@ from quire.env.home import check_home
 from quire.metadata.id_floor import check_raised, floor_of, raised
 from quire.metadata.keys import LEDGER_IDS_ABOVE, sequential_key
 from quire.metadata.slow import SlowNote
-from quire.metadata.sqlite.file import SqliteFile
-from quire.metadata.sqlite.glance import Glance
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import SqliteFile, SqliteOptions, StoredRow
 from quire.metadata.sqlite.place import BUSY_MS
 from quire.metadata.sqlite.thread import Job, StoreThread
 from quire.metadata.store import (
@@ -48,6 +48,46 @@ LEDGER_IDS_MAX: Final = 64
 """Ids are reserved in blocks that double up to this size, so that a busy client does not commit for each."""
 
 Result = TypeVar("Result")
+
+
+class Glance:
+    """Reads on the event loop, by a connection of its own, for what may be answered with an older value and must not wait.
+
+    A read through the store's thread costs two changes of thread; this one costs a look at pages that are in memory,
+    because most reads are of what was written a moment ago. It waits for no lock: readers of a write-ahead log never wait.
+
+    Args:
+        path: the metadata file, which the store of this process keeps open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._ended = False
+
+    def get(self, key: str) -> Versioned | None:
+        """A key that exists and belongs to no session. None: it does not, or the file must be asked in earnest."""
+        if self._ended:
+            return None
+        query = "SELECT key, value, version, session FROM entries WHERE key = ? AND value IS NOT NULL AND session IS NULL"
+        try:
+            rows = self._open().execute(query, (key,)).fetchall()
+            return StoredRow(*rows[0]).versioned if rows else None
+        except (sqlite3.Error, QuireError):
+            return None
+
+    def close(self) -> None:
+        """End it. Do so before the file's last writer ends, which takes the -wal away."""
+        self._ended = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            uri = f"file:{quote(str(self._path))}?mode=ro"
+            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
+        return self._connection
 
 
 class SqliteStore(MetadataStore):

@@ -13,6 +13,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,25 +28,183 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
-from quire.metadata.sqlite.file import CommittedChanges, SqliteFile
-from quire.metadata.sqlite.options import SqliteOptions
+from quire.metadata.sqlite.file import CommittedChanges, SessionRow, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import BUSY_MS, explain, primary_code
-from quire.metadata.sqlite.registrations import SqliteRegistrations
-from quire.metadata.sqlite.sessions import SessionRow
-from quire.metadata.sqlite.settling import Settling
-from quire.metadata.sqlite.watching import (
-    forget_after_fork,
-    go_on_after_fork,
-    hold_for_fork,
-    shared_watches,
-    wake_others,
-)
+from quire.metadata.sqlite.sessions import SqliteRegistrations
 from quire.metadata.store import Op, Versioned, Watch
 
+LAST_TRIES: Final = 20
+"""How often a store that is closed tries to write its sequence while another process does; 5 ms apart."""
 GROUP_MAX: Final = 256
 HOUSEKEEPING_MS: Final = 50
 """How long mending and sweeping wait for another process; callers wait behind them, and they come again."""
 _LOG: Final = logging.getLogger(__name__)
+
+
+class SharedWatches:
+    """The watches of those stores of this process that have one file and the same options. All threads may call all of it.
+
+    Each store has a thread and a connection of its own, for its requests. But only one of them, the first that has a watch,
+    checks now and then whether another process has changed the file, and notifies the watches of all. A commit of this
+    process notifies them as well, from the thread that made it. So an idle store costs nothing, and a commit wakes no other
+    thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: list[tuple[Watch, StoreThread]] = []
+        self._seen_revision = 0
+
+    def attach(self, watch: Watch, watcher: StoreThread, file: SqliteFile) -> None:
+        """From now on this watch is notified.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        with self._lock:
+            if not self._watches:
+                self._seen_revision = file.newest()
+            else:
+                self._tell_news(file, None)
+            self._watches.append((watch, watcher))
+
+    def detach(self, watch: Watch, watcher: StoreThread) -> None:
+        """This watch is not notified any more. If another thread must look from now on, it is woken."""
+        with self._lock:
+            self._drop(lambda each: each == (watch, watcher))
+
+    def leave(self, watcher: StoreThread) -> list[Watch]:
+        """A store ends; returns its watches, which are not notified any more."""
+        with self._lock:
+            gone = [watch for watch, owner in self._watches if owner is watcher]
+            self._drop(lambda each: each[1] is watcher)
+            return gone
+
+    def _drop(self, dropped: Callable[[tuple[Watch, StoreThread]], bool]) -> None:
+        before = self._looking()
+        self._watches = [each for each in self._watches if not dropped(each)]
+        now = self._looking()
+        if now is not None and now is not before:
+            now.wake()
+
+    def _looking(self) -> StoreThread | None:
+        return self._watches[0][1] if self._watches else None
+
+    def looks(self, watcher: StoreThread) -> bool:
+        """Whether it is this thread that looks for changes of other processes."""
+        return self._looking() is watcher
+
+    def wake(self) -> None:
+        """Make the thread that looks for changes do so now."""
+        watcher = self._looking()
+        if watcher is not None:
+            watcher.wake()
+
+    def tell_news(self, file: SqliteFile, committed: CommittedChanges | None = None) -> None:
+        """Notify all watches of what has changed since the last notification.
+
+        Args:
+            file: the caller's.
+            committed: what the caller has just changed. Where no other process has changed anything since the last
+                notification, that is everything, and the file need not be read.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        with self._lock:
+            self._tell_news(file, committed)
+
+    def _tell_news(self, file: SqliteFile, committed: CommittedChanges | None) -> None:
+        if not self._watches:
+            return
+        keys: Sequence[str] | None
+        if committed is not None and committed.since == self._seen_revision:
+            self._seen_revision, keys = committed.revision, committed.keys
+        else:
+            self._seen_revision, keys = file.changes(self._seen_revision)
+        for watch, watcher in self._watches:
+            if keys is None:
+                watcher.tell(_offer_everything, watch)
+            elif changed := [key for key in keys if key.startswith(watch.prefix)]:
+                watcher.tell(watch.offer, changed)
+
+
+def _offer_everything(watch: Watch) -> None:
+    watch.offer((), reread_all=True)
+
+
+_SHARED: Final[weakref.WeakValueDictionary[tuple[Path, SqliteOptions], SharedWatches]] = (
+    weakref.WeakValueDictionary()
+)
+"""As long as a store of them is open."""
+_SHARED_LOCK: Final = threading.Lock()
+
+
+def shared_watches(path: Path, options: SqliteOptions) -> SharedWatches:
+    """Those of this process for a file; stores whose options differ do not look for one another."""
+    with _SHARED_LOCK:
+        shared = _SHARED.get((path, options))
+        if shared is None:
+            shared = _SHARED[path, options] = SharedWatches()
+        return shared
+
+
+def wake_others(path: Path, own: SharedWatches) -> None:
+    """The file has changed: those of this process that watch it with other options look now."""
+    with _SHARED_LOCK:
+        others = [shared for (file, _), shared in _SHARED.items() if file == path and shared is not own]
+    for shared in others:
+        shared.wake()
+
+
+class Settling:
+    """What follows a commit, a second later at most and not in its way: the -wal is emptied, the sequence written down.
+
+    Args:
+        file: the open file.
+        options: how often, and the clock.
+
+    Attributes:
+        due_ms: when, by the options' clock; None while nothing was committed since.
+    """
+
+    def __init__(self, file: SqliteFile, options: SqliteOptions) -> None:
+        self.due_ms: int | None = None
+        self._file = file
+        self._options = options
+
+    def committed(self) -> None:
+        """After a commit. Not at once: the next commit often follows it closely, and would wait."""
+        if self.due_ms is None:
+            self.due_ms = self._options.now_ms() + self._options.settle_ms
+
+    def settle_if_due(self) -> None:
+        """Do it when it is time; what another process was in the way of is tried again later.
+
+        Raises:
+            sqlite3.Error: the file is damaged.
+            NoClusterError: it was replaced.
+        """
+        if self.due_ms is None or self._options.now_ms() < self.due_ms:
+            return
+        self.due_ms = None
+        self._file.check_same_file()
+        written = self._file.sequence.raise_to(self._file.progress)
+        if not (self._file.log.empty() and written):
+            self.committed()
+
+    def finish(self) -> None:
+        """Before a clean close: the sequence says how far the file has come. SQLite empties the -wal itself."""
+        if self.due_ms is None:
+            return
+        try:
+            self._file.check_same_file()
+        except NoClusterError:  # the sequence beside the path is not that of the file that is open
+            return
+        for _ in range(LAST_TRIES):
+            if self._file.sequence.raise_to(self._file.progress):
+                return
+            time.sleep(0.005)
 
 
 @dataclass(slots=True)
@@ -65,16 +224,25 @@ _PARENTS: Final[list[StoreThread]] = []
 """In a forked child: the parent's threads, kept from being collected, because closing their files would be wrong."""
 
 
-def _in_forked_child() -> None:
-    _PARENTS.extend(_NEIGHBOURS)
-    _NEIGHBOURS.clear()
+def _before_fork() -> None:
+    """No thread is in the middle of an operation on what all threads share."""
+    _NEIGHBOURS_LOCK.acquire()
+    _SHARED_LOCK.acquire()
+
+
+def _after_fork() -> None:
+    _SHARED_LOCK.release()
     _NEIGHBOURS_LOCK.release()
 
 
-os.register_at_fork(
-    before=_NEIGHBOURS_LOCK.acquire, after_in_parent=_NEIGHBOURS_LOCK.release, after_in_child=_in_forked_child
-)
-os.register_at_fork(before=hold_for_fork, after_in_parent=go_on_after_fork, after_in_child=forget_after_fork)
+def _in_forked_child() -> None:
+    _PARENTS.extend(_NEIGHBOURS)
+    _NEIGHBOURS.clear()
+    _SHARED.clear()
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_forked_child)
 
 
 class StoreThread(threading.Thread):
