@@ -99,7 +99,7 @@ class Rising:
         self._lac = ledger.last_add_confirmed
         self._bookies = ledger.metadata.last_fragment.ensemble
 
-    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """As a writer says it."""
         self._lac = EntryId(self._lac + 1)
         return self._lac, [bookie for bookie in self._bookies if takes(bookie)]

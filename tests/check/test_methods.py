@@ -160,7 +160,7 @@ NOT_CALLED = {
     ("BookieLedgerMachine", "is_as_stored"): ASKED,
     (
         "BookieLedgerMachine",
-        "lac_told",
+        "explicit_lac_without_body",
     ): "the short way of `explicit_lac` (tests/unit/core/test_bookie_ledger.py)",
     ("LogMachine", "head"): ASKED,
     ("LogMachine", "rolling"): ASKED,

@@ -427,7 +427,7 @@ def known_of(peer: Peer) -> Any:
     return (
         {ledger_id: (machine.facts, machine.fence) for ledger_id, machine in ledgers._machines.items()},
         (ledgers.adds, ledgers.entries_added, ledgers.bytes_added),
-        (ledgers._evidence, dict(ledgers.told_lacs), list(ledgers._unsaved_lacs)),
+        (ledgers._evidence, dict(ledgers.explicit_lacs), list(ledgers._unsaved_lacs)),
         [storage.read(one.ledger_id, 0, 1000, 1 << 20).runs for one in LEDGERS],
         [(facts.lac, facts.lac_term) for one in LEDGERS if (facts := storage.facts(one.ledger_id))],
     )

@@ -45,7 +45,7 @@ def test_a_request_of_a_lower_term_is_refused_and_changes_nothing() -> None:
         machine.truncate(**WHO, term=2).answer,
     ):
         assert answer is Answer.INVALID_TERM
-    assert not machine.lac_told(9, KEY, 7, 3, 2)
+    assert not machine.explicit_lac_without_body(9, KEY, 7, 3, 2)
     assert machine.facts == before
     assert machine.is_as_stored(before)
 
@@ -152,7 +152,7 @@ def test_a_lac_has_the_term_of_the_writer_that_told_it() -> None:
     assert (machine.facts.lac, machine.facts.lac_term) == (5, 3), "the new writer says no more than that"
     assert add(machine, 4, 9, recovery=True) is Answer.OK
     assert (machine.facts.lac, machine.facts.lac_term) == (5, 3), "a recovery add leaves it alone"
-    assert machine.lac_told(6, KEY, 7, 3, 4)
+    assert machine.explicit_lac_without_body(6, KEY, 7, 3, 4)
     assert (machine.facts.lac, machine.facts.lac_term) == (6, 4)
     assert machine.explicit_lac(b"body", 8, **WHO, term=4).persisted, "the term is not durable yet"
     assert (machine.facts.lac, machine.facts.lac_term) == (8, 4)
@@ -173,7 +173,7 @@ def test_a_later_terms_lower_lac_holds_where_an_operator_had_the_higher_one_igno
     )
     assert add(machine, 4, 1) is Answer.OK
     assert (machine.facts.lac, machine.facts.lac_term) == (2, 4), "it does not fall in a term"
-    assert machine.lac_told(7, KEY, 7, 3, 4)
+    assert machine.explicit_lac_without_body(7, KEY, 7, 3, 4)
     saved = machine.save().facts
     assert saved == machine.facts
     assert (saved.lac, saved.lac_term) == (7, 4)
@@ -181,7 +181,7 @@ def test_a_later_terms_lower_lac_holds_where_an_operator_had_the_higher_one_igno
 
 def test_an_explicit_lac_of_a_later_term_holds_too() -> None:
     machine = stream(3, lac=6, lac_term=3, explicit_lac=b"says 6")
-    assert not machine.lac_told(2, KEY, 7, 3, 4)
+    assert not machine.explicit_lac_without_body(2, KEY, 7, 3, 4)
     ready = machine.explicit_lac(b"says 2", 2, **WHO, term=4)
     assert (machine.facts.lac, machine.facts.lac_term, machine.facts.explicit_lac) == (2, 4, b"says 2")
     assert ready.facts is not None
@@ -229,7 +229,7 @@ def test_in_doubt_nothing_of_a_stream_is_accepted_before_its_record_was_read() -
         machine.clear_limbo(5, key=KEY).answer,
     ):
         assert answer is Answer.UNKNOWN
-    assert not machine.lac_told(2, KEY, 7, 3, 1)
+    assert not machine.explicit_lac_without_body(2, KEY, 7, 3, 1)
     assert machine.facts == before
     machine.record_read(3)
     assert add(machine, 2) is Answer.INVALID_TERM, "a take-over that it forgot"

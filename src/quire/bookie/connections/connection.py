@@ -403,7 +403,7 @@ class Connection(ClientConnection):
             items = native_bodies.decode_lacs(request.body)
             if not self.terms and any(term for _, _, _, term, *_ in items):
                 raise MalformedFrameError("a WRITE_LACS names terms, which its client has not announced")
-            refused = ledgers.told_lacs.take(items)
+            refused = ledgers.explicit_lacs.take(items)
             self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self.answer(request, Answer.BAD_REQUEST)

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from crc32c import crc32c
 
+from quire.bookie.ledgers.explicit_lacs import ExplicitLacs
 from quire.bookie.ledgers.lac_bodies import is_lac_body
-from quire.bookie.ledgers.told_lacs import ToldLacs
 from quire.bookie.ledgers.waiters import (
     FACTS_OF,
     NO_ASKER,
@@ -153,7 +153,7 @@ class Ledgers:
 
     Attributes:
         followers: who waits for a LAC.
-        told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
+        explicit_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
         introductions: who may be the first to speak of a ledger.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
@@ -177,7 +177,7 @@ class Ledgers:
         self.flushing = False
         self.read_only = False
         self.introductions = Introductions(self._known, rules)
-        self.told_lacs = ToldLacs(
+        self.explicit_lacs = ExplicitLacs(
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.introductions
         )
         self.store_is_trusted: Callable[[], bool] = lambda: True
@@ -258,7 +258,7 @@ class Ledgers:
         self.bytes_added += len(run.body)
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
             self._unsaved_lacs.pop(request.ledger_id, None)
-            self.told_lacs.pop(request.ledger_id, None)
+            self.explicit_lacs.pop(request.ledger_id, None)
         return Answer.OK
 
     def add_bundle(
@@ -317,13 +317,13 @@ class Ledgers:
         self._evidence.update([(run[0], run[7]) for run in runs])
         if polls := self.followers.polls:
             self._risen |= {run[0]: None for run in runs if run[0] in polls}
-        unsaved, told, machines = self._unsaved_lacs, self.told_lacs, self._machines
-        if unsaved or told:
+        unsaved, newer, machines = self._unsaved_lacs, self.explicit_lacs, self._machines
+        if unsaved or newer:
             for run in runs:
                 ledger_id = run[0]
-                if (ledger_id in told or ledger_id in unsaved) and run[2] == machines[ledger_id].facts.lac:
+                if (ledger_id in newer or ledger_id in unsaved) and run[2] == machines[ledger_id].facts.lac:
                     unsaved.pop(ledger_id, None)  # the run's headers say as much
-                    told.pop(ledger_id, None)
+                    newer.pop(ledger_id, None)
         self.adds += len(runs)
         self.entries_added += sum([run[8] for run in runs])
         self.bytes_added += sum([len(run[3]) for run in runs])
@@ -620,7 +620,7 @@ class Ledgers:
         machine = self._machine(ledger_id)
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
-        self.told_lacs.pop(ledger_id, None)
+        self.explicit_lacs.pop(ledger_id, None)
         self._journal(machine, machine.delete(until_ms), then)
         self.followers.tell(ledger_id, EVERY_LAC)
 
@@ -672,7 +672,7 @@ class Ledgers:
 
     def settle_lacs(self, *, every: bool = False) -> None:
         """LACs that came in frames some seconds ago go with the next group; all of them before a clean stop."""
-        for machine in self.told_lacs.all() if every else self.told_lacs.settled():
+        for machine in self.explicit_lacs.all() if every else self.explicit_lacs.settled():
             self._unsaved_lacs[machine.facts.ledger_id] = machine
         if len(self._unsaved_lacs) >= LACS_UNSAVED_MAX:
             self.flush_soon()
@@ -685,8 +685,8 @@ class Ledgers:
 
     def _complete(self, machine: BookieLedgerMachine) -> None:
         """Before a ledger's explicit LAC is read or journaled: it may have come without a body."""
-        if machine.facts.ledger_id in self.told_lacs:
-            self.told_lacs.complete(machine)
+        if machine.facts.ledger_id in self.explicit_lacs:
+            self.explicit_lacs.complete(machine)
 
     def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
         machine = self._machines.get(ledger_id)
@@ -716,7 +716,7 @@ class Ledgers:
             if len(machines) <= MACHINES_KEPT - MACHINES_AT_ONCE:
                 break
             machine = machines.pop(ledger_id)
-            if ledger_id in self.told_lacs or not machine.is_as_stored(storage.facts(ledger_id)):
+            if ledger_id in self.explicit_lacs or not machine.is_as_stored(storage.facts(ledger_id)):
                 machines[ledger_id] = machine
             elif evidence.get(ledger_id) == storage.last_entry(ledger_id):
                 del evidence[ledger_id]
@@ -743,7 +743,7 @@ class Ledgers:
     def _journal(
         self, machine: BookieLedgerMachine, ready: BookieReady, then: Callable[[StorageError | None], None]
     ) -> None:
-        """Journal facts or a tombstone; once that is durable, or failed, the machine is told, and `then` is called."""
+        """Journal facts or a tombstone; once that is durable, or failed, the machine gets the outcome, and `then` is called."""
         facts, known = ready.facts, machine.facts
 
         def durable(error: StorageError | None) -> None:

@@ -118,6 +118,7 @@ class SlotConnection(AddSink):
         "answers",
         "bookie",
         "entries_answered",
+        "explicit_lac",
         "moved_ms",
         "oldest",
         "oldest_ms",
@@ -126,7 +127,6 @@ class SlotConnection(AddSink):
         "sent_bytes",
         "sent_runs",
         "slot",
-        "told_lac",
         "unacked",
         "written_bytes",
     )
@@ -137,7 +137,7 @@ class SlotConnection(AddSink):
         self.bookie = bookie
         self.retired = False
         self.followed = False
-        self.told_lac: int = NO_ENTRY
+        self.explicit_lac: int = NO_ENTRY
         self.sent_bytes = 0
         self.sent_runs = 0
         self.written_bytes = 0

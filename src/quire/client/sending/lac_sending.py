@@ -1,6 +1,6 @@
 """Sends bookies the LACs that no add's header carries: `LacFrames` those of all ledgers, `LacNews` those of one.
 
-`LacFrames` sends one frame a bookie for all ledgers of a client, from one timer; `core/ledger/untold_lacs.py` says which
+`LacFrames` sends one frame a bookie for all ledgers of a client, from one timer; `core/ledger/pending_explicit_lacs.py` says which
 ledgers' and when. Bookies that take no such frame get theirs from `LacNews`: at once where a reader waits, everywhere
 when the writer has been idle for some seconds. A writer that goes on, followed or not, sends nothing of this: its next
 header carries the LAC. Safety never rests on it.
@@ -24,7 +24,7 @@ from quire.client.sending.outgoing import Outgoing
 from quire.core.ids import BookieId
 from quire.core.ledger.effects import SendExplicitLac
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.untold_lacs import UntoldLacs
+from quire.core.ledger.pending_explicit_lacs import PendingExplicitLacs
 from quire.wire.native_bodies import encode_lac_item
 
 FRAME_ITEMS: Final = 512
@@ -36,7 +36,7 @@ PAUSE_SHARE: Final = 0.5
 class Teller(Protocol):
     """A writer, which stands above, as the frames see it."""
 
-    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
 
     @property
@@ -52,13 +52,13 @@ class LacFrames:
         config: times.
     """
 
-    __slots__ = ("_bookies", "_loop", "_tellers", "_timeout_ms", "_timer", "_untold")
+    __slots__ = ("_bookies", "_loop", "_pending", "_tellers", "_timeout_ms", "_timer")
 
     def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
         self._bookies = bookies
         self._loop = asyncio.get_running_loop()
         self._timeout_ms = config.explicit_lac_timeout_ms
-        self._untold = UntoldLacs(config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE))
+        self._pending = PendingExplicitLacs(config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE))
         self._tellers: dict[int, Teller] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -68,14 +68,14 @@ class LacFrames:
             return
         self._tellers[ledger_id] = teller
         loop = self._loop
-        self._untold.confirmed(ledger_id, int(loop.time() * 1000) + 1)
+        self._pending.confirmed(ledger_id, int(loop.time() * 1000) + 1)
         if self._timer is None:
             self._set_timer()
 
     def carried(self, ledger_id: int) -> None:
         """An add carries a ledger's LAC."""
         if self._tellers.pop(ledger_id, None) is not None:
-            self._untold.carried(ledger_id)
+            self._pending.carried(ledger_id)
 
     def stopped(self, ledger_id: int, teller: Teller) -> None:
         """A ledger's writer has ended; a stream may have another one of this client, whose LAC is still to be sent."""
@@ -91,16 +91,16 @@ class LacFrames:
             self.carried(ledger_id)
 
     def _set_timer(self) -> None:
-        at_ms = self._untold.next_ms
+        at_ms = self._pending.next_ms
         self._timer = None if at_ms is None else self._loop.call_at(at_ms / 1000, self._fired)
 
     def _fired(self) -> None:
         self._timer = None
         takes, frames = cache(self._bookies.takes_lacs), defaultdict[BookieId, list[bytes]](list)
         # Times are rounded up, so that nothing is sent early.
-        for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
+        for ledger_id in self._pending.due(int(self._loop.time() * 1000) + 1):
             teller = self._tellers.pop(ledger_id)
-            lac, bookies = teller.untold_lac(takes)
+            lac, bookies = teller.pending_explicit_lac(takes)
             if bookies:
                 item = _item(teller.access, lac)
                 for bookie in bookies:
@@ -139,7 +139,7 @@ class LacNews:
         "_outgoing",
         "_since",
         "_timeout_ms",
-        "untold",
+        "pending",
     )
 
     def __init__(
@@ -158,16 +158,16 @@ class LacNews:
         self._loop = asyncio.get_running_loop()
         self._hop_due = False
         self._since = 0.0
-        self.untold: SendExplicitLac | None = None
+        self.pending: SendExplicitLac | None = None
 
     def due(self, effect: SendExplicitLac, places: Sequence[SlotConnection]) -> None:
         """The last pending entry is confirmed; `places` are the bookies at all slots."""
-        self.untold, self._since = effect, self._loop.time()
+        self.pending, self._since = effect, self._loop.time()
         for slot in effect.slots:
             self.answered(places[slot])
 
     def answered(self, place: SlotConnection) -> None:
-        """A bookie acknowledged an add while a LAC is `untold`: a reader may be waiting there."""
+        """A bookie acknowledged an add while a LAC is `pending`: a reader may be waiting there."""
         if not self._hop_due and place.followed:
             # One loop turn, in which the caller may append again: then the next header carries the LAC.
             self._hop_due = True
@@ -178,35 +178,35 @@ class LacNews:
 
         The writer is not quiet before that bookie takes its bytes or is given up, and readers wait elsewhere.
         """
-        if self.untold is not None and self._loop.time() - self._since >= idle_ms / 1000:
+        if self.pending is not None and self._loop.time() - self._since >= idle_ms / 1000:
             self.tell_all()
 
     def tell_all(self) -> None:
         """Send it to all bookies, unless a newer entry is on its way."""
         if self._nothing_to_tell():
             return
-        assert self.untold is not None
-        for slot in self.untold.slots:
-            self._tell(self._outgoing.place_at(slot), self.untold.lac)
-        self.untold = None
+        assert self.pending is not None
+        for slot in self.pending.slots:
+            self._tell(self._outgoing.place_at(slot), self.pending.lac)
+        self.pending = None
 
     def _nothing_to_tell(self) -> bool:
         if not self._idle():
-            self.untold = None  # a later header says it, and there will be news again after it
-        return self.untold is None
+            self.pending = None  # a later header says it, and there will be news again after it
+        return self.pending is None
 
     def _tell_followed(self) -> None:
         self._hop_due = False
         if self._nothing_to_tell():
             return
-        assert self.untold is not None
-        for slot in self.untold.slots:
+        assert self.pending is not None
+        for slot in self.pending.slots:
             place = self._outgoing.place_at(slot)
             if place.followed:
-                self._tell(place, self.untold.lac)
+                self._tell(place, self.pending.lac)
 
     def _tell(self, place: SlotConnection, lac: int) -> None:
-        if not place.retired and place.told_lac != lac:
-            place.told_lac = lac
+        if not place.retired and place.explicit_lac != lac:
+            place.explicit_lac = lac
             access, timeout_ms = self._access, self._timeout_ms
             self._bookies.write_lac(place.bookie, access, lac, term=access.term, timeout_ms=timeout_ms)

@@ -292,8 +292,8 @@ class Outgoing:
         "_way",
         "_window",
         "access",
+        "explicit_lac",
         "retired",
-        "told_lac",
         "writer",
     )
 
@@ -322,7 +322,7 @@ class Outgoing:
         self._way: Way | None = None
         self._bundle: Bundle | None = None  # that the last run of those went with
         self.retired = False
-        self.told_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
+        self.explicit_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
         self._bundled_bytes = 0  # of all runs that ever were in bundles
         self._looked_ms = 0  # when it was last looked for slow places
         # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
@@ -611,7 +611,7 @@ class Outgoing:
             SlotConnection(self.writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
         )
         for place in self._places:
-            place.told_lac = self.told_lac
+            place.explicit_lac = self.explicit_lac
         return self._places
 
     @property
@@ -619,19 +619,21 @@ class Outgoing:
         """Whether anything is known of single bookies; nothing is while all runs travel in bundles."""
         return bool(self._places)
 
-    def untold(self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]) -> list[BookieId]:
-        """Those of the bookies at some slots that were not told a LAC and take it in a frame of many: it is sent now."""
+    def bookies_without_lac(
+        self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]
+    ) -> list[BookieId]:
+        """The bookies at some slots that have not been sent this LAC and accept it in a frame of many: it is sent now."""
         if self._places:
             found = [self._places[slot] for slot in slots]
             found = [
-                each for each in found if each.told_lac != lac and not each.retired and takes(each.bookie)
+                each for each in found if each.explicit_lac != lac and not each.retired and takes(each.bookie)
             ]
             for place in found:
-                place.told_lac = lac
+                place.explicit_lac = lac
             return [place.bookie for place in found]
-        if self.told_lac == lac:
+        if self.explicit_lac == lac:
             return []
-        self.told_lac = lac
+        self.explicit_lac = lac
         return [bookie for slot in slots if takes(bookie := self._ensemble[slot])]
 
     def retire(self, slot: int) -> None:

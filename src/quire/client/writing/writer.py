@@ -806,7 +806,7 @@ class WriterEffects:
         self.outgoing.place_at(slot).followed = True
         self.look_after()  # until it is quiet
         if self.writer.idle():
-            self._lac_untold(e.SendExplicitLac(self._machine.window.lac, self._machine.change.live))
+            self._send_explicit_lac(e.SendExplicitLac(self._machine.window.lac, self._machine.change.live))
 
     def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
@@ -822,10 +822,10 @@ class WriterEffects:
         if self.flush is not None:
             self.flush.answered(place, run, answer)
         news = self._news
-        if news is not None and news.untold is not None:
+        if news is not None and news.pending is not None:
             news.answered(place)
 
-    def _lac_untold(self, effect: e.SendExplicitLac) -> None:
+    def _send_explicit_lac(self, effect: e.SendExplicitLac) -> None:
         if not self.outgoing.has_places:
             return  # what takes bundles takes LACs in frames of many, and nobody is known to wait for this one
         if self._news is None:
@@ -835,10 +835,10 @@ class WriterEffects:
             )
         self._news.due(effect, self.outgoing.places)
 
-    def untold_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
-        """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+        """The LAC, and the bookies that were not sent it and accept it in a frame of many: it is sent to them now."""
         lac = self._machine.window.lac
-        return lac, self.outgoing.untold(lac, self._machine.change.live, takes)
+        return lac, self.outgoing.bookies_without_lac(lac, self._machine.change.live, takes)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -1139,7 +1139,7 @@ class WriterEffects:
         e.SlotAbsent: _slot_absent,
         e.SlotReturned: _slot_returned,
         e.QuorumAwaited: _quorum_awaited,
-        e.SendExplicitLac: _lac_untold,
+        e.SendExplicitLac: _send_explicit_lac,
         e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
         e.SetTimer: _set_timer,

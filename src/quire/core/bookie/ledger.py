@@ -336,7 +336,9 @@ class BookieLedgerMachine:
                 return self.save()
         return _AT_ONCE[answer]
 
-    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int, term: int = 0) -> bool:
+    def explicit_lac_without_body(
+        self, lac: int, key: bytes, token: int, digest_type: int, term: int = 0
+    ) -> bool:
         """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
 
         Returns:

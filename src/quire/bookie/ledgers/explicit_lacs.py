@@ -22,11 +22,11 @@ from quire.wire.native_bodies import LacFields, LacItem
 
 SWEEPS_UNSAVED: Final = 5
 """A LAC is saved at the so many-th call of `settled` after it came."""
-TOLD_MAX: Final = 16_384
+WAITING_MAX: Final = 16_384
 """So many wait here; the oldest of more are saved at the next call of `settled`."""
 
 
-class ToldLacs(dict[int, int]):
+class ExplicitLacs(dict[int, int]):
     """The ledgers of which memory knows a higher LAC than the disk: what one bookie received and has not journaled.
 
     Each has the number of calls of `settled` before its LAC came, about in their order: one that came again keeps its
@@ -78,7 +78,11 @@ class ToldLacs(dict[int, int]):
         for item in items:
             ledger_id, token, lac, term, digest_type, key, body = item
             machine = machine_of(ledger_id)
-            if machine is None or body or not machine.lac_told(lac, key, token, digest_type, term):
+            if (
+                machine is None
+                or body
+                or not machine.explicit_lac_without_body(lac, key, token, digest_type, term)
+            ):
                 answer = self._take_one(LacItem._make(item))
                 if answer is not Answer.OK:
                     refused.append((ledger_id, answer))
@@ -114,7 +118,7 @@ class ToldLacs(dict[int, int]):
         self._sweeps += 1
         until = self._sweeps - SWEEPS_UNSAVED
         taken = [ledger_id for ledger_id, _ in takewhile(lambda one: one[1] <= until, self.items())]
-        more = len(self) - TOLD_MAX
+        more = len(self) - WAITING_MAX
         if more > len(taken):
             taken = list(islice(self, more))
         return self._taken(taken)

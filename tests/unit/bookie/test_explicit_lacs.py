@@ -1,4 +1,4 @@
-"""A bookie that is told many LACs in a frame: known at once, on the disk some seconds later or at a stop."""
+"""Explicit LACs of many ledgers in one frame: known at once, on the disk some seconds later or at a stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quire.bookie.ledgers import told_lacs
+from quire.bookie.ledgers import explicit_lacs
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.wire.native_bodies import LacItem
@@ -29,7 +29,7 @@ async def lac_of(at: World, who: LedgerAccess) -> tuple[int, int]:
     ) if reply.explicit_lac else -2
 
 
-async def test_a_told_lac_is_known_at_once_and_survives_a_clean_stop(at: World) -> None:
+async def test_an_explicit_lac_is_known_at_once_and_survives_a_clean_stop(at: World) -> None:
     whos = [access(1), access(2)]
     for who in whos:
         assert await at.add(who, [0, 1]) is Answer.OK
@@ -45,7 +45,7 @@ async def test_it_is_on_the_disk_once_it_was_the_newest_for_some_seconds(at: Wor
         assert await at.add(who, [0, 1]) is Answer.OK
     await tell(at, [(who, 1) for who in whos])
     ledgers = at.server.ledgers
-    for _ in range(told_lacs.SWEEPS_UNSAVED - 1):
+    for _ in range(explicit_lacs.SWEEPS_UNSAVED - 1):
         ledgers.settle_lacs()
     assert await at.add(whos[1], [2], lac=1) is Answer.OK
     assert not ledgers._unsaved_lacs
@@ -59,7 +59,7 @@ async def test_it_is_on_the_disk_once_it_was_the_newest_for_some_seconds(at: Wor
 
 
 async def test_so_many_wait_and_not_more(at: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_lacs, "TOLD_MAX", 3)
+    monkeypatch.setattr(explicit_lacs, "WAITING_MAX", 3)
     whos = [access(ledger_id) for ledger_id in range(1, 8)]
     for who in whos:
         assert await at.add(who, [0]) is Answer.OK

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 
-class UntoldLacs:
+class PendingExplicitLacs:
     """The ledgers that wait, the longest first.
 
     Args:
