@@ -48,11 +48,11 @@ class StorageConfig:
         inline_items_max: so many puts at most are written on the loop; more of them show a stream, which the worker
             serves better.
         recent_bytes_max: run bodies kept in memory for tail readers.
-        footer_cache_bytes_max: rows of sealed segments kept in memory; beside them one table that is larger.
+        footer_cache_bytes_max: rows of sealed segments kept in memory; with them one table that is larger.
         open_files_max: segments kept open for reading; a bookie keeps fewer open where its process may open few files.
         spares_max: recycled files kept for new segments, the reserve included; more give their space back.
         recycled_rest_ms: a recycled file is left alone for so long if there is another one: a client on this machine that
-            was told a place in it may be reading it.
+            received a place in it may be reading it.
         reserve_segments: spares that new adds may not use: one for fences and recovery, one for deletions and
             compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.

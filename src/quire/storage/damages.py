@@ -1,6 +1,6 @@
 """What was found that is not as it was written, until it is put right; and what of each ledger that concerns.
 
-A damage ends when its entries were put back, its ledger is deleted, or its segment is given back; that of a footer,
+A damage ends when its entries were put back, its ledger is deleted, or its segment is freed; that of a footer,
 when the records were read instead. One that names no ledger is reported until the next start.
 """
 
@@ -88,7 +88,7 @@ class Damages:
             self._over(damage)
 
     def file_gone(self, file: str) -> None:
-        """A segment was given back: nothing of it is read any more."""
+        """A segment was freed: nothing of it is read any more."""
         for damage in [one for one in self.kept if one.file == file]:
             self._over(damage)
         if not self.kept:

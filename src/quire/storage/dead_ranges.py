@@ -19,7 +19,7 @@ Dead: TypeAlias = tuple[DeadRange, ...]
 
 
 def with_range(ranges: Dead, new: DeadRange) -> Dead:
-    """The same ranges and another one: those that say nothing beside it go, neighbours up to one LSN are joined."""
+    """The same ranges and another one: those that it covers are left out, neighbours up to one LSN are joined."""
     kept: list[DeadRange] = []
     for one in ranges:
         if is_dead((one,), new.first, new.last, new.through):

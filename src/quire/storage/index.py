@@ -117,7 +117,7 @@ class RowTable:
 
     Where a carried run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
 
-    Rows of bundles are indexed late: a segment that nobody looks into while it is filled is sealed without its maps. A lookup
+    Rows of bundles are indexed late: a segment that no reader looks into while it is filled is sealed without its maps. A lookup
     indexes all late rows of its own ledger, and some of the others. What is sealed, perhaps on another thread, is `rows`,
     `lacs` and `ledgers`, which need no index.
 

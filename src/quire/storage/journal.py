@@ -52,7 +52,7 @@ class Journal:
         worker: the only extra thread.
         current: the segment to go on in, None to begin one with the first put.
         sequences: the segments in use, for the list that each new one begins with.
-        last_lsn: the last that was given out.
+        last_lsn: the last that was assigned.
         next_sequence: for the next new segment.
         terms: new segments say that they may hold terms of streams: one in use does, or a stream is here.
         on_durable: called before the sinks when a group is durable, with its last LSN.
@@ -125,7 +125,7 @@ class Journal:
     ) -> tuple[Segment, int, int]:
         """Give a record its LSN and its place; the sink of `item` is called when it is durable.
 
-        One that is carried over keeps its LSN: the number that it is given then is its place's, for the order of groups.
+        One that is carried over keeps its LSN: the number that it is assigned then is its place's, for the order of groups.
 
         One of a stream, with an origin term or without, goes into a segment that says that it may hold terms.
 
@@ -287,7 +287,7 @@ class Journal:
         self.next_sequence += 1
         old, self.current = self.current, segment
         if old is not None:
-            # Not the last LSN given out: a start that goes on in an old segment leaves a gap before its own first one.
+            # Not the last LSN assigned: a start that goes on in an old segment leaves a gap before its own first one.
             self.before_last = (old.sequence, old.last_lsn)
             self._to_seal.append(old)
         self._on_opened(segment)

@@ -247,7 +247,7 @@ class LedgerStorage:
             if stored is not None:
                 start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
             if start.resume is None and boots.last is not None:
-                # Also where segments are gone: the LSN of an earlier doubt must not end a later one.
+                # Also where segments are missing: the LSN of an earlier doubt must not end a later one.
                 start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
             storage = cls(config, segment_files, start, worker, clock, boots, identity)
         except OSError as error:

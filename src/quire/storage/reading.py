@@ -3,7 +3,7 @@
 What does not verify is read again from the disk itself, then it is damaged: answered as that and reported, never as
 "no such entry". What the disk does not give is unknown. Where the rows of a footer are not there now, made-up ones stand for
 every id between its bounds, with the highest LSN of the segment: a read denies nothing of them. They are no evidence of an
-entry: whoever decides what may go looks for them first, and lets everything stay. Of a run whose body does not verify,
+entry: a caller that decides what may be dropped looks for them first, and keeps everything. Of a run whose body does not verify,
 compaction carries over the entries that do (`salvage`), and journals the others as damaged.
 
 Source: docs/decisions/029-single-reads.md, 040-damage-is-carried.md; `docs/formats/segment.md`, "Damaged intervals".
@@ -647,7 +647,7 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
 
 
 _UNREADABLE: Final = 0x80
-"""Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
+"""With the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
 _PASSING: Final = 0x40
 """What stands in the way will pass: no descriptor is left, or the segment's records are being read instead."""
 

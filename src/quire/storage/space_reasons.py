@@ -68,7 +68,7 @@ WAITING: Final = 64
 def rest_share(now: FreeSpace, waiting: int = 0) -> float:
     """How many times as long as it works housekeeping rests, so that others hardly notice it; the scarcer space is, the shorter.
 
-    A full disk, which takes no entries, is not meant: there is nobody to rest for.
+    A full disk, which takes no entries, is not meant: no client needs the rest.
 
     Args:
         now: the disk.
@@ -106,7 +106,7 @@ class SegmentUse(NamedTuple):
         dead: the other records of runs.
         unused: where nothing was written yet, in a segment that is not sealed.
         sealed: nothing more comes into it.
-        lives: something in it lives: it cannot be given back as it is.
+        lives: something in it lives: it cannot be freed as it is.
         stays: it is not compacted, because of damage.
         retired: nothing is read of it any more, and its file is on the way back.
         pinned: a reader still uses it.
@@ -217,7 +217,7 @@ _WHAT: Final[dict[Reason, str]] = {
     Reason.DELETED: "segments in which nothing lives",
     Reason.SPARSE: "dead entries in segments in which others live",
     Reason.DAMAGE: "dead entries in segments that are not compacted, because of damage",
-    Reason.PINNED: "segments that were given back and are still being read",
+    Reason.PINNED: "segments that were freed and are still being read",
     Reason.RETIRED: "segments on their way back",
     Reason.TOMBSTONES: "records of deleted ledgers",
     Reason.FILLING: "space in segments that are being filled",

@@ -327,7 +327,7 @@ class States:
                 self._only_kept[ledger_id] = self._only_kept.get(ledger_id, 0) + 1
 
     def release(self, ledger_ids: Iterable[int]) -> None:
-        """A segment that was counted is gone, or is not sealed any more: tombstones that keep nothing dead now go."""
+        """A segment that was counted was freed, or is not sealed any more: tombstones that keep nothing dead now go."""
         for ledger_id in ledger_ids:
             ledger = self.ledgers.get(ledger_id) or self.tombstones.get(ledger_id)
             if ledger is not None:

@@ -185,7 +185,7 @@ def encode_batch(
 
     Args:
         values: one per record, at least one; None is a value of its own (a tombstone).
-        base_ms: the time of all records, where `times_ms` is not given.
+        base_ms: the time of all records, where `times_ms` is None.
         times_ms: one time per record, milliseconds since 1970.
         keys: one per record, None for "no key".
         headers: one list of (name, value) per record, None for none.
@@ -379,7 +379,7 @@ class BatchView:
         return self._decoded().times_ms(start, stop)
 
     def headers(self, start: int = 0, stop: int | None = None) -> list[tuple[tuple[str, bytes | None], ...]]:
-        """The headers of each record, as (name, value) pairs in the order in which they were given."""
+        """The headers of each record, as (name, value) pairs in the order in which they were passed."""
         if not self.header.flags & BatchFlags.HEADERS:
             return [()] * len(range(self.count)[start:stop])
         return self._decoded().headers(start, stop)

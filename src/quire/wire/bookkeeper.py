@@ -284,7 +284,7 @@ def decode_entry_list(data: Buffer) -> list[tuple[int, int, int, int]]:
             raise MalformedFrameError(msg)
         found += _intervals(start, size, period, repeats)
         if len(found) > count + _STRETCHES_LISTED_MAX:
-            msg = f"a list of {count} groups of entries has more than {_STRETCHES_LISTED_MAX} stretches beside them"
+            msg = f"a list of {count} groups of entries has more than {_STRETCHES_LISTED_MAX} stretches in addition"
             raise MalformedFrameError(msg)
     found.sort()
     return _joined(found)

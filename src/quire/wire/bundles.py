@@ -86,7 +86,7 @@ def open_bundle(frame: Buffer) -> tuple[list[Row], int]:
     """The rows of a bundle's frame (header checked), and where the first body begins.
 
     Raises:
-        MalformedFrameError: its rows are damaged, or say other sizes than it has; nothing of it can be told apart.
+        MalformedFrameError: its rows are damaged, or have other sizes than it has; its runs cannot be separated.
     """
     (count,) = _COUNT.unpack_from(frame, REQUEST_BYTES) if len(frame) >= ROWS_AT else (0,)
     end = ROWS_AT + count * ROW_BYTES

@@ -84,8 +84,8 @@ class Entries(Sequence[Entry]):
 
     def of_users(self) -> Entries:
         """The same without no-ops."""
-        gone = self.no_ops
-        return Entries.of(self.ledger_id, [row for row in self if row[1] not in gone]) if gone else self
+        no_ops = self.no_ops
+        return Entries.of(self.ledger_id, [row for row in self if row[1] not in no_ops]) if no_ops else self
 
     def without_gap(self, first: int) -> Entries:
         """The entries from `first` on as far as each id follows the one before; none if this does not begin there."""

@@ -58,7 +58,7 @@ TERM_HEADER_BYTES = TERM_HEADER.size
 TERM_IDENTITY: Final = struct.Struct(">qq16xQ4x")
 """Ledger id, entry id and origin term in the header of an entry of scheme 1."""
 _FENCING = FieldUse("client of a stream whose terms only fence", "client")
-_LATER = FieldUse("nobody yet", "nobody yet")
+_LATER = FieldUse("none yet", "none yet")
 NO_OP: Final = 1
 """Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
 ENTRY_FLAGS = Names(

@@ -17,7 +17,7 @@ class FieldUse(NamedTuple):
     """What is said of a field besides its name and its place.
 
     Attributes:
-        writer: which program writes it; "nobody yet" where it is reserved.
+        writer: which program writes it; "none yet" where it is reserved.
         reader: which program acts on it.
     """
 

@@ -187,9 +187,11 @@ def _where(ledger_id: int) -> str:
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _HOLES: Final = FieldUse("writers that close or leave a ledger", "ledger show, ledger verify; repair will")
-_LOST: Final = FieldUse("nobody yet; whoever accepts a loss will", "nobody yet; repair and collectors will")
+_LOST: Final = FieldUse(
+    "none yet; the command that accepts a loss will", "none yet; repair and collectors will"
+)
 _EITHER: Final = FieldUse("as the list it is in", "as the list it is in")
-_PLAIN: Final = FieldUse("whoever writes notes of a record of format 1", "the same")
+_PLAIN: Final = FieldUse("clients that write notes of a record of format 1", "the same")
 
 RANGE_FIELDS: Final = Message(
     "Range of entries in notes",
@@ -224,9 +226,9 @@ CUSTOM_METADATA: Final = Names(
     {
         TOKEN_KEY: (
             "8 random bytes, made with the ledger",
-            FieldUse("whoever makes the ledger", "clients and bookies"),
+            FieldUse("the client that creates the ledger", "clients and bookies"),
         ),
-        FORMAT_KEY: ("what the entries are", FieldUse("whoever makes the ledger", "clients")),
+        FORMAT_KEY: ("what the entries are", FieldUse("the client that creates the ledger", "clients")),
         HOLES_KEY: ("which bookies lack which entries", _HOLES),
         LOST_KEY: ("losses that a person accepted", _LOST),
     },

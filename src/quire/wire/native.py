@@ -120,7 +120,7 @@ REQUEST_FIELDS = Layout(
         Field("digest type", "B", _ASKED),
         Field("flags", "H", _ASKED),
         Field("request number", "I", _ASKED),
-        Field("deadline", "I", FieldUse("nobody yet", "nobody yet")),
+        Field("deadline", "I", FieldUse("none yet", "none yet")),
         Field("ledger id", "q", _ASKED),
         Field("ledger token", "Q", _ASKED),
         Field("key", "20s", _ASKED),
@@ -233,7 +233,7 @@ FLAGS = Names(
     {
         str(int(flag)): (
             flag.name.lower().replace("_", " "),
-            _ASKED if flag & KNOWN_FLAGS else FieldUse("nobody yet", "bookie: refuses it"),
+            _ASKED if flag & KNOWN_FLAGS else FieldUse("none yet", "bookie: refuses it"),
         )
         for flag in Flag
         if flag

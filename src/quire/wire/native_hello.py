@@ -154,7 +154,7 @@ def refusal(hello: Hello) -> str:
 
 
 def shown(name: str) -> str:
-    """A name out of a hello, for the response and the log: whoever sent it may have sent anything."""
+    """A name out of a hello, for the response and the log: the client may have sent anything."""
     is_one = name.isprintable() and len(name) <= _SHOWN_CHARACTERS
     return name if is_one else f"{name[:_SHOWN_CHARACTERS]!r}…"
 

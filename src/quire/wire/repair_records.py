@@ -1,4 +1,4 @@
-"""What auto-recovery keeps beside BookKeeper's marks: Quire's marks of a ledger, and how long bookies have been away.
+"""What auto-recovery keeps in addition to BookKeeper's marks: Quire's marks of a ledger, and how long bookies have been away.
 
 Pure; the keys are in `metadata/keys.py`.
 
@@ -226,7 +226,7 @@ def _of_bookie(bookie: str) -> str:
     return f"the time that bookie {bookie} has been away"
 
 
-_MARKER: Final = FieldUse("whoever sees it; auditors", "workers")
+_MARKER: Final = FieldUse("clients that see it; auditors", "workers")
 _WORKER: Final = FieldUse("the worker", "operators' commands")
 _AUDITOR: Final = FieldUse("the auditor", "auditors")
 

@@ -104,7 +104,7 @@ class Passes:
     Attributes:
         bookie: which.
         passes: the number.
-        own: the bookie's own number when it found that the store had gone back; 0 while it holds nothing back.
+        own: the bookie's own number when it found that the store had been rolled back; 0 while it holds nothing back.
         held: why it drops nothing at present; empty while it does. At most `HELD_LENGTH_MAX` characters are written.
         accepted: the `own` with which a person accepted the store as it is; 0: not accepted.
         chain: a random number that stays as long as the counter goes on from its own last value.
@@ -301,8 +301,8 @@ def _of_bookie(what: str, bookie: str) -> str:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_DELETER: Final = FieldUse("whoever deletes a ledger", "a bookie's collector; operators")
-_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; whoever ends tombstones")
+_DELETER: Final = FieldUse("clients that delete a ledger", "a bookie's collector; operators")
+_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; commands that end tombstones")
 _HOLD: Final = FieldUse("a bookie's collector", "the collector; operators")
 _BOOKIE: Final = FieldUse("the bookie", "the bookie at its start, and before it goes on after holding")
 

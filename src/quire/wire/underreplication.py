@@ -1,4 +1,4 @@
-"""BookKeeper's texts of replication: marks of ledgers whose bookies are gone, and who holds a lock or is a candidate.
+"""BookKeeper's texts of replication: marks of ledgers whose bookies are lost, and who holds a lock or is a candidate.
 
 Byte for byte what Java writes. Its parser refuses fields that it does not know, so these say nothing else; what Quire
 has to say besides is in `wire/repair_records.py`. Pure; the keys are in `metadata/keys.py`.
@@ -33,7 +33,7 @@ class MissingBookies:
     """BookKeeper's mark of one ledger.
 
     Attributes:
-        bookies: those that are gone, in the order in which they were marked; empty where Java marked none.
+        bookies: those that are lost, in the order in which they were marked; empty where Java marked none.
         marked_ms: wall time of the last marking; None where Java's cluster leaves it out.
     """
 

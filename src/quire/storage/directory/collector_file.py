@@ -37,21 +37,21 @@ COLLECTOR: Final = Layout(
         Field("magic d1 51 43 4f 4c 0d 0a 1a", "8s", _USE),
         Field("version", "H", _USE),
         Field("length of the store's instance", "H", _USE),
-        Field("a write of the counter was asked for and not heard of: 1, else 0", "I", _USE),
+        Field("a write of the counter is without a response: 1, else 0", "I", _USE),
         Field("generation of the store", "Q", _USE),
         Field("chain", "Q", _USE),
         Field("passes", "Q", _USE),
         Field("last LSN before the last complete pass", "Q", _USE),
         Field("ledgers found once", "Q", _USE),
         Field("ledgers found twice or more", "Q", _USE),
-        Field("ledgers that people were told of, as unknown", "Q", _USE),
+        Field("ledgers that were reported, as unknown", "Q", _USE),
         Field("ledgers proven to be deleted and not dropped yet", "Q", _USE),
     ],
 )
 COLLECTOR_BODY: Final = Layout(
     "Collector's file, behind instance and header",
     [
-        Field("ids, ascending: found once, then twice or more, then told of", "Q", _USE),
+        Field("ids, ascending: found once, then twice or more, then reported", "Q", _USE),
         Field("of each proven one: id", "Q", _USE),
         Field("and the LSN through which the proof holds", "Q", _USE),
         Field("checksum of all before", "I", _USE),
@@ -99,20 +99,20 @@ def decode_collector(data: Buffer) -> Kept:
     if crc32c(memoryview(data)[:end]) != int.from_bytes(data[end:], "big"):
         raise FormatError("its checksum does not match")
     (
-        _, version, instance_bytes, asked, generation, chain, passes, found_lsn, once, more, told, missing,
+        _, version, instance_bytes, asked, generation, chain, passes, found_lsn, once, more, reported, missing,
     ) = COLLECTOR.struct.unpack_from(data)  # fmt: skip
     if version != COLLECTOR_VERSION or asked > 1:
         raise FormatError(f"it has version {version}, flag {asked}; this program reads {COLLECTOR_VERSION}")
     at = COLLECTOR.size + instance_bytes
-    if end - at != (once + more + told + 2 * missing) * _NUMBER_BYTES:
-        raise FormatError(f"it has {end - at} bytes for {once} + {more} + {told} + {missing} ledgers")
+    if end - at != (once + more + reported + 2 * missing) * _NUMBER_BYTES:
+        raise FormatError(f"it has {end - at} bytes for {once} + {more} + {reported} + {missing} ledgers")
     numbers = array("Q")
     numbers.frombytes(memoryview(data)[at:end])
     if sys.byteorder == "little":
         numbers.byteswap()
     findings = dict.fromkeys(numbers[:once], 1)
     findings.update(dict.fromkeys(numbers[once : once + more], FINDINGS_KEPT))
-    pairs = numbers[once + more + told :]
+    pairs = numbers[once + more + reported :]
     instance = bytes(data[COLLECTOR.size : at]).decode(errors="replace")
     return Kept(
         store=StoreName(instance, generation),
@@ -121,7 +121,7 @@ def decode_collector(data: Buffer) -> Kept:
         found_lsn=found_lsn,
         findings=findings,
         missing=dict(zip(pairs[::2], pairs[1::2], strict=True)),
-        told=frozenset(numbers[once + more : once + more + told]),
+        told=frozenset(numbers[once + more : once + more + reported]),
         asked=bool(asked),
     )
 

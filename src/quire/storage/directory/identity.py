@@ -393,7 +393,7 @@ def _compare_with_segments(
     if is_meant or is_nearly(" ".join(says), f"{witness.cluster_instance} {witness.bookie_id}"):
         raise damaged_cookie(
             directory,
-            f"it names bookie {says[1]} of cluster {says[0]}, and the segments beside it are of bookie "
+            f"it names bookie {says[1]} of cluster {says[0]}, and the segments next to it are of bookie "
             f"{witness.bookie_id} of cluster {witness.cluster_instance}",
         )
 

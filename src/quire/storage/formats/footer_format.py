@@ -215,7 +215,7 @@ def read_directory(data: Buffer) -> Iterator[DirectoryEntry]:
 
 
 def encode_states(states: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """(ledger, LSN, body) of each, in the order given."""
+    """(ledger, LSN, body) of each, in the order of the argument."""
     parts: list[bytes] = []
     for ledger_id, lsn, body in states:
         parts += [STATE_HEAD.pack(ledger_id, lsn, len(body)), body]
@@ -234,7 +234,7 @@ def read_states(data: Buffer, count: int) -> Iterator[tuple[int, int, memoryview
 
 
 def encode_kept(places: Iterable[KeptPlace]) -> bytes:
-    """The kept records of a segment, in the order given."""
+    """The kept records of a segment, in the order of the argument."""
     pack = KEPT_RECORD.struct.pack
     return b"".join([pack(*place, b"", 0) for place in places])
 

@@ -16,7 +16,7 @@ from quire.wire.entry import Buffer
 from quire.wire.layout import Field, FieldUse, Layout
 
 _BOOKIE = FieldUse("bookie", "bookie")
-_KEPT = FieldUse("nobody yet", "nobody yet")
+_KEPT = FieldUse("none yet", "none yet")
 
 SEGMENT_LIST: Final = Layout(
     "Segment list (0x86)",
@@ -33,7 +33,7 @@ SUSPICION: Final = Layout(
     "Suspicion (0x88)",
     [
         Field("ledgers whose state is not newer than this LSN are in limbo", "Q", _BOOKIE),
-        Field("1 = ledgers never heard of may have been here", "B", _BOOKIE),
+        Field("1 = ledgers unknown to the bookie may have been here", "B", _BOOKIE),
         Field(
             "LSN of the last loss that cannot be named, 0 = none",
             "Q",

@@ -21,7 +21,7 @@ BLOCK_BYTES = 4096
 GROUP_HEADER_BYTES = 1024
 RANGES_MAX = 39
 LSN_GAP = 1 << 32
-"""How far the LSN jumps after an unclean stop: more than any group can have given out."""
+"""How far the LSN jumps after an unclean stop: more than any group can have assigned."""
 
 SEGMENT_MAGIC = b"\xd1QSEG\r\n\x1a"
 GROUP_MAGIC = b"\xd1QGRP\r\n\x1a"
@@ -50,7 +50,7 @@ SEGMENT_HEADER: Final = Layout(
         Field("nonce", "Q", _BOOKIE),
         Field("first LSN that may be in it", "Q", _BOOKIE),
         Field("incompatible features", "Q", FieldUse("bookie", "bookie")),
-        Field("compatible features", "Q", FieldUse("nobody yet", "nobody yet")),
+        Field("compatible features", "Q", FieldUse("none yet", "none yet")),
     ],
 )
 SEGMENT_HEAD = SEGMENT_HEADER.struct
@@ -97,11 +97,11 @@ KINDS: Final = Names(
         "0x83": ("delete: a ledger state; entries with a lower LSN are dead", _BOOKIE),
         "0x84": (
             "truncation; reserved, a truncation is a dead range of the ledger state",
-            FieldUse("nobody", "nobody"),
+            FieldUse("none", "none"),
         ),
         "0x85": (
             "explicit LAC; reserved, it travels in the ledger state",
-            FieldUse("nobody", "nobody"),
+            FieldUse("none", "none"),
         ),
         "0x86": ("segment list", _BOOKIE),
         "0x87": ("retirement", _BOOKIE),
@@ -110,7 +110,7 @@ KINDS: Final = Names(
         "0x0a": ("clean stop", _BOOKIE),
         "0x0b": (
             "copy of a metadata record",
-            FieldUse("nobody yet", "nobody yet"),
+            FieldUse("none yet", "none yet"),
         ),
         "0x8b": ("damaged intervals", FieldUse("bookie", "bookie")),
         "0x8c": ("shrunk tombstones", FieldUse("bookie", "bookie")),

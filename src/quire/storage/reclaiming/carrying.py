@@ -76,7 +76,7 @@ class Carrier:
         self._recent.add(segment.sequence, offset, body, place_lsn)
 
     def put_damaged(self, piece: RunPiece, intervals: Sequence[tuple[int, int]], space: Space) -> None:
-        """Journal that ids of a run are damaged, before its segment is given back. Raises StorageError as `put_run`."""
+        """Journal that ids of a run are damaged, before its segment is freed. Raises StorageError as `put_run`."""
         row = piece.row
         for first, last in intervals:
             body = encode_damaged([DamagedInterval(first, last, row.origin_term, row.lsn)])
@@ -104,5 +104,5 @@ class Carrier:
                 )
             )  # fmt: skip
             path = str(self._files.path(segment.sequence))
-            what = "damaged in a segment that was given back"
+            what = "damaged in a segment that was freed"
             self._damages.found(Damage(path, offset, row.ledger_id, first, last, what, row.origin_term))

@@ -1,10 +1,10 @@
-"""Compaction: what lives in a sparse segment is carried over into the current one, so that its file can be given back.
+"""Compaction: what lives in a sparse segment is carried over into the current one, so that its file can be freed.
 
 A carried run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
 comes later there, and is on the disk only if the copies are. A copy that was superseded or dropped meanwhile does no
 harm, since the higher LSN is right wherever a record lies. Of a run that does not verify, the entries that do are carried over,
-and the others are journaled as damaged. A segment that the disk does not give stays as it is; so does one of which it cannot be
-told what lives, since rows of another segment that may hold the same ids cannot be read.
+and the others are journaled as damaged. A segment that the disk does not give stays as it is; so does one of which it is
+unknown what lives, since rows of another segment that may hold the same ids cannot be read.
 
 Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040-damage-is-carried.md;
 `docs/formats/segment.md`, "Carried runs", "Damaged intervals".
@@ -67,7 +67,7 @@ DIRECTORIES_BYTES_MAX: Final = 4 << 20
 _KEY_BYTES: Final = 20
 _OF_RUN: Final = RECORD_HEADER_BYTES + ROW_BYTES
 _OF_LEDGER: Final = RECORD_HEADER_BYTES + STATE_HEAD.size + 2 * (STATE.size + _KEY_BYTES) + DIRECTORY_BYTES
-"""What a segment has of each ledger beside its runs: a state as a record, and again in the footer; and a line of the directory."""
+"""What a segment has of each ledger in addition to its runs: a state as a record, and again in the footer; and a line of the directory."""
 
 
 class SealedSize(NamedTuple):
@@ -133,7 +133,7 @@ class _Line(NamedTuple):
 
 
 class _StaysError(Exception):
-    """The source cannot be given back: something in it, or what may hold the same ids, cannot be read."""
+    """The source cannot be freed: something in it, or what may hold the same ids, cannot be read."""
 
 
 class _LaterError(Exception):

@@ -247,7 +247,7 @@ class EntryDropper:
         if len(ranges) > DEAD_RANGES_MAX:
             raise StorageError(
                 f"ledger {ledger_id} has {DEAD_RANGES_MAX} dead ranges already: nothing more of it is dropped until the "
-                "segments with older data are given back",
+                "segments with older data are freed",
                 ledger_id=ledger_id,
             )
         ledger.dead_ranges = ranges

@@ -1,4 +1,4 @@
-"""Which dead ranges of a stream nobody needs any more, so that it never comes to have too many of them.
+"""Which dead ranges of a stream are needed no more, so that it never comes to have too many of them.
 
 Where terms only fence, an id names one entry: the one that was put last. What a truncation took needs its dead range only until
 something is put again under the same ids, as the writer after the truncation does: from then on it is hidden, as whatever is put

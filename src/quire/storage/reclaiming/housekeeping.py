@@ -59,7 +59,7 @@ class Housekeeping:
     def set_pace(
         self, rest: Callable[[float, int], float], later: Callable[[float, Callable[[], None]], object]
     ) -> None:
-        """Set how the space of files is given back: without this, as fast as the disk can.
+        """Set how the space of files is freed: without this, as fast as the disk can.
 
         Args:
             rest: how many seconds to rest after so many that a part took while so many files waited.

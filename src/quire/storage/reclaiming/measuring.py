@@ -81,7 +81,7 @@ class SpaceMeter:
         part = Slice(self._clock)
         uses: list[SegmentUse] = []
         known = list(self._segments.values())
-        gone = len(set(retired) - {segment.sequence for segment in known})
+        freed = len(set(retired) - {segment.sequence for segment in known})
         for segment in known:
             live, dead = yield from self._measure(segment, part)
             sealed = segment.trailer is not None
@@ -98,7 +98,7 @@ class SpaceMeter:
                     pinned=segment.sequence in pinned,
                 )
             )
-        uses += [SegmentUse(self._files.segment_bytes, 0, 0, retired=True)] * gone
+        uses += [SegmentUse(self._files.segment_bytes, 0, 0, retired=True)] * freed
         sizes: dict[Reason, int] = {}
         for reason, ranges in among_live.items():
             sizes[reason] = 0

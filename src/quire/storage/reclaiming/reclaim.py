@@ -122,7 +122,7 @@ class Reclaimer:
         dead = yield from self._worth_it(part)
         if not dead:
             return 0
-        gone: set[int] = set()
+        retired: set[int] = set()
         try:
             for carried in (self._states.carry_over(dead, part), self._kept.carry_over(dead, part)):
                 for _ in carried:
@@ -135,13 +135,13 @@ class Reclaimer:
             dead = [segment for segment in dead if self._segments.get(segment.sequence) is segment]
             if not dead:
                 return 0
-            gone = {segment.sequence for segment in dead}
-            body = encode_retirement(sorted(gone))
+            retired = {segment.sequence for segment in dead}
+            body = encode_retirement(sorted(retired))
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
-            self.retiring |= gone
+            self.retiring |= retired
             journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.RETIREMENT)
         except StorageError:
-            self.retiring -= gone  # a full or failed disk: the segments stay as they are
+            self.retiring -= retired  # a full or failed disk: the segments stay as they are
             return 0
         journal.wait(self, dead)
         journal.flush()

@@ -41,7 +41,7 @@ class TombstoneShrinker:
         """
         states, part = self._states, Slice(self._clock)
         packed: dict[int, None] = {}  # a ledger may be noted twice
-        gone: list[int] = []
+        removed: list[int] = []
         not_yet: list[int] = []
         try:
             for ledger_id in self._due(wall_ms, not_yet):
@@ -51,16 +51,16 @@ class TombstoneShrinker:
                     packed[ledger_id] = None
                 else:
                     del states.tombstones[ledger_id]
-                    gone.append(ledger_id)
+                    removed.append(ledger_id)
                 over = part.over
                 if len(packed) == TOMBSTONES_MAX or over:
-                    gone += self._shrink(packed)
+                    removed += self._shrink(packed)
                     packed = {}
                 if over:
-                    yield gone
-                    gone = []
+                    yield removed
+                    removed = []
                     part.begin()
-            gone += self._shrink(packed)
+            removed += self._shrink(packed)
             packed = {}
         except StorageError:
             pass  # they stay as they are; a later call tries again
@@ -69,8 +69,8 @@ class TombstoneShrinker:
                 ledger = states.tombstones.get(ledger_id)
                 if ledger is not None:
                     states.note_due(ledger_id, ledger)
-        if gone:
-            yield gone
+        if removed:
+            yield removed
 
     def _due(self, wall_ms: int, not_yet: list[int]) -> Iterator[int | None]:
         """The tombstones that are to shrink now, taken off the notes; those that must wait are added to a list.

@@ -7,7 +7,7 @@ from typing import Final
 from quire.storage.index import RowTable
 
 ITEM_BYTES: Final = 256
-"""What a ledger's rows in a segment cost beside themselves: for a ledger with one entry there that is most of it."""
+"""What a ledger's rows in a segment cost in addition to their bytes: for a ledger with one entry there that is most of it."""
 _SPARE: Final = 16
 """So small a part of the cache is emptied at a time: each look for the least recently used passes over what went before."""
 
@@ -23,9 +23,9 @@ class _Items(dict[tuple[int, int], tuple[bytes | RowTable, int]]):
 
 
 class FooterCache:
-    """Rows of sealed segments, least recently used out first, by bytes; what they cost beside their bytes counts too.
+    """Rows of sealed segments, least recently used out first, by bytes; what they cost in addition to their bytes counts too.
 
-    Of the tables that are larger than all that may be kept, the last one is kept beside them: to build it took a look at each
+    Of the tables that are larger than all that may be kept, the last one is kept as well: to build it took a look at each
     of its rows, and the next read of the ledger, or the next step of compaction, would build it again.
 
     Attributes:
@@ -85,7 +85,7 @@ class FooterCache:
             self._forget_large()
 
     def segment_gone(self, sequence: int) -> None:
-        """A segment was given back: the large table goes at once if it is of that one, the rest in its turn."""
+        """A segment was freed: the large table goes at once if it is of that one, the rest in its turn."""
         if self._large is not None and self._large[0][0] == sequence:
             self._forget_large()
 

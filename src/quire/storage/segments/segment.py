@@ -63,10 +63,10 @@ class Segment:
 
     Attributes:
         header: its block 0.
-        sequence: its number, never given to another.
+        sequence: its number, never assigned to another.
         recycled: the file held another segment before: what was not written yet is not blank.
         seed: what its checksums start from.
-        data_end: where the next group goes; all below is given out.
+        data_end: where the next group goes; all below is assigned.
         blanked_end: below it, what is behind `data_end` has been written with zeros.
         first_lsn, last_lsn: of the records in it, 0 if none.
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
@@ -298,7 +298,7 @@ def footer_share(kind: int, body_bytes: int) -> int:
 
 
 def footer_room(segment_bytes: int) -> int:
-    """The longest record that fits into an empty segment beside its list of segments and its footer."""
+    """The longest record that fits into an empty segment with its list of segments and its footer."""
     blocks = 5  # header, list of segments with a group's header, a blank block, footer, trailer
     return segment_bytes - blocks * BLOCK_BYTES - footer_bytes(0, 1, 1)
 

@@ -157,14 +157,14 @@ class Start:
 
         Args:
             older: why; None if it is not.
-            stored_lsn: an LSN that the bookie has given out.
+            stored_lsn: an LSN that the bookie has assigned.
         """
         if older is None:
             return
         self.report.older = older
         self.report.clean = False
         self.all_suspect = True
-        self.last_lsn = max(self.last_lsn, stored_lsn) + LSN_GAP  # no LSN is given out twice
+        self.last_lsn = max(self.last_lsn, stored_lsn) + LSN_GAP  # no LSN is assigned twice
         if self.resume is not None and self.resume is not self._continued:
             self._continued, self.resume = self.resume, None
             self._find_room()

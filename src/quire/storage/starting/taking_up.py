@@ -38,8 +38,8 @@ class TakingUp:
     """Takes up sealed segments, and reads damaged ones again.
 
     Args:
-        segments, unsealed, retiring: those in use; of them those whose runs are in memory, and those about to be given back.
-        pinned: those that must not be given back.
+        segments, unsealed, retiring: those in use; of them those whose runs are in memory, and those about to be freed.
+        pinned: those that must not be freed.
         states: all ledgers.
         journal: does jobs on the worker, between those that write.
         files: the segments' files.
@@ -88,8 +88,8 @@ class TakingUp:
             job = work.send(result)
         except StopIteration:
             return
-        told: list[Any] = []
-        self._journal.work(partial(_tried, job, told), lambda: self._go_on(work, told[0]))
+        outcome: list[Any] = []
+        self._journal.work(partial(_tried, job, outcome), lambda: self._go_on(work, outcome[0]))
 
     # --- sealed segments -----------------------------------------------------------------------------------------
 
@@ -148,8 +148,8 @@ class TakingUp:
         finally:
             files.close()
             self._pinned.discard(sequence)
-        gone = self._segments.get(sequence) is not segment or sequence in self._retiring
-        if gone or self.closed or not isinstance(read, Segment):
+        freed = self._segments.get(sequence) is not segment or sequence in self._retiring
+        if freed or self.closed or not isinstance(read, Segment):
             self._again.discard(sequence)
             return
         if trailer is not None:
@@ -208,12 +208,12 @@ class TakingUp:
                     part.begin()
 
 
-def _tried(job: Callable[[], Any] | None, told: list[Any]) -> None:
+def _tried(job: Callable[[], Any] | None, outcome: list[Any]) -> None:
     """Do a job on the worker; its future gets the result or the exception."""
     try:
-        told.append(None if job is None else job())
+        outcome.append(None if job is None else job())
     except Exception as error:  # noqa: BLE001 - it is handed over
-        told.append(error)
+        outcome.append(error)
 
 
 def _some(ledger_ids: array[int]) -> Iterator[array[int]]:

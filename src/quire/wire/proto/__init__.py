@@ -1,1 +1,1 @@
-"""Classes generated from the .proto files beside them by `make proto`; never edited by hand."""
+"""Classes generated from the .proto files in this directory by `make proto`; never edited by hand."""
