@@ -1,6 +1,6 @@
 """The metadata store as everyone else sees it: keys, values, versions, watches and registrations.
 
-Every driver passes tests/conformance/test_metadata_store.py, and test_metadata_registrations.py beside it. Ledgers,
+Every driver passes tests/conformance/test_metadata_store.py, and test_metadata_registrations.py next to it. Ledgers,
 bookies and logs are unknown here.
 
 What every driver promises:

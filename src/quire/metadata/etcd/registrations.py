@@ -154,7 +154,7 @@ class EtcdRegistrations:
             raise
 
     def _is_left_over(self, name: str, found: Sequence[KeyValue], lease: int) -> bool:
-        """Whether a key is on this lease and nobody holds it: a request that was given up has made it."""
+        """Whether a key is on this lease and no registration holds it: a request that was abandoned has made it."""
         return bool(found) and found[0].lease == lease and name not in self._held
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:

@@ -1,7 +1,7 @@
 """Watches of one client: one stream for all of them, resumed where it broke.
 
 Each watch keeps the revision after the last event. A new stream begins there, so that a lost connection
-loses no change; where the server has compacted that far, or has gone back in time (a restored
+loses no change; where the server has compacted that far, or was set back in time (a restored
 backup), the watcher gets `reread_all`.
 
 Source: etcd v3 API, "Watch".

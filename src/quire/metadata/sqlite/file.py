@@ -85,8 +85,8 @@ LOG_PAGES_MAX: Final = 512
 _LOG: Final = logging.getLogger(__name__)
 FIRST_LEDGER_ID: Final = 1
 RESTORE_LEAP: Final = 1_000_000
-"""Ledger ids, and revisions, that are jumped over when the file turns out to be a copy, or to have gone back: the original,
-or the time that was lost, may have given them away."""
+"""Ledger ids, and revisions, that are jumped over when the file turns out to be a copy, or to have been set back: the original,
+or the time that was lost, may have assigned them."""
 CHECKED_BYTES_MAX: Final = 4 << 20
 """Files up to this size are checked whole when they are opened; larger ones as they are read."""
 _KEY_END: Final = "\U0010ffff"
@@ -138,7 +138,7 @@ class SqliteOptions:
         poll_ms: how often changes of other processes are looked for while there are any; less often in between.
         tombstones_kept: revisions for which deletions are kept.
         settle_ms: how long after a commit, at most, until the -wal is emptied into the file, and the file's sequence is
-            written down beside it; both at most this often.
+            written next to it; both at most this often.
         now_ms: a clock that never goes back.
     """
 
@@ -221,7 +221,7 @@ class WriteAheadLog:
     def empty(self) -> bool:
         """Bring everything into the database and empty the log: from then on no damage to it loses anything.
 
-        Others that read or write at the moment are not waited for; what can be done beside them is done.
+        Others that read or write at the moment are not waited for; what can be done alongside them is done.
 
         Returns:
             Whether it is empty now. If not, for example because the disk is full, nothing is lost, and it is logged.
@@ -316,13 +316,13 @@ class SqliteFile:
         tombstones_kept: see `TOMBSTONES_KEPT`.
 
     Raises:
-        NoClusterError: there is no file and `create` is not given, or it cannot be opened or trusted.
+        NoClusterError: there is no file and `create` is False, or it cannot be opened or trusted.
         CorruptMetadataError: the file is not one of ours, or damaged.
 
     Attributes:
         committed: what the last transaction changed; None unless it was committed.
         log: its -wal.
-        sequence: the file beside it that says how far it had come.
+        sequence: the file next to it that says how far it had come.
     """
 
     def __init__(self, path: Path, *, create: bool, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
@@ -558,7 +558,7 @@ class SqliteFile:
         return row.stored, row.version, row.session
 
     def reserve_ledger_ids(self, count: int) -> range:
-        """Ids that are given out only once."""
+        """Ids that are assigned only once."""
         first = self._next_ledger
         self._next_ledger += count
         return range(first, self._next_ledger)
@@ -580,7 +580,7 @@ class SqliteFile:
         return int(cursor.lastrowid or 0)
 
     def end_session(self, number: int, name: str) -> bool:
-        """Remove a session and its keys; False if it is gone, or is another under the same number."""
+        """Remove a session and its keys; False if it has ended, or is another under the same number."""
         if not self.has_session(number, name):
             return False
         keys = self.keys_of_session(number)

@@ -205,7 +205,7 @@ def make_file(path: Path) -> None:
 def close_files(path: Path) -> None:
     """Make the database its owner's: what an older version left open to everybody is closed.
 
-    What SQLite and this program put beside it gets its mode, so an owner may open all to a group with one `chmod`. What
+    Files that SQLite and this program put next to it get its mode, so an owner may open all to a group with one `chmod`. What
     another user owns stays as it is: that user's next start closes it.
 
     Raises:
@@ -224,7 +224,7 @@ def close_files(path: Path) -> None:
         raise _unreachable(path, error) from error
     if closed:
         _LOG.warning(
-            "the metadata file %s, which holds passwords, was open to every user: it is its owner's now, with the files beside"
+            "the metadata file %s, which holds passwords, was open to every user: it is its owner's now, with the files next to"
             " it; `chmod 660` of all of them would let a group use the cluster (docs/security.md)",
             path,
         )

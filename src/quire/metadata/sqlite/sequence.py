@@ -1,4 +1,4 @@
-"""How far a metadata file had come, kept beside it: how a file that went back in time is detected.
+"""How far a metadata file had come, kept next to it: how a file that went back in time is detected.
 
 A -wal that was damaged or cut short, and a backup that was put back, leave a sound database that is older than what was
 acknowledged. The side file names a revision and the next ledger id that the database had reached. It is written after
@@ -70,7 +70,7 @@ class Counters(NamedTuple):
 
 
 class FileIdentity(NamedTuple):
-    """What the row of counters says that changes only when the file turns out to be a copy, or to have gone back."""
+    """What the row of counters says that changes only when the file turns out to be a copy, or to have been set back."""
 
     instance: str
     generation: int
@@ -78,7 +78,7 @@ class FileIdentity(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What stands beside the fields, to be compared with them."""
+        """What stands next to the fields, to be compared with them."""
         return f"{self.instance} {self.generation} {self.inode}"
 
 
@@ -265,7 +265,7 @@ def after_return(now: StoreProgress, newer: StoreProgress | None, leap: int) -> 
     Args:
         now: what it holds.
         newer: how far it had come, if that is known and is further.
-        leap: over how many revisions and ledger ids to jump, because some that were given out are unknown.
+        leap: over how many revisions and ledger ids to jump, because some that were assigned are unknown.
     """
     last = newer or now
     return StoreProgress(

@@ -139,7 +139,7 @@ class SessionObserver:
         self._seen: dict[int, _Seen] = {}
 
     def refresh(self, rows: list[SessionRow], now_ms: int) -> None:
-        """Take over what the database says now: new sessions, and sessions that are gone."""
+        """Take over what the database says now: new sessions, and sessions that have ended."""
         present = {row.number: row for row in rows}
         for number in [number for number, seen in self._seen.items() if present.get(number) != seen.row]:
             self._forget(number)
@@ -424,7 +424,7 @@ class SqliteRegistrations:
         ]
 
     def remove_if_over(self, number: int) -> bool:
-        """Inside a transaction: as `is_over`, and the session and its keys are gone if it is."""
+        """Inside a transaction: as `is_over`, and the session and its keys are deleted if it is."""
         if not self.is_over(number):
             return False
         return bool(self.remove([row for row in self.over() if row.number == number]))

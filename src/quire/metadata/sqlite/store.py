@@ -251,7 +251,7 @@ class SqliteStore(MetadataStore):
         """Wait for what the thread does; a caller that is cancelled meanwhile has it undone afterwards."""
 
         def over(done: asyncio.Future[Result]) -> None:
-            done.exception()  # of a store that was closed meanwhile: nobody waits for it
+            done.exception()  # of a store that was closed meanwhile: no caller waits for it
             if not self._closed:
                 self._order(undo, changes=changes).add_done_callback(asyncio.Future.exception)
 

@@ -76,9 +76,9 @@ class SharedWatches:
     def leave(self, watcher: StoreThread) -> list[Watch]:
         """A store ends; returns its watches, which are not notified any more."""
         with self._lock:
-            gone = [watch for watch, owner in self._watches if owner is watcher]
+            dropped = [watch for watch, owner in self._watches if owner is watcher]
             self._drop(lambda each: each[1] is watcher)
-            return gone
+            return dropped
 
     def _drop(self, dropped: Callable[[tuple[Watch, StoreThread]], bool]) -> None:
         before = self._looking()
@@ -199,7 +199,7 @@ class Settling:
             return
         try:
             self._file.check_same_file()
-        except NoClusterError:  # the sequence beside the path is not that of the file that is open
+        except NoClusterError:  # the sequence next to the path is not that of the file that is open
             return
         for _ in range(LAST_TRIES):
             if self._file.sequence.raise_to(self._file.progress):
@@ -290,9 +290,9 @@ class StoreThread(threading.Thread):
                 self._settle()
             except Exception as error:  # noqa: BLE001 - the top of the thread
                 _LOG.exception("the thread of the metadata file %s failed", self.path)
-                told = StorageError(f"the store of {self.path} failed: {error!r}", path=str(self.path))
-                self._give_up(told)
-                self._post(_settle, [(job.future, None, told) for job in batch])
+                failure = StorageError(f"the store of {self.path} failed: {error!r}", path=str(self.path))
+                self._give_up(failure)
+                self._post(_settle, [(job.future, None, failure) for job in batch])
         self._end()
 
     def _open(self) -> None:
@@ -432,7 +432,7 @@ class StoreThread(threading.Thread):
         return None
 
     def _begin(self, patience_ms: int) -> None:
-        """Start a transaction. Whoever waits for another process's is alive: its session's counter moves meanwhile."""
+        """Start a transaction. A process that waits for another one's is alive: its session's counter moves meanwhile."""
         give_up_ms = self._options.now_ms() + patience_ms
         while (left_ms := give_up_ms - self._options.now_ms()) > self._options.beat_ms:
             try:
@@ -457,10 +457,10 @@ class StoreThread(threading.Thread):
 
     def _failed(self, error: sqlite3.Error | QuireError) -> QuireError:
         """The error to raise; a file that is damaged or was replaced is not used again."""
-        told = explain(error, self.path) if isinstance(error, sqlite3.Error) else error
-        if isinstance(told, CorruptMetadataError | NoClusterError):
-            self._give_up(told)
-        return told
+        failure = explain(error, self.path) if isinstance(error, sqlite3.Error) else error
+        if isinstance(failure, CorruptMetadataError | NoClusterError):
+            self._give_up(failure)
+        return failure
 
     def _give_up(self, failure: QuireError) -> None:
         """From now on everything fails with this; watchers and owners get it."""

@@ -113,7 +113,7 @@ class ZookeeperRegistrations:
             raise
 
     def _is_left_over(self, path: str, owner: int) -> bool:
-        """Whether a znode is one of this session that nobody holds: a create that was given up has made it.
+        """Whether a znode is one of this session that no registration holds: a create that was abandoned has made it.
 
         One that is being taken back is none: the request that removes it may be on its way, and is for no other znode.
         """
