@@ -137,13 +137,13 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
             reply = await read_it(client, name)
             assert at.liar.lies, name
             assert not reply.places, name
-            assert at.channel(client).beside or name != UNASKED
+            assert at.channel(client).colocated or name != UNASKED
             if name in REFUSED:
                 # One line for the connection, however many responses lie.
                 [line] = caplog.messages
                 assert line.startswith(f"bookie {at.liar.bookie_id}: the bookie's response names "), name
                 assert line.endswith("no more short-circuit reads on this connection"), name
-                assert not at.channel(client).beside
+                assert not at.channel(client).colocated
         # Also where its places were refused, no other file was opened.
         folders = {server.config.directory / "segments" for server in at.cluster.servers.values()}
         assert {Path(path).parent for path in opened} <= folders
@@ -168,40 +168,40 @@ async def test_only_a_file_that_cannot_be_opened_or_three_misses_end_the_reads_o
                 opened.clear()
                 assert (await at.ask_the_liar(client)).runs
                 assert opened, name
-            assert channel.beside, name
+            assert channel.colocated, name
             at.liar.lie = lie
             for misses in range(1, short_circuit.MISSES_MAX + 1):
-                assert channel.beside
+                assert channel.colocated
                 await at.ask_the_liar(client)
                 assert channel.place_misses == misses
-            assert not channel.beside, name
+            assert not channel.colocated, name
         assert any("ends before byte" in line for line in caplog.messages)
         client = await at.client()
         (at.liar.config.directory / "segments" / FOLDER).mkdir()
         at.liar.lie = LIES["a folder"]
         await at.ask_the_liar(client)
-        assert not at.channel(client).beside
+        assert not at.channel(client).colocated
 
 
 async def test_only_registered_directories_of_this_machine_are_opened(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The liar says that it is on the client's machine; the client compares both ends of its own socket.
-    monkeypatch.setattr(Connection, "_is_beside", lambda _: True)
+    monkeypatch.setattr(Connection, "_is_colocated", lambda _: True)
     async with world(tmp_path, host="127.0.0.2") as at:
         client = await at.client()
-        assert not at.channel(client).beside
+        assert not at.channel(client).colocated
         opened.clear()
         assert (await at.ask_the_liar(client)).runs
         assert opened == []
-        at.channel(client).beside = True
+        at.channel(client).colocated = True
         assert (await at.ask_the_liar(client)).runs
         assert opened
         bookies = client.bookies
         info = bookies._known[at.liar.bookie_id]
         for directory in ("", "/", "relative", "/a/../b", "/a\0b", str(tmp_path / "b2") + "/"):
             bookies._known[at.liar.bookie_id] = replace(info, properties={"quire.directory": directory})
-            at.channel(client).beside = True
+            at.channel(client).colocated = True
             opened.clear()
             assert (await at.ask_the_liar(client)).runs
             assert opened == [], directory

@@ -188,8 +188,8 @@ class Attention:
             yield Condition(
                 kinds.HELD_COLLECTION, f"the collector deletes no ledgers: {collector.holding}", ends
             )
-        if collector.told.failure:
-            what = f"the collector could not look for deleted ledgers: {collector.told.failure}"
+        if collector.report.failure:
+            what = f"the collector could not look for deleted ledgers: {collector.report.failure}"
             ends = "the next pass that succeeds; check that the metadata store responds"
             yield Condition(kinds.FAILED_TASK, what, ends, "collector")
         if stuck_ms := collector.progress.stuck_ms(self._clock.now_ms()):

@@ -125,7 +125,7 @@ class BackgroundQueue:
             self.look_soon()
 
     def dropped(self, owner: object) -> None:
-        """A connection is gone, and with it what it asked for."""
+        """A connection has ended: its requests are dropped."""
         for index in range(len(self.waiting) - 1, -1, -1):
             if self.waiting[index].owner is owner:
                 del self.waiting[index]

@@ -46,7 +46,7 @@ class BookieConfig:
         directory: its disk; a new or wiped one is a new bookie.
         name: the readable half of its id; the incarnation of the directory is added.
         host, port: where it listens; port 0 takes a free one.
-        advertise: (host, port) that clients are told, port 0: the one where it listens. None: where it listens, which
+        advertise: (host, port) that clients receive, port 0: the one where it listens. None: where it listens, which
             must be an address that clients can reach then.
         storage: the disk's settings.
         frame_bytes_max: longest frame of V2 and V3 that it takes, length field included, 64 KiB to what one segment

@@ -1,4 +1,4 @@
-"""What a crowd of clients took goes back to the system some seconds after it has gone."""
+"""The memory that a crowd of clients took goes back to the system some seconds after they have disconnected."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class BookieServer:
         self.config = config
         self.store = store
         self.clock: Clock = clock or RealClock()
-        # The newest runs stay in the memory that they were received into, beside those on their way to the disk.
+        # The newest runs stay in the memory that they were received into, together with those on their way to the disk.
         self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
         self.keys = BookieKeys.of(config.security)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
@@ -160,7 +160,7 @@ class BookieServer:
 
     @property
     def announced(self) -> tuple[str, int]:
-        """What clients are told: (host, port)."""
+        """The address that clients receive: (host, port)."""
         host, port = self.config.advertise or self._address
         return host, port or self._address[1]
 
@@ -394,7 +394,7 @@ class BookieServer:
         return self.admission.admit(connection)
 
     def disconnected(self, connection: ClientConnection) -> None:
-        """A client is gone."""
+        """A client has disconnected."""
         self.admission.leave(connection)
         self._writers.discard(connection)
 

@@ -122,8 +122,8 @@ class Channel(FrameProtocol):
         was_cut_off: it ended while it was being opened. A bookie that does not take this client may end it without a
             word; so does one that stops.
         features: what the bookie said that it can do.
-        beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
-            who finds that the files are not readable unsets it.
+        colocated: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
+            a reader that finds that the files are not readable unsets it.
         place_misses: how many responses in a row named places whose bytes did not verify.
     """
 
@@ -152,7 +152,7 @@ class Channel(FrameProtocol):
         self.was_ready = False
         self.was_refused = self.was_cut_off = False
         self.features = 0
-        self.beside = False
+        self.colocated = False
         self.place_misses = 0
         self._ready = False
         self._paused = False
@@ -176,7 +176,7 @@ class Channel(FrameProtocol):
             deadline: loop time after which the response is TIMED_OUT.
 
         Returns:
-            Whether it has gone to the transport; else it waits here and counts as unsent: for the end of the loop
+            Whether the transport has it; else it waits here and counts as unsent: for the end of the loop
             turn, with all that the turn sends to this bookie, or until the transport takes it.
         """
         return self.codec.send(request, sink, tag, deadline)
@@ -219,11 +219,11 @@ class Channel(FrameProtocol):
 
     @property
     def anything_unsent(self) -> bool:
-        """Whether requests of anybody have not been given to the transport yet."""
+        """Whether the transport has not received all requests of all clients yet."""
         return bool(self._queue.unsent or self.codec.waiting_bytes)
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
-        """Bytes of this sink's requests that have not been given to the transport yet."""
+        """Bytes of this sink's requests that the transport has not received yet."""
         return self._queue.unsent.get(sink, 0) + self.codec.waiting_bytes.get(sink, 0)
 
     def expire(self, now: float) -> None:
@@ -232,8 +232,8 @@ class Channel(FrameProtocol):
         A connection over which nothing comes any more is closed.
         """
         late = self.codec.late(now)
-        heard, self.heard = self.heard, False
-        silence = self._silence.look(int(1000 * now), heard=heard, expired=bool(late))
+        received, self.has_received = self.has_received, False
+        silence = self._silence.look(int(1000 * now), received=received, expired=bool(late))
         if late:
             self._queue.drop_named(set(late))
             for name in late:
@@ -430,7 +430,9 @@ class NativeCodec(ChannelCodec):
         elif hello.version == 0:
             channel.give_up_on(hello.message or "the bookie refused the connection")
         else:
-            channel.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(channel.transport)
+            channel.colocated = bool(hello.features & native_hello.BESIDE) and has_one_address(
+                channel.transport
+            )
             channel.opened()
 
     def hello(self, auth_scheme: str = "") -> native_hello.Hello:

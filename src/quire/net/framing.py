@@ -34,7 +34,7 @@ from quire.wire.entry import Buffer
 from quire.wire.frame_limits import SETTING
 
 KEPT_BYTES_MAX = 32 * 1024
-"""A cut frame of V2 or V3 up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
+"""A cut frame of V2 or V3 up to this long waits outside the scratch buffer; a longer one gets memory of its own, budgeted."""
 ABSURD: Final = 64
 """A frame so many times longer than the limit is no frame: its end is not awaited."""
 ABSURD_BYTES: Final = 1 << 31
@@ -61,7 +61,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         budgeted: bytes of the budget that its unfinished frame takes.
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
-        heard: something was received; the reader of the flag unsets it.
+        has_received: something was received; the reader of the flag unsets it.
         short_kind: the kind, a frame's fifth byte, of those that `take_short` is asked about; -1: of none.
         told_bytes: how much of a frame above the limit `frame_too_long` wants to see.
     """
@@ -93,14 +93,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._long_expected = False
         self.budgeted = 0
         self.waits = False
-        self.heard = False
+        self.has_received = False
         self.partial_since: float | None = None
         self.transport: asyncio.Transport | None = None
         self._upgrading: asyncio.Task[None] | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that the transport has taken and the system has not: they are gone if this process ends."""
+        """Bytes that the transport has taken and the system has not: they are lost if this process ends."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     @property
@@ -181,7 +181,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return self._scratch[len(self._stub) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard = True
+        self.has_received = True
         try:
             if self._frame is not None:
                 self._filled += nbytes

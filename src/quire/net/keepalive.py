@@ -1,4 +1,4 @@
-"""What the system is asked to do for a connection, at both ends: find out that the other end is gone, and say so.
+"""What the system is asked to do for a connection, at both ends: find out that the other end is lost, and report it.
 
 Source: Linux man-pages, tcp(7): TCP_USER_TIMEOUT, TCP_KEEPIDLE; RFC 5482.
 """

@@ -9,7 +9,7 @@ what was refused again, and finds out how many the bookie takes:
 | an entry leaves | it is in flight; at most `allowed` are, `IN_FLIGHT_MAX` at first |
 | it was accepted | pauses are short again; when as many as are allowed were accepted in a round, a sixteenth more are allowed |
 | it was refused | the first refusal of a round: half of what is in flight is allowed, and nothing leaves for a pause. Pauses double while nothing is accepted. Further refusals of entries that left before change nothing |
-| it was given up | it is not in flight any more |
+| it was abandoned | it is not in flight any more |
 
 A round ends when an entry is refused that left after the last such pause began. Requests that wait here may outlive
 their deadline while the bookie accepts others: it is judged when it has accepted nothing for a whole time-out. Pure:
@@ -125,7 +125,7 @@ class PacingMachine:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MS_MAX)
 
     def given_up(self, count: int) -> None:
-        """Nobody waits any more for the responses to entries that left."""
+        """No client waits any more for the responses to entries that left."""
         self._end(count)
 
     def _end(self, count: int) -> None:

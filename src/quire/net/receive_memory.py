@@ -70,7 +70,7 @@ class ReceiveBudget:
         self._members[protocol] = None
 
     def leave(self, protocol: Receiver) -> None:
-        """A connection is gone."""
+        """A connection has ended."""
         self._members.pop(protocol, None)
         if protocol.waits:
             protocol.waits = False
@@ -183,7 +183,7 @@ class Scratch:
         self._frames_bytes_max = frames_bytes_max
 
     def frame(self, size: int) -> memoryview:
-        """Memory for one frame, its receiver's until the last view of it is gone."""
+        """Memory for one frame, its receiver's until the last view of it is released."""
         if size < LONG_FRAME_BYTES:
             return memoryview(bytearray(size))
         frames = self._frames

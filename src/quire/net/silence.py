@@ -54,15 +54,15 @@ class SilenceMachine:
         if self._given_up_ms is None or deadline_ms < self._given_up_ms:
             self._given_up_ms = deadline_ms
 
-    def look(self, now_ms: int, *, heard: bool, expired: bool) -> Silence:
+    def look(self, now_ms: int, *, received: bool, expired: bool) -> Silence:
         """What the connection is now.
 
         Args:
             now_ms: the time.
-            heard: something was received since the last look.
+            received: something was received since the last look.
             expired: a request has passed its deadline without a response since the last look.
         """
-        if heard:
+        if received:
             self._since_ms = self._given_up_ms = None
             return Silence.NONE
         if self._given_up_ms is not None and self._given_up_ms <= now_ms:

@@ -13,7 +13,7 @@ from typing import Any
 from quire.bookie.config import BookieConfig
 from quire.bookie.connections.connection import Connection
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import NOBODY
+from quire.bookie.ledgers.waiters import NO_SINK
 from quire.bookie.server import BookieServer
 from quire.core.answers import Answer
 from quire.core.bookie.doubt import Doubt
@@ -265,7 +265,7 @@ class Bookie:
         run = RunView.parse(body)
         request = _request(Kind.ADD, int(Flag.RECOVERY), body)
         ledgers = self.server.ledgers
-        answer = perform(self._stage, self._loop, lambda: ledgers.add(request, run, NOBODY, None))
+        answer = perform(self._stage, self._loop, lambda: ledgers.add(request, run, NO_SINK, None))
         assert answer is Answer.OK, answer
         perform(self._stage, self._loop, ledgers.flush_soon)
         self.finish()

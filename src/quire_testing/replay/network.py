@@ -87,7 +87,9 @@ class Line:
     def _took_request(self, frame: bytes) -> None:
         sent = request_of(frame)
         if sent.number == SIGN_OF_LIFE:
-            self.client.protocol.heard = True  # schedules know connections that break, none that are silent
+            self.client.protocol.has_received = (
+                True  # schedules know connections that break, none that are silent
+            )
             return
         self._known[sent.number] = sent
         if self.cut:

@@ -379,7 +379,7 @@ async def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> No
 
 
 async def test_orphans_come_in_pages(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.bookie.collecting.collector.ORPHANS_TOLD_MAX", 2)
+    monkeypatch.setattr("quire.bookie.collecting.collector.ORPHANS_LISTED_MAX", 2)
     ids = await at.write(5)
     for ledger_id in ids:
         await at.forget_record(ledger_id)

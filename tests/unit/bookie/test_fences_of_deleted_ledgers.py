@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.ledgers.record_reads import RecordReads, Told
+from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
 from quire.bookie.ledgers.waiters import NO_ASKER
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
@@ -87,10 +87,10 @@ async def test_with_a_record_or_without_an_answer_it_is_unknown(protocol: str, s
 async def test_a_read_that_had_begun_says_nothing_of_a_record_made_since(at: World) -> None:
     store = SlowStore(at.store._space)
     store.gate = asyncio.Event()
-    reads, found = RecordReads(BothRecords(store)), list[Told]()
+    reads, found = RecordReads(BothRecords(store)), list[ReadOutcome]()
 
-    def tell(_: int, told: Told) -> None:
-        found.append(told)
+    def tell(_: int, outcome: ReadOutcome) -> None:
+        found.append(outcome)
 
     store.gate.set()
     reads.read(NEW, tell)
@@ -143,7 +143,7 @@ class InBookKeepersWords(OneBookie):
 
     def __init__(self, name: str, rules: BookieRules) -> None:
         super().__init__(opened(FaultyFiles()), rules=rules, name=name)
-        self.ledgers.introductions.gone = lambda _ledger_id, then, _asker: then(
+        self.ledgers.introductions.on_deleted = lambda _ledger_id, then, _asker: then(
             rules.fence_of_deleted(has_no_record=False)
         )
 

@@ -134,7 +134,7 @@ async def test_two_passes_do_not_meet(at: At) -> None:
     dead, _ = await at.write(2)
     await at.client.delete_ledger(dead)
     both = await asyncio.gather(asked(at, SpaceTask.COLLECT), asked(at, SpaceTask.COMPACT))
-    assert at.server.collector.told.passes == 2
+    assert at.server.collector.report.passes == 2
     assert sorted(one["came_back"]["dropped"] for one in both) == [0, 1]
 
 
@@ -146,10 +146,10 @@ async def test_many_who_ask_at_once_share_a_pass_and_too_many_are_refused(at: At
     assert "wait for this already" in said[0]["failure"]
     assert len(space._tasks) == 1
     await asked(at)
-    assert at.server.collector.told.passes == 1
+    assert at.server.collector.report.passes == 1
     assert [one["failure"] for one in said[100:]] == [None] * ASKED_MAX
     await asked(at, SpaceTask.COLLECT)
-    assert at.server.collector.told.passes == 2, "who asks later gets a later pass"
+    assert at.server.collector.report.passes == 2, "who asks later gets a later pass"
 
 
 async def test_a_pass_that_fails_says_why(at: At, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,13 +291,13 @@ def test_a_stream_is_kept_until_it_is_deleted(bookie: StreamBookie) -> None:
     bookie.inside(lambda: bookie.server.ledgers.put_in_limbo(orphan, lambda _: None))
     for _ in range(3):
         bookie.until_stored(collector.collect())
-    assert collector.told.dropped == 0
+    assert collector.report.dropped == 0
     assert collector.orphans(-1)["unknown"] == [99], "that has no record of either kind"
     assert bookie.read(0, 2, 3)[1].keys() == {0, 1, 2}
     bookie.until_done(StreamStore(bookie.store).delete("stream"))
     for _ in range(2):
         bookie.until_stored(collector.collect())
-    assert collector.told.dropped == 1
+    assert collector.report.dropped == 1
     assert bookie.add(3, 3) is Answer.DELETED
     assert list(bookie.server.storage.held_from(STREAM, 0)) == []
 

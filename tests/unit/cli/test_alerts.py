@@ -319,7 +319,7 @@ async def test_a_collector_that_fails(tmp_path: Path, at: Cluster, monkeypatch: 
         patched.setattr(collector, "collect", fail)
         patched.setattr(collector, "_config", BookieConfig(directory=tmp_path, garbage_seconds=0.01))
         running = asyncio.create_task(collector.run())
-        while not collector.told.failures:
+        while not collector.report.failures:
             await asyncio.sleep(0)
         running.cancel()
     await at.needs("failed task", "the store does not answer", "next pass that succeeds")

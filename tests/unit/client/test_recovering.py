@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.bookie.ledgers.waiters import NOBODY
+from quire.bookie.ledgers.waiters import NO_SINK
 from quire.cli.ledger.ledger import recovered_text
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
@@ -219,7 +219,7 @@ async def test_a_bookie_with_another_key_is_an_obstacle_and_not_a_negative(clust
         assert refused.answer is Answer.UNAUTHORISED, "the record has another key"
         # As a program before 0.2 took it, which did not read the record.
         storage = cluster.servers[bookie].storage
-        storage.put_facts(LedgerFacts(record.ledger_id, key=foreign.key), NOBODY, None)
+        storage.put_facts(LedgerFacts(record.ledger_id, key=foreign.key), NO_SINK, None)
     with pytest.raises(WrongPasswordError, match="another password"):
         await client.open_ledger(record.ledger_id)
 

@@ -90,7 +90,7 @@ async def test_either_side_can_do_without(tmp_path, placed) -> None:
         assert placed == []
         # A bookie that has not offered it sends what it is asked for.
         for server in cluster.servers:
-            client.bookies._channel(server).beside = True
+            client.bookies._channel(server).colocated = True
         assert len(await read(client, ledger_id)) == COUNT
         assert placed == []
     async with small_cluster(tmp_path / "other", 3) as cluster:
@@ -128,14 +128,14 @@ async def test_what_is_damaged_is_still_the_bookies_to_say(placed, cluster) -> N
     client = await greeted(cluster)
     access = LedgerAccess.of(await client.ledger_metadata(ledger_id))
     channel = client.bookies._channel(victim)
-    assert channel.beside
+    assert channel.colocated
     reply = await client.bookies.read(victim, access, 0, COUNT - 1, 1 << 26)
     assert placed
     assert reply.answer is Answer.OK
     assert any(low <= 7 <= high for low, high in reply.unknown)
     assert set(reply.damaged) <= set(reply.unknown)
     assert any(low <= 7 <= high for low, high in reply.damaged), "damaged, and not out of reach"
-    assert channel.beside, "it may have been one recycled segment"
+    assert channel.colocated, "it may have been one recycled segment"
     assert channel.place_misses == 1
     # Every entry is there: its other copies are good.
     entries = await read(client, ledger_id)
@@ -183,7 +183,7 @@ async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
     monkeypatch.setattr(os, "preadv", without_nowait)
     for _ in range(4):
         assert len(await read(client, ledger_id)) == COUNT
-    assert all(client.bookies._channel(server).beside for server in cluster.servers)
+    assert all(client.bookies._channel(server).colocated for server in cluster.servers)
     assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
 
 
@@ -195,14 +195,14 @@ async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -
     place = RunPlace("/d/segments/0123456789abcdef.seg", 0, 200, 1)
     reply, channel = (
         ReadReply(Answer.OK, places=[place]),
-        SimpleNamespace(meant="b0", beside=True, place_misses=0),
+        SimpleNamespace(meant="b0", colocated=True, place_misses=0),
     )
     try:
         memory = lambda size: memoryview(bytearray(size))  # noqa: E731
         assert not await short_circuit.read_places(channel, reply, "/d", 1000, memory, timeout_ms=1)
     finally:
         released.set()
-    assert not channel.beside
+    assert not channel.colocated
     assert (reply.runs, reply.places) == ([], [place])
 
 

@@ -104,7 +104,7 @@ def answer(queue, number):
     frame = native.encode_answer(
         Kind.ADD, Answer.OK, number, flags=0, ledger_id=1, term=0, lac=-1, durable_lsn=0, body=(), runs=()
     )
-    queue.heard = True  # as it is where bytes come from a socket
+    queue.has_received = True  # as it is where bytes come from a socket
     queue.frame_received(memoryview(b"".join(frame)))
 
 

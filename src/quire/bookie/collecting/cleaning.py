@@ -1,6 +1,6 @@
 """The part of a collector's pass that gives bytes of the disk back, and when the next pass comes.
 
-Segments in which nothing lives are given back; sparse ones are compacted, at the pace that the disk asks for. When that has
+Segments in which nothing lives are freed; sparse ones are compacted, at the pace that the disk asks for. When that has
 taken as long as passes lie apart, the next one begins and goes on with it. On a full disk a pass compacts one segment, into the
 reserve, and the next one goes on with what that has brought back.
 
@@ -41,7 +41,7 @@ class DiskCleaner:
         moved: called with what is being done, at each step.
 
     Attributes:
-        retired, compacted: segments that were given back, and of which all was carried over, by this process.
+        retired, compacted: segments that were freed, and those whose live entries were all copied, by this process.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
-ORPHANS_TOLD_MAX: Final = 10_000
+ORPHANS_LISTED_MAX: Final = 10_000
 """So many ids go into one response."""
 
 
@@ -94,7 +94,7 @@ class GarbageCollector:
     """One bookie's collector; `prepare` before the bookie serves, then `run`, which never ends.
 
     Attributes:
-        told: what operators are shown.
+        report: what operators are shown.
         extras: drops copies that are too many.
         cleaner: gives bytes of the disk back, and says when a pass is due.
         progress: whether it moves.
@@ -113,7 +113,7 @@ class GarbageCollector:
         chance: RandomSource,
         rules: BookieRules = RULES,
     ) -> None:
-        self.told = CollectorReport()
+        self.report = CollectorReport()
         self._config = config
         self._bookie_id = store.bookie_id
         self._storage = storage
@@ -147,7 +147,7 @@ class GarbageCollector:
         return Kept()
 
     async def prepare(self) -> None:
-        """Before the bookie serves: see whether the store went back; ids that are here are not given out again by it.
+        """Before the bookie serves: see whether the store went back; ids that are here are not assigned again by it.
 
         Raises:
             QuireError: the metadata store cannot be asked.
@@ -187,8 +187,8 @@ class GarbageCollector:
             try:
                 await self.collect()
             except Exception as error:
-                self.told.failures += 1
-                self.told.failure = str(error) or repr(error)
+                self.report.failures += 1
+                self.report.failure = str(error) or repr(error)
                 if isinstance(error, QuireError):
                     log.warning(
                         "collecting deleted ledgers on %s: %s; the next pass tries again",
@@ -225,7 +225,7 @@ class GarbageCollector:
         self.progress.moved(self._clock.now_ms(), doing)
 
     async def _collect(self, *, compact: bool) -> int:
-        before = self.told.dropped
+        before = self.report.dropped
         self._moved("counting its pass")
         mine = await self._count()
         try:
@@ -238,10 +238,10 @@ class GarbageCollector:
             self._moved("looking for copies that are too many")
             await self.extras.collect()
         await self.cleaner.clean(on_request=compact)
-        self.told.passes += 1
-        self.told.last_pass_ms = self._clock.wall_ms()
-        self.told.failure = ""
-        return self.told.dropped - before
+        self.report.passes += 1
+        self.report.last_pass_ms = self._clock.wall_ms()
+        self.report.failure = ""
+        return self.report.dropped - before
 
     async def _compare(self, mine: int | None) -> None:
         """What a pass does after the counter.
@@ -258,9 +258,9 @@ class GarbageCollector:
         doomed, unknown = await self._judge(stones.marks)
         await turn_for_others(machine.missing)
         if mine is None:
-            self.told.due = sorted(one.ledger_id for one in doomed)
+            self.report.due = sorted(one.ledger_id for one in doomed)
         else:
-            self.told.due = ()
+            self.report.due = ()
             await self._drop(doomed, mine)
         await turn_for_others(unknown)
         machine.finish(unknown)
@@ -358,8 +358,8 @@ class GarbageCollector:
             batch = doomed[at : at + LOOKED_AT_ONCE]
             self._moved("dropping ledgers")
             before_look = self._storage.last_lsn
-            gone = await self._store.look(batch, mine)
-            for one, record_there in zip(batch, gone, strict=True):
+            stays = await self._store.look(batch, mine)
+            for one, record_there in zip(batch, stays, strict=True):
                 through = before_look if one.proof.through is None else one.proof.through
                 since = partial(self._storage.written_since, one.ledger_id)
                 # The look has failed as a whole where the counter was not this pass's own.
@@ -375,7 +375,7 @@ class GarbageCollector:
         drops.begun += 1
         self._ledgers.delete(ledger_id, until, drops.one_durable)
         self._machine.dropped(ledger_id)
-        self.told.dropped += 1
+        self.report.dropped += 1
         if drops.begun <= DROPS_NAMED_MAX:
             log.info("bookie %s dropped ledger %d, proof: %s", self._bookie_id, ledger_id, proof.by.value)
 
@@ -431,32 +431,34 @@ class GarbageCollector:
 
     def info(self) -> dict[str, Any]:
         """What INFO says of it."""
-        told, kept = self.told, self._machine.kept
+        report, kept = self.report, self._machine.kept
         last = (
-            datetime.fromtimestamp(told.last_pass_ms / 1000, UTC).isoformat() if told.last_pass_ms else None
+            datetime.fromtimestamp(report.last_pass_ms / 1000, UTC).isoformat()
+            if report.last_pass_ms
+            else None
         )
         return {
             "every_seconds": self._config.garbage_seconds,
-            "passes": told.passes,
+            "passes": report.passes,
             "counter": kept.passes,
             "last_pass": last,
             "holding": self._machine.holding or None,
-            "dropped": told.dropped,
-            "due": len(told.due),
+            "dropped": report.dropped,
+            "due": len(report.due),
             "unknown": len(self._machine.unknown),
             "extras_waiting": len(self.extras.waiting),
-            "extras_dropped": self.extras.told.dropped,
+            "extras_dropped": self.extras.report.dropped,
             "retired": self.cleaner.retired,
             "compacted": self.cleaner.compacted,
             "doing": self.progress.doing or None,
             "stuck_ms": self.progress.stuck_ms(self._clock.now_ms()),
-            "failures": told.failures,
-            "failure": told.failure or None,
+            "failures": report.failures,
+            "failure": report.failure or None,
         }
 
     def without_record(self) -> tuple[Sequence[int], Sequence[int]]:
         """The ledgers here that have no record: those without a proof of deletion, and those that are held."""
-        return self._machine.unknown, self.told.due
+        return self._machine.unknown, self.report.due
 
     def orphans(self, after: int) -> dict[str, Any]:
         """What INFO says of what is kept without a record: a page of the ids above `after`, ascending.
@@ -465,9 +467,9 @@ class GarbageCollector:
         covers all ids up to `through`.
         """
         pages = [
-            ids[bisect_right(ids, after) :][:ORPHANS_TOLD_MAX]
-            for ids in (self._machine.unknown, self.told.due)
+            ids[bisect_right(ids, after) :][:ORPHANS_LISTED_MAX]
+            for ids in (self._machine.unknown, self.report.due)
         ]
-        through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_TOLD_MAX), default=ID_MAX)
+        through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_LISTED_MAX), default=ID_MAX)
         unknown, due = (ids[: bisect_right(ids, through)] for ids in pages)
         return {"unknown": unknown, "due": due, "through": through}

@@ -165,7 +165,7 @@ class CollectorStore:
             after = page[-1][0]
 
     async def look(self, batch: Sequence[Doomed], mine: int) -> list[bool]:
-        """The last look, at all of them in one moment: for each whether it must stay (its record is there, or its tombstone gone).
+        """The last look, at all of them in one moment: for each whether it must stay (its record exists, or its tombstone does not).
 
         Args:
             batch: the ledgers.
@@ -214,8 +214,8 @@ class CollectorStore:
         if found is None:
             op: Op = Create(key, value)
         else:
-            told = decode_watermark(found.value, self.bookie_id).revision
-            if not any(told < revision <= watermark for _, revision, _ in tombstones):
+            stored = decode_watermark(found.value, self.bookie_id).revision
+            if not any(stored < revision <= watermark for _, revision, _ in tombstones):
                 return
             op = Put(key, value, found.version)
         try:
@@ -232,8 +232,8 @@ class CollectorStore:
         bookies = sorted(str(bookie) for bookie in cookies if bookie in collects)
         if self.bookie_id not in bookies:
             return
-        told = {key: value async for key, value in every_key(self._store, WATERMARKS)}
-        watermarks = [_revision_of(told.get(watermark_key(bookie)), bookie) for bookie in bookies]
+        stored = {key: value async for key, value in every_key(self._store, WATERMARKS)}
+        watermarks = [_revision_of(stored.get(watermark_key(bookie)), bookie) for bookie in bookies]
         rank = bookies.index(str(self.bookie_id))
         over = set(tombstones_over([one[:2] for one in tombstones], watermarks))
         share = [

@@ -15,7 +15,7 @@ NOTHING_SECONDS: Final = 20e-6
 WAIT_SECONDS: Final = 0.001
 """A slice that took less than the one waits for something, and is tried again after the other."""
 REST_SECONDS_MAX: Final = 0.1
-"""A slice that took long was interrupted by whoever else needs the core, and says little of its work."""
+"""A slice that took long was interrupted by another process that needs the core, and says little of its work."""
 
 SLICE: Final = 256
 """So many ledgers are looked at in one turn of the loop."""

@@ -46,7 +46,7 @@ async def no_lists(
     record: LedgerMetadata,  # noqa: ARG001 - the shape of `MemberLists`
     members: Sequence[BookieId],  # noqa: ARG001
 ) -> Mapping[BookieId, Replica]:
-    """Nobody can be asked: what needs a list stays."""
+    """No bookie can be asked: entries that need a list of another bookie stay."""
     return {}
 
 
@@ -83,7 +83,7 @@ class ExtraCollector:
         rules: the judgements.
 
     Attributes:
-        told: what operators are shown.
+        report: what operators are shown.
         lists: asks other bookies what they hold.
         waiting: by ledger, its first look.
         kept: ledgers of which the last look kept what is too many.
@@ -107,7 +107,7 @@ class ExtraCollector:
         self._grace_ms = grace_ms
         self._rules = rules
         self._after = -1
-        self.told = ExtrasReport()
+        self.report = ExtrasReport()
         self.lists: MemberLists = no_lists
         self.waiting: dict[int, LookedAt] = {}
         self.kept: set[int] = set()
@@ -189,7 +189,7 @@ class ExtraCollector:
             shown = await self._look(ledger_id, first.through)
             if shown is None:
                 return False
-            gone = [
+            extra = [
                 one
                 for one in first.ranges
                 if may_drop_extra(
@@ -200,14 +200,14 @@ class ExtraCollector:
                     listed=one in listed,
                 )
             ]
-            if not self._held_of_any(held, gone):
-                self.told.kept += 1
+            if not self._held_of_any(held, extra):
+                self.report.kept += 1
                 self.kept.add(ledger_id)
                 return False
-            await self._drop(ledger_id, first, gone)
+            await self._drop(ledger_id, first, extra)
         finally:
             storage.acquit(ledger_id)
-        self.told.dropped += 1
+        self.report.dropped += 1
         return True
 
     def _is_written(self, ledger_id: int, first: ExtraLook) -> bool:

@@ -63,9 +63,9 @@ class SpaceReport:
         self.last: dict[str, Any] | None = None
 
     def ask(self, task: SpaceTask, then: SaySpace) -> None:
-        """Do a task, and hand over what there is to say of it; an error is told as `failure`.
+        """Do a task, and hand over what there is to report of it; an error is reported as `failure`.
 
-        Who asks for a task that waits for its turn shares it; where very many do, the next are told a failure at once.
+        Requests for a task that waits for its turn share it; where very many do, the next ones fail at once.
         """
         asked = self._asked.setdefault(task, [])
         if len(asked) >= ASKED_MAX:
@@ -95,8 +95,8 @@ class SpaceReport:
             then(info)
 
     async def _work(self, task: SpaceTask) -> dict[str, Any]:
-        told, cleaner = self._collector.told, self._collector.cleaner
-        before = told.dropped, cleaner.retired, cleaner.compacted
+        report, cleaner = self._collector.report, self._collector.cleaner
+        before = report.dropped, cleaner.retired, cleaner.compacted
         failure = ""
         try:
             if task is not SpaceTask.MEASURE:
@@ -106,7 +106,7 @@ class SpaceReport:
             failure = error.message
         if self._storage.failure is not None:
             failure = self._storage.failure.message
-        after = told.dropped, cleaner.retired, cleaner.compacted
+        after = report.dropped, cleaner.retired, cleaner.compacted
         dropped, retired, compacted = (now - then for now, then in zip(after, before, strict=True))
         came_back = {"dropped": dropped, "retired": retired, "compacted": compacted}
         if task is SpaceTask.MEASURE:

@@ -63,7 +63,7 @@ class Admission(Generic[C]):
         self._newcomers.pop(connection, None)
 
     def leave(self, connection: C) -> None:
-        """A client is gone, or about to be."""
+        """A client has disconnected, or is about to be disconnected."""
         self.connections.pop(connection, None)
         self._newcomers.pop(connection, None)
         if not self.connections:

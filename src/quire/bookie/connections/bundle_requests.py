@@ -68,7 +68,7 @@ class BundleRequests:
         Where too many wait for records, the rest has to wait: the bundle becomes the client's first request again.
 
         Raises:
-            MalformedFrameError: its rows are damaged, so that nothing in it can be told apart. Nothing is stored.
+            MalformedFrameError: its rows are damaged, so that its runs cannot be separated. Nothing is stored.
         """
         if not self._left:
             self._admit(request, frame)

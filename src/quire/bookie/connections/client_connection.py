@@ -69,7 +69,7 @@ class Serving(Protocol):
         """A client came; False when there are too many already."""
 
     def disconnected(self, connection: ClientConnection) -> None:
-        """A client is gone."""
+        """A client has disconnected."""
 
     def ended(self, text: str, *args: object) -> None:
         """One line for a connection that is refused, or ends because of what its client did."""
@@ -146,7 +146,7 @@ class ClientConnection(FrameProtocol, Asker):
         return bool(self.requests or self._again)
 
     def drop_requests(self) -> None:
-        """The client is gone: drop its requests."""
+        """The client has disconnected: drop its requests."""
         raise NotImplementedError
 
     def _work(self) -> None:
@@ -158,7 +158,7 @@ class ClientConnection(FrameProtocol, Asker):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        # A peer that has gone already has no address any more, and only a socket's has a port.
+        # A peer that has disconnected already has no address any more, and only a socket's has a port.
         if peer := transport.get_extra_info("peername"):
             self._peer = address_of(*peer[:2]) if len(peer) > 1 else str(peer)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
@@ -189,7 +189,7 @@ class ClientConnection(FrameProtocol, Asker):
     # --- before its first request --------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The client has done what was asked of it, or is gone."""
+        """The client has done what was asked of it, or has disconnected."""
         if self._opening_timer is not None:
             self._opening_timer.cancel()
             self._opening_timer = None

@@ -55,7 +55,7 @@ class Connection(ClientConnection):
     def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native, FIRST)
         self._held: list[memoryview] = []
-        self._beside = False
+        self._colocated = False
         self._door: NativeDoor | None = None
         self._bundles = BundleRequests(self)
 
@@ -117,8 +117,8 @@ class Connection(ClientConnection):
             message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {meant}"
         version = version if answer is Answer.OK else 0
         features |= native_hello.OFFERED
-        self._beside = self._is_beside()
-        if self._beside:
+        self._colocated = self._is_colocated()
+        if self._colocated:
             features |= native_hello.BESIDE
         ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
         features = features if version else 0
@@ -132,7 +132,7 @@ class Connection(ClientConnection):
             self.enter(OPEN)
             self.opened()
 
-    def _is_beside(self) -> bool:
+    def _is_colocated(self) -> bool:
         """Whether the client is on this machine, and may read the files of this bookie as far as the system lets it."""
         return bool(self._server.config.offered_directory) and has_one_address(self.transport)
 
@@ -340,7 +340,7 @@ class Connection(ClientConnection):
             self.answer(request, answer)
             return
         room = min(bytes_max, self._server.unread.answer_bytes_max)
-        placed = self._beside and bool(request.flags & Flag.PLACES)
+        placed = self._colocated and bool(request.flags & Flag.PLACES)
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
         if self._server.vigil.holding:
             if found.answer is not Answer.OK or not (found.runs or found.places):
@@ -351,14 +351,14 @@ class Connection(ClientConnection):
         if found.answer is not Answer.OK:
             self.answer(request, found.answer, lac=found.lac)
             return
-        told = [
+        body = [
             native_bodies.encode_told(found.vouched_through, found.unknown, found.damaged, found.lac_term)
         ]
         if found.places:
-            told.append(native_bodies.encode_places(found.places))
+            body.append(native_bodies.encode_places(found.places))
         flags = native.PLACED if found.places else 0
         runs = native_bodies.encode_runs(found.runs)
-        self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
+        self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=body, runs=runs)
 
     def _last_confirmed(self, request: Request, answer: Answer) -> None:
         if answer is not Answer.OK:
@@ -385,8 +385,8 @@ class Connection(ClientConnection):
             lac = self._ledgers.lac(request.ledger_id)
             if lac is not None and (min(last, lac) < first or self.is_congested()):
                 lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
-                told = native_bodies.encode_told(first - 1, (), (), lac_term)
-                self.answer(request, Answer.OK, lac=lac, body=(told,))
+                body = native_bodies.encode_told(first - 1, (), (), lac_term)
+                self.answer(request, Answer.OK, lac=lac, body=(body,))
             else:
                 through = first if lac is None else min(last, lac)
                 self._entries(request, Answer.OK, first, through, bytes_max, origin_term)

@@ -1,6 +1,6 @@
 """What a client must have done before a bookie serves it: TLS, and its name. Only where the bookie asks for either.
 
-These stand in a connection's way until it is open, and then are gone: later requests are not checked for them.
+They are required until a connection is open, and are removed then: later requests are not checked for them.
 
 Source: docs/security.md; BookKeeper source, `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
 """

@@ -41,7 +41,7 @@ class Polls:
         return True
 
     def drop(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         waiting, self._waiting = self._waiting, {}
         for poll in waiting.values():
             self._ledgers.followers.forget(poll)

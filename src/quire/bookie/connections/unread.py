@@ -43,7 +43,7 @@ class UnreadAnswers:
         return self._taken
 
     def done(self, connection: object) -> None:
-        """It has read them, or is gone."""
+        """It has read them, or has disconnected."""
         size = self._waiting.pop(connection, 0)
         if size:
             self._taken -= size

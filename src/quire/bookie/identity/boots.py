@@ -106,6 +106,6 @@ class BootRecord:
             f"bookie {self._bookie} runs elsewhere as boot {self.stored.boot}, and this process is "
             f"boot {own.boot}: either a copy of its directory was started, or this directory is a "
             "copy. Only one of them may run: keep the other one, and do not start this directory "
-            "again unless the other one is gone for good",
+            "again unless the other one is permanently lost",
             bookie=self._bookie,
         )

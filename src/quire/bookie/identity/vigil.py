@@ -1,6 +1,6 @@
 """Checks that this process owns its bookie's identity, holds responses while that is unknown, and else ends it.
 
-`core/bookie/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, beside the data path:
+`core/bookie/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, outside the data path:
 a store that is silent delays that record and nothing else.
 
 Source: `docs/protocol/bookie.md`, "Holding".

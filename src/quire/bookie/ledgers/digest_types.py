@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from quire.bookie.ledgers.record_reads import RecordReads, Told
+from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger.metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest
@@ -38,7 +38,7 @@ class DigestTypes:
         self._asking: set[int] = set()
         self._checkers = {kind: EntryDigest(kind, b"") for kind in (DigestType.CRC32, DigestType.CRC32C)}
         self.mismatches = 0
-        reads.listeners.append(self._heard)
+        reads.listeners.append(self._on_record)
 
     def get(self, ledger_id: int) -> DigestType | None:
         """The ledger's digest type; None while it is not known, and then it is looked up."""
@@ -63,15 +63,15 @@ class DigestTypes:
         """What checks entries of a type without the ledger's password; None where nothing can."""
         return None if kind is None else self._checkers.get(kind)
 
-    def _heard(self, ledger_id: int, told: Told) -> None:
-        if not isinstance(told, LedgerMetadata):
-            return  # the id may be given later
+    def _on_record(self, ledger_id: int, outcome: ReadOutcome) -> None:
+        if not isinstance(outcome, LedgerMetadata):
+            return  # the id may be assigned later
         while len(self._known) >= KEPT_MAX:
             del self._known[next(iter(self._known))]
         # Format 1 stores no type: such ledgers are not checked.
-        self._known[ledger_id] = told.digest_type if told.has_password else None
+        self._known[ledger_id] = outcome.digest_type if outcome.has_password else None
 
-    def _answered(self, ledger_id: int, told: Told) -> None:
+    def _answered(self, ledger_id: int, outcome: ReadOutcome) -> None:
         self._asking.discard(ledger_id)
-        if ledger_id not in self._known and not isinstance(told, NoSuchLedgerError):
-            log.info("the digest type of ledger %d could not be read yet: %s", ledger_id, told)
+        if ledger_id not in self._known and not isinstance(outcome, NoSuchLedgerError):
+            log.info("the digest type of ledger %d could not be read yet: %s", ledger_id, outcome)

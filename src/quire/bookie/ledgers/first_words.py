@@ -2,7 +2,7 @@
 
 The first request would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
 record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
-same read; then it is decided in its order. That there is no record is never cached: the id may be given later.
+same read; then it is decided in its order. That there is no record is never cached: the id may be assigned later.
 
 After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
 behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.record_reads import RecordReads, Told
+from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
 from quire.bookie.ledgers.waiters import (
     FIRST_WORDS_MAX,
     NO_ASKER,
@@ -94,10 +94,10 @@ class FirstWords:
         self._bytes = 0
         self._lacs = 0
         self._away = False
-        reads.listeners.append(self._heard)
+        reads.listeners.append(self._on_record)
         ledgers.introductions.keep = self.keep
         ledgers.introductions.wait = self.wait
-        ledgers.introductions.gone = self.gone
+        ledgers.introductions.on_deleted = self.on_deleted
         ledgers.introductions.seen = self._seen
 
     def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
@@ -139,16 +139,16 @@ class FirstWords:
         kept = self.wait(request.ledger_id, decide, asker, len(request.body))
         return Answer.OK if kept else Answer.READ_ONLY
 
-    def gone(self, ledger_id: int, then: Then, asker: Asker) -> None:
+    def on_deleted(self, ledger_id: int, then: Then, asker: Asker) -> None:
         """A fence was refused since the ledger was deleted: read whether the id has no record, and call `then`."""
 
-        def told(_: int, told: Told) -> None:
+        def on_read(_: int, outcome: ReadOutcome) -> None:
             self._release(asker)
-            no_record = isinstance(told, NoSuchLedgerError) and self._ledgers.store_is_trusted()
+            no_record = isinstance(outcome, NoSuchLedgerError) and self._ledgers.store_is_trusted()
             then(self._rules.fence_of_deleted(has_no_record=no_record))
 
         asker.first_words += 1
-        self._reads.read_anew(ledger_id, told)
+        self._reads.read_anew(ledger_id, on_read)
 
     @staticmethod
     def _release(asker: Asker) -> None:
@@ -163,34 +163,36 @@ class FirstWords:
         if answer is not Answer.OK:
             waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
 
-    def _heard(self, ledger_id: int, told: Told) -> None:
+    def _on_record(self, ledger_id: int, outcome: ReadOutcome) -> None:
         """A record was read, for this request or another: it may settle the fence."""
-        if isinstance(told, LedgerMetadata):
-            self._ledgers.record_read(ledger_id, told, self._bookie_id)
+        if isinstance(outcome, LedgerMetadata):
+            self._ledgers.record_read(ledger_id, outcome, self._bookie_id)
 
     def _seen(self, ledger_id: int) -> Introduction | None:
         record = self._reads.seen(ledger_id)
         return introduction_of(record) if record is not None else None
 
-    def _introduction(self, told: Told) -> Introduction | Answer:
+    def _introduction(self, outcome: ReadOutcome) -> Introduction | Answer:
         """What a ledger may become known by here, or why it may not."""
-        if isinstance(told, LedgerMetadata):
-            return introduction_of(told)
-        if isinstance(told, CorruptMetadataError):
+        if isinstance(outcome, LedgerMetadata):
+            return introduction_of(outcome)
+        if isinstance(outcome, CorruptMetadataError):
             return introduction_of(None)
-        if isinstance(told, NoSuchLedgerError):
+        if isinstance(outcome, NoSuchLedgerError):
             return self._rules.without_record(trusted=self._ledgers.store_is_trusted())
         return Answer.UNKNOWN
 
-    def _decide(self, ledger_id: int, told: Told) -> None:
-        """The record was read, or does not come: decide what has waited longest; each of them is told so."""
+    def _decide(self, ledger_id: int, outcome: ReadOutcome) -> None:
+        """The record was read, or does not come: decide what has waited longest; each is decided with that outcome."""
         waiting = self._waiting[ledger_id]
         decide, size, asker = waiting.popleft()
         if not waiting:
             del self._waiting[ledger_id]
-        away = isinstance(told, Exception) and not isinstance(told, NoSuchLedgerError | CorruptMetadataError)
+        away = isinstance(outcome, Exception) and not isinstance(
+            outcome, NoSuchLedgerError | CorruptMetadataError
+        )
         if away and not self._away:
-            log.warning("requests for ledgers that are not known here are refused for now: %s", told)
+            log.warning("requests for ledgers that are not known here are refused for now: %s", outcome)
         self._away = away
         introductions = self._ledgers.introductions
         self._bytes -= size
@@ -198,9 +200,9 @@ class FirstWords:
             self._lacs -= 1
         else:
             self._release(asker)
-        introductions.heard[ledger_id] = self._introduction(told)
+        introductions.fetched[ledger_id] = self._introduction(outcome)
         try:
             decide()
         finally:
-            del introductions.heard[ledger_id]
+            del introductions.fetched[ledger_id]
         self._ledgers.flush_soon()

@@ -22,7 +22,7 @@ from quire.bookie.ledgers.lac_bodies import is_lac_body
 from quire.bookie.ledgers.waiters import (
     FACTS_OF,
     NO_ASKER,
-    NOBODY,
+    NO_SINK,
     WHEN_DURABLE,
     Asker,
     Followers,
@@ -241,7 +241,7 @@ class Ledgers:
             lac=request.lac,
             token=request.token,
             recovery=recovery,
-            sink=waiter if persisted else NOBODY,
+            sink=waiter if persisted else NO_SINK,
             tag=tag,
             background=background,
         )
@@ -634,7 +634,7 @@ class Ledgers:
     ) -> None:
         """Drop first..last of a ledger, as far as it was put up to an LSN; fence and key stay.
 
-        With all of it a doubt ends: the record does not name this bookie, so that nobody asks it what it had.
+        With all of it a doubt ends: the record does not name this bookie, so that no client asks it what it had.
 
         Args:
             ledger_id: the ledger.

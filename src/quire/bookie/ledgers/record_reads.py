@@ -27,8 +27,8 @@ READING_MAX: Final = 16
 PATIENCE_SECONDS: Final = 5.0
 """So long after it was asked for, a record that did not come does not come."""
 
-Told: TypeAlias = LedgerMetadata | QuireError
-Tell: TypeAlias = Callable[[int, Told], None]
+ReadOutcome: TypeAlias = LedgerMetadata | QuireError
+Tell: TypeAlias = Callable[[int, ReadOutcome], None]
 """Called with a ledger's id, and its record or why there is none."""
 
 
@@ -52,7 +52,7 @@ class RecordReads:
     def read(self, ledger_id: int, tell: Tell) -> None:
         """Read a ledger's record, or wait with others for a read that has begun, and call `tell` in a later turn.
 
-        That there is no record is told only by a read that began after this call: it may have been made since.
+        That there is no record is reported only by a read that began after this call: it may have been made since.
 
         Args:
             ledger_id: whose.
@@ -96,15 +96,15 @@ class RecordReads:
             while self._waiting:
                 ledger_id, until = self._waiting.popleft()
                 count = len(self._asked[ledger_id])
-                told = await self._read(ledger_id, until)
+                outcome = await self._read(ledger_id, until)
                 asked = self._asked.pop(ledger_id, [])
-                if isinstance(told, NoSuchLedgerError) and asked[count:]:
+                if isinstance(outcome, NoSuchLedgerError) and asked[count:]:
                     self._enqueue(ledger_id, asked[count:])
                     del asked[count:]
                 for tell in (*self.listeners, *asked):
                     try:
-                        tell(ledger_id, told)
-                    except Exception:  # the others must get it, and whoever waits for another record
+                        tell(ledger_id, outcome)
+                    except Exception:  # the others must get it, and callers that wait for another record
                         log.exception("telling of the record of ledger %d", ledger_id)
         finally:
             # In the turn that found nothing waiting: the next request must not count on this reader.
@@ -123,7 +123,7 @@ class RecordReads:
                 pass
             raise
 
-    async def _read(self, ledger_id: int, until: float) -> Told:
+    async def _read(self, ledger_id: int, until: float) -> ReadOutcome:
         self.reads += 1
         try:
             async with asyncio.timeout_at(until):

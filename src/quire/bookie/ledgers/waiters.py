@@ -54,7 +54,7 @@ class LateRefusalError(StorageError):
         self.answer = answer
 
 
-class _Nobody:
+class _NoSink:
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """Without a waiter: a response that depends on it has a tag of its own."""
 
@@ -80,7 +80,7 @@ class _WhenDurable:
         tag(error)
 
 
-NOBODY = _Nobody()
+NO_SINK = _NoSink()
 NO_ASKER = Asker()
 """Stands for no client: it is never slowed, however many of its requests wait."""
 FACTS_OF = _FactsOf()
@@ -137,7 +137,7 @@ class Followers:
         return poll
 
     def forget(self, poll: Poll) -> None:
-        """The waiting client is gone."""
+        """The waiting client has disconnected."""
         poll.timer.cancel()
         polls = self.polls.get(poll.ledger_id, [])
         if poll in polls:
@@ -186,7 +186,7 @@ class Followers:
 Then: TypeAlias = Callable[[Answer], None]
 Again: TypeAlias = Callable[[], object]
 Keep: TypeAlias = Callable[[AddRequest, AddedRun, Sink, object], Answer]
-Gone: TypeAlias = Callable[[int, Then, Asker], None]
+OnDeleted: TypeAlias = Callable[[int, Then, Asker], None]
 Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""
 
@@ -204,21 +204,21 @@ class Introductions:
         seen: what is known of a ledger at once, possibly from an older record. A record's key never changes, so it is
             enough to accept a ledger, and never to refuse one: its id may have come again. None: the record must be
             read.
-        gone: calls back with what is said of a deleted ledger that was to be fenced, where there is no word for that.
-        heard: for the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it
+        on_deleted: calls back with what is said of a deleted ledger that was to be fenced, where there is no word for that.
+        fetched: for the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it
             may not.
     """
 
-    __slots__ = ("_known", "_rules", "gone", "heard", "keep", "seen", "wait")
+    __slots__ = ("_known", "_rules", "fetched", "keep", "on_deleted", "seen", "wait")
 
     def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: BookieRules) -> None:
         self._known = known
         self._rules = rules
         self.wait: Wait | None = None
         self.keep: Keep = lambda *_: Answer.READ_ONLY
-        self.gone: Gone = lambda _ledger_id, then, _asker: then(Answer.UNKNOWN)
+        self.on_deleted: OnDeleted = lambda _ledger_id, then, _asker: then(Answer.UNKNOWN)
         self.seen: Callable[[int], Introduction | None] = lambda _: None
-        self.heard: dict[int, Introduction | Answer] = {}
+        self.fetched: dict[int, Introduction | Answer] = {}
 
     def knows(self, ledger_id: int) -> bool:
         """Whether a ledger's key is known here, or that it was deleted."""
@@ -238,23 +238,23 @@ class Introductions:
             return Answer.UNAUTHORISED
         if self.wait is None:
             return Answer.OK
-        heard = self.heard.get(ledger_id)
-        if heard is None:
+        fetched = self.fetched.get(ledger_id)
+        if fetched is None:
             seen = self.seen(ledger_id)
             accepted = seen is not None and self._rules.first_word(seen, key, token, term) is Answer.OK
             return Answer.OK if accepted else Answer.UNKNOWN
-        return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token, term)
+        return fetched if isinstance(fetched, Answer) else self._rules.first_word(fetched, key, token, term)
 
     def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
         """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""
-        return self.wait is not None and ledger_id not in self.heard and self.wait(ledger_id, again, asker)
+        return self.wait is not None and ledger_id not in self.fetched and self.wait(ledger_id, again, asker)
 
     def without_deleted(self, ledger_id: int, then: Then, asker: Asker) -> Then:
         """For a fence in protocols that have no word for a deleted ledger: NO_LEDGER or UNKNOWN stand for it."""
 
         def answered(answer: Answer) -> None:
             if answer is Answer.DELETED:
-                self.gone(ledger_id, then, asker)
+                self.on_deleted(ledger_id, then, asker)
             else:
                 then(answer)
 

@@ -398,7 +398,7 @@ class BookieClient:
         channel = self._channel(bookie)
         ordinary = not (fence or recovery or background)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
-        if directory and channel is not None and channel.beside:
+        if directory and channel is not None and channel.colocated:
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)
             memory = self._channels.frame
             if not reply.places or await short_circuit.read_places(

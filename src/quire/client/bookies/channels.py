@@ -81,26 +81,26 @@ class Channels:
         elif protocol.endswith("v2"):
             batches = self._batches.get(bookie)
             if batches is None:
-                begin = partial(self._begin_beside, bookie)
+                begin = partial(self._begin_second, bookie)
                 batches = self._batches[bookie] = BatchReads(bookie, self._context, begin)
             batches.begin_over()
-            codec = V2Codec(self._context, lambda: self._make_beside(bookie), batches)
+            codec = V2Codec(self._context, lambda: self._make_v3(bookie), batches)
         else:
             codec = V3Codec(self._context)
         return Channel(bookie, self._context, codec, ended)
 
-    def _make_beside(self, bookie: BookieId) -> Channel:
+    def _make_v3(self, bookie: BookieId) -> Channel:
         """A V3 connection for requests that V2 does not have; it opens and closes with the V2 one."""
-        channel = Channel(bookie, self._context, V3Codec(self._context), _beside_ended)
-        self._begin_beside(bookie, channel)
+        channel = Channel(bookie, self._context, V3Codec(self._context), _second_ended)
+        self._begin_second(bookie, channel)
         return channel
 
-    def _begin_beside(self, bookie: BookieId, channel: Channel) -> None:
-        """Connect a connection that stands beside another."""
+    def _begin_second(self, bookie: BookieId, channel: Channel) -> None:
+        """Connect a second connection to a bookie."""
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
 
 
-def _beside_ended(channel: Channel, reason: str) -> None:
+def _second_ended(channel: Channel, reason: str) -> None:
     """Its requests have completed; the next request opens another connection."""

@@ -85,7 +85,7 @@ async def read_places(
         log.warning(
             "bookie %s: %s; no more short-circuit reads on this connection", channel.meant, error.message
         )
-        channel.beside = False
+        channel.colocated = False
         return False
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -103,7 +103,7 @@ async def read_places(
             channel.meant,
             outcome.value,
         )
-        channel.beside = False
+        channel.colocated = False
     return False
 
 

@@ -37,7 +37,7 @@ class RangeConnection(Protocol):
         """Ask for entries; `asked.got` is called for each."""
 
     def finished(self, asked: PendingRequest) -> None:
-        """It has been answered, or is given up: nothing more of it is waited for."""
+        """It has been answered, or is abandoned: nothing more of it is waited for."""
 
 
 class PendingRequest:
@@ -355,11 +355,11 @@ class LacAsked(PendingRequest):
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - the last entry, whatever its id
         if answer is Answer.OK:
-            self.told(b"", entry)
+            self.on_response(b"", entry)
         else:
             self.refuse(answer)
 
-    def told(self, explicit_lac: bytes, evidence: Buffer) -> None:
+    def on_response(self, explicit_lac: bytes, evidence: Buffer) -> None:
         """What the bookie has, each part empty if it has none."""
         lac = header_lac(evidence)
         if explicit_lac:

@@ -25,7 +25,7 @@ PROBE_SECONDS: Final = 5.0
 
 
 class _NoLedger(NamedTuple):
-    """A ledger that nobody has, so that no ledger's entries depend on what the bookie makes of the question."""
+    """A ledger that no bookie has, so that no ledger's entries depend on what the bookie makes of the question."""
 
     ledger_id: int = ID_MAX
     key: bytes = b""
@@ -89,7 +89,7 @@ class _ProbeCodec(V2Codec):
     """Knows whether the connection was made, so that the question has left."""
 
     def __init__(self, context: ChannelContext) -> None:
-        super().__init__(context, beside=lambda: self.channel, batches=_Always())
+        super().__init__(context, make_v3=lambda: self.channel, batches=_Always())
         self.has_met = False
 
     def opening(self, keys: ClientKeys | None) -> Opening | None:

@@ -151,7 +151,7 @@ class BookKeeperCodec(ChannelCodec):
         raise NotImplementedError(msg)
 
     def finished(self, asked: PendingRequest) -> None:
-        """A request has its response, or is given up."""
+        """A request has its response, or is abandoned."""
         self._asked.pop(asked, None)
         if asked.turn is not None:
             asked.turn.queue.machine.given_up(asked.in_flight)
@@ -318,5 +318,5 @@ class BookKeeperCodec(ChannelCodec):
         return False
 
     def is_unknown_here(self, data: Buffer, at: int) -> bool:  # noqa: ARG002 - V2 sees it in the first response
-        """Whether the first response says that the bookie does not know this client; then it is given up."""
+        """Whether the first response says that the bookie does not know this client; then the connection is abandoned."""
         return False

@@ -1,4 +1,4 @@
-"""What a connection says in V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
+"""What a connection says in V2. What V2 has no frames for goes over a second connection, in V3, as Java does it."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class V2Codec(BookKeeperCodec):
     """V2.
 
     Args:
-        beside: makes the V3 connection to the same bookie; called when it is needed.
+        make_v3: makes the V3 connection to the same bookie; called when it is needed.
         batches: whether the bookie takes BATCH_READ; else entries are read one by one.
     """
 
     is_v2 = True
 
-    def __init__(self, context: ChannelContext, beside: Callable[[], Channel], batches: Batches) -> None:
+    def __init__(self, context: ChannelContext, make_v3: Callable[[], Channel], batches: Batches) -> None:
         super().__init__(context, RunsExpected(v2_ledger_of, v2_place_of))
         self._batches = batches
-        self._make_beside = beside
-        self._beside: Channel | None = None
+        self._make_v3 = make_v3
+        self._v3: Channel | None = None
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
         # By ledger, and whether they fence: reads that are under way, and those of entries that are not answered.
         self._reads: Counter[tuple[int, bool]] = Counter()
-        # By ledger, and whether they are a recovery's: runs that are under way, and entries of those given up.
+        # By ledger, and whether they are a recovery's: runs that are under way, and entries of those abandoned.
         self._adds: Counter[tuple[int, bool]] = Counter()
         self._next_batch = 1
 
@@ -109,9 +109,9 @@ class V2Codec(BookKeeperCodec):
             asked.ledger.ledger_id, not asked.fence
         ]:
             return super().send(request, sink, tag, deadline)
-        if self._beside is None or self._beside.closed:
-            self._beside = self._make_beside()
-        return self._beside.send(request, sink, tag, deadline=deadline)
+        if self._v3 is None or self._v3.closed:
+            self._v3 = self._make_v3()
+        return self._v3.send(request, sink, tag, deadline=deadline)
 
     def ask_otherwise(
         self,
@@ -142,7 +142,7 @@ class V2Codec(BookKeeperCodec):
             _over(self._reads, _kind_of(asked))
         super().finished(asked)
 
-    # --- the connection beside -----------------------------------------------------------------------------------
+    # --- the connection in V3 ------------------------------------------------------------------------------------
 
     def forget(self, asked: PendingRequest) -> None:
         asked.expected = 0
@@ -153,20 +153,20 @@ class V2Codec(BookKeeperCodec):
                 del self._expected[place]
 
     def drop(self, sink: AnswerSink) -> Sequence[float]:
-        if self._beside is not None:
-            self._beside.drop(sink)
+        if self._v3 is not None:
+            self._v3.drop(sink)
         return super().drop(sink)
 
     def late(self, now: float) -> Sequence[PendingRequest]:
-        if self._beside is not None:
-            self._beside.expire(now)
+        if self._v3 is not None:
+            self._v3.expire(now)
         return super().late(now)
 
     def end(self) -> None:
         if any(op == v2.Op.BATCH_READ for op, _, _ in self._expected):
             self._batches.lost()
-        if self._beside is not None and not self._beside.closed:
-            self._beside.close()
+        if self._v3 is not None and not self._v3.closed:
+            self._v3.close()
         super().end()
 
     # --- responses -----------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class V3Codec(BookKeeperCodec):
             self._add_answered(message.header.txnId, v3.status_of(message))
 
     def _is_unknown_here(self, message: pb.Response) -> bool:
-        """Whether a bookie says, in header and status alone, that it does not know this client; then it is given up.
+        """Whether a bookie says, in header and status alone, that it does not know this client; then the connection is abandoned.
 
         Another key than the ledger's is answered with a body.
         """
@@ -183,15 +183,15 @@ class V3Codec(BookKeeperCodec):
             else:
                 asked.got(entry_id, answer, read.body, lac)
         elif operation == pb.READ_LAC and isinstance(asked, LacAsked):
-            told = message.readLacResponse
-            if answer is Answer.OK or (answer is Answer.ERROR and told.lacBody):
-                asked.told(told.lacBody, told.lastEntryBody)
+            lacs = message.readLacResponse
+            if answer is Answer.OK or (answer is Answer.ERROR and lacs.lacBody):
+                asked.on_response(lacs.lacBody, lacs.lastEntryBody)
             else:
                 asked.refuse(answer)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(asked, _ListAsked):
             asked.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
         elif operation == pb.GET_BOOKIE_INFO and isinstance(asked, _DiskAsked):
-            asked.told(answer, message.getBookieInfoResponse)
+            asked.on_response(answer, message.getBookieInfoResponse)
         else:
             asked.got(entry_id, answer, b"", -1)
 
@@ -235,7 +235,7 @@ class _DiskAsked(PendingRequest):
 
     __slots__ = ()
 
-    def told(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
+    def on_response(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
         if answer is not Answer.OK:
             self.refuse(answer)
             return

@@ -53,7 +53,7 @@ class ClientSasl:
         """Refuse settings that name no user, or two.
 
         Raises:
-            MisuseError: neither a file nor a name is given, or both are.
+            MisuseError: neither a file nor a name is set, or both are.
         """
         if (self.jaas is None) == (not self.username):
             msg = "sasl takes a jaas file, or a username and a password"

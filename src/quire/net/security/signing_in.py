@@ -1,6 +1,6 @@
 """What a client's connection does before its first request, where it has certificates or a password: TLS, then its name.
 
-A bookie that cannot speak TLS is given up, never spoken to in clear; one that asks for no name gets none.
+A connection to a bookie that cannot speak TLS is abandoned, never spoken to in clear; one that asks for no name gets none.
 
 Source: `docs/security.md`; BookKeeper source, `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
 """
@@ -265,7 +265,7 @@ Opening: TypeAlias = NativeOpening | BookKeeperOpening
 
 
 def says_no(exc: Exception | None) -> bool:
-    """Whether TLS ended a connection because one side does not take the other, and not because one of them was gone."""
+    """Whether TLS ended a connection because one side does not take the other, and not because one of them had disconnected."""
     return isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError)
 
 
