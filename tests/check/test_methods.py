@@ -180,7 +180,7 @@ NOT_CALLED = {
         "compare",
     ): "before the first pass; `begin` decides the same (tests/unit/core/test_garbage.py)",
     ("CollectorMachine", "watermark"): "no world has a clock (tests/unit/core/test_log_garbage.py)",
-    ("VigilMachine", "registration_gone"): VIGIL,
+    ("VigilMachine", "registration_lost"): VIGIL,
     ("VigilMachine", "confirmed"): VIGIL,
     ("VigilMachine", "replaced_by"): VIGIL,
 }

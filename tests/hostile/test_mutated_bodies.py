@@ -52,7 +52,7 @@ def good() -> list[tuple[str, bytes, Decode]]:
     b = native_bodies
     held = [HeldInterval(0, 9, 1, 1, 3), HeldInterval(10, 40, 5, 7, 3)]
     runs = joined(b.encode_runs([a_run(0, 3), a_run(8, 9)]))
-    told = b.encode_told(9, [(4, 4), (6, 7)], [(6, 7)], 5)
+    told = b.encode_read_fields(9, [(4, 4), (6, 7)], [(6, 7)], 5)
     places = b.encode_places([RunPlace("/d/1.seg", 4096, 70_000, 5, 3)])
     item = LacItem(LEDGER, 7, 5, 0, 3, bytes(range(20)))
     mac = item._replace(digest_type=2, body=EntryDigest(DigestType.HMAC, b"").lac_body(LEDGER, 5))
@@ -118,9 +118,9 @@ def largest() -> list[tuple[str, bytes, Decode]]:
     places = [RunPlace(f"/directory/segments/{n:016x}.seg", far, 8000, n, far) for n in range(b.PLACES_MAX)]
     held = [HeldInterval(far + n, far + n, 64, 2**63, far) for n in range(2 * b.PAGE_INTERVALS)]
     items = [LacItem(far + n, far, far, far, 2, bytes(20), bytes(36)) for n in range(b.LACS_MAX)]
-    told = b.encode_told(0, [], [])
+    told = b.encode_read_fields(0, [], [])
     return [
-        ("unknown and damaged", b.encode_told(0, others + pairs, pairs), b.decode_entries),
+        ("unknown and damaged", b.encode_read_fields(0, others + pairs, pairs), b.decode_entries),
         ("places", told + b.encode_places(places), partial(b.decode_entries, placed=True)),
         ("held", b.encode_held(held), lambda body: b.decode_held(body, 0)),
         ("WRITE_LACS", b.encode_lacs(items), b.decode_lacs),

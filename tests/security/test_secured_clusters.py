@@ -151,7 +151,7 @@ async def test_while_a_bookie_holds_new_clients_come_in_and_read_what_is_there(
         [server] = cluster.servers.values()
         store_answers = asyncio.Event()
         monkeypatch.setattr(server.vigil, "_settle", store_answers.wait)
-        server.vigil.registration_gone()
+        server.vigil.registration_lost()
         client = await cluster.client(ClientConfig(protocol=protocol, security=security))
         reply = await client.bookies.read(server.bookie_id, access, 0, 0, 1000, timeout_ms=15_000)
         assert server.vigil.holding

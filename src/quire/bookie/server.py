@@ -320,7 +320,7 @@ class BookieServer:
             properties[service.DIRECTORY_PROPERTY] = offered
         info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
         self._registration = await self._registry.register(info, wait_ms=self._patience_ms)
-        self._registration.notify(self.vigil.registration_gone)
+        self._registration.notify(self.vigil.registration_lost)
 
     @property
     def _patience_ms(self) -> int:

@@ -63,11 +63,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         partial_since: loop time at which the frame began that is not finished; None if there is none.
         has_received: something was received; the reader of the flag unsets it.
         short_kind: the kind, a frame's fifth byte, of those that `take_short` is asked about; -1: of none.
-        told_bytes: how much of a frame above the limit `frame_too_long` wants to see.
+        too_long_head_bytes: how much of a frame above the limit `frame_too_long` wants to see.
     """
 
     short_kind = -1
-    told_bytes: ClassVar[int] = 0
+    too_long_head_bytes: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """A frame of `size` bytes, its length field included, is above the limit, and its rest will be passed over.
 
         Args:
-            head: what is here of it: `told_bytes` at least.
+            head: what is here of it: `too_long_head_bytes` at least.
 
         Raises:
             MalformedFrameError: the connection ends with it.
@@ -401,7 +401,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 f"({SETTING}) and is not a frame"
             )
             raise MalformedFrameError(msg)
-        if len(data) < self.told_bytes:
+        if len(data) < self.too_long_head_bytes:
             self._keep(data)
             return
         self.frame_too_long(data, size)

@@ -87,14 +87,14 @@ class Damages:
         for damage in list(self._of_ledgers.get(ledger_id, ())):
             self._over(damage)
 
-    def file_gone(self, file: str) -> None:
+    def file_freed(self, file: str) -> None:
         """A segment was freed: nothing of it is read any more."""
         for damage in [one for one in self.kept if one.file == file]:
             self._over(damage)
         if not self.kept:
             self.more = 0
 
-    def footer_gone(self, file: str, data_end: int) -> None:
+    def footer_replaced(self, file: str, data_end: int) -> None:
         """A footer, behind the records that end here, is not read any more: the records were read instead."""
         for damage in [one for one in self.kept if one.file == file and one.offset >= data_end]:
             self._over(damage)

@@ -149,7 +149,7 @@ class LedgerStorage:
             segment_files,
             clock,
             config.spares_max,
-            on_gone=self._gone,
+            on_freed=self._on_freed,
         )
         compactor = Compactor(
             self.segments,
@@ -320,7 +320,7 @@ class LedgerStorage:
         if segment.file is None:
             self._files.reopen(segment)
         self._take_up(segment, *segment.seal())
-        self.damages.footer_gone(str(self._files.path(segment.sequence)), segment.data_end)
+        self.damages.footer_replaced(str(self._files.path(segment.sequence)), segment.data_end)
 
     def close(self, *, clean: bool = True) -> None:
         """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
@@ -847,9 +847,9 @@ class LedgerStorage:
         self.check_owned()
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
 
-    def _gone(self, sequence: int) -> None:
-        self.damages.file_gone(str(self._files.path(sequence)))
-        self._reader.cache.segment_gone(sequence)
+    def _on_freed(self, sequence: int) -> None:
+        self.damages.file_freed(str(self._files.path(sequence)))
+        self._reader.cache.segment_freed(sequence)
 
     def _durable(self, lsn: int) -> None:
         if self._recent.bytes > self._recent.bytes_max:

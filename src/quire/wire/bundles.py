@@ -24,7 +24,7 @@ from quire.wire.layout import Field, FieldUse, Layout
 from quire.wire.native import ANSWERS, REQUEST_BYTES, Kind
 
 _SAID = FieldUse("client", "bookie")
-_TOLD = FieldUse("bookie", "client")
+_ANSWERED = FieldUse("bookie", "client")
 ROW_FIELDS: Final = Layout(
     "Row of a bundle",
     [
@@ -42,10 +42,10 @@ _SIZE: Final = [field.name for field in ROW_FIELDS.fields].index("bytes of the r
 PART_FIELDS: Final = Layout(
     "Part of a response to a bundle",
     [
-        Field("first row", "I", _TOLD),
-        Field("rows", "I", _TOLD),
-        Field("answer code", "H", _TOLD),
-        Field("flags", "B", _TOLD),
+        Field("first row", "I", _ANSWERED),
+        Field("rows", "I", _ANSWERED),
+        Field("answer code", "H", _ANSWERED),
+        Field("flags", "B", _ANSWERED),
     ],
 )
 PART: Final = PART_FIELDS.struct

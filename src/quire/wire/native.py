@@ -111,7 +111,7 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""
 
 _ASKED = FieldUse("client", "bookie")
-_TOLD = FieldUse("bookie", "client")
+_ANSWERED = FieldUse("bookie", "client")
 REQUEST_FIELDS = Layout(
     "Request",
     [
@@ -135,18 +135,18 @@ REQUEST_FIELDS = Layout(
 ANSWER_FIELDS = Layout(
     "Answer",
     [
-        Field("length of the frame after this field", "I", _TOLD),
-        Field("kind + 128", "B", _TOLD),
-        Field("flags", "B", _TOLD),
-        Field("answer code", "H", _TOLD),
-        Field("request number", "I", _TOLD),
-        Field("ledger id", "q", _TOLD),
-        Field("bookie's term", "Q", _TOLD),
-        Field("LAC", "q", _TOLD),
-        Field("durable LSN", "Q", _TOLD),
-        Field("checksum of the first bytes of the body", "I", _TOLD),
-        Field("bytes that it covers", "I", _TOLD),
-        Field("checksum of the header", "I", _TOLD),
+        Field("length of the frame after this field", "I", _ANSWERED),
+        Field("kind + 128", "B", _ANSWERED),
+        Field("flags", "B", _ANSWERED),
+        Field("answer code", "H", _ANSWERED),
+        Field("request number", "I", _ANSWERED),
+        Field("ledger id", "q", _ANSWERED),
+        Field("bookie's term", "Q", _ANSWERED),
+        Field("LAC", "q", _ANSWERED),
+        Field("durable LSN", "Q", _ANSWERED),
+        Field("checksum of the first bytes of the body", "I", _ANSWERED),
+        Field("bytes that it covers", "I", _ANSWERED),
+        Field("checksum of the header", "I", _ANSWERED),
     ],
 )
 
@@ -176,8 +176,8 @@ PLACED = 2
 ANSWER_FLAGS = Names(
     "Flags of an answer",
     {
-        str(FOLLOWED): ("followed", _TOLD),
-        str(PLACED): ("placed", _TOLD),
+        str(FOLLOWED): ("followed", _ANSWERED),
+        str(PLACED): ("placed", _ANSWERED),
     },
 )
 

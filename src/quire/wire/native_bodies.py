@@ -30,8 +30,8 @@ from quire.wire.native_layouts import (
     LONG_POLL_FIELDS,
     PAGE_FIELDS,
     PLACE_FIELDS,
+    READ_ANSWER_FIELDS,
     READ_FIELDS,
-    TOLD_FIELDS,
     TRUNCATE_FIELDS,
 )
 from quire.wire.run import RunPlace, RunView
@@ -58,7 +58,7 @@ _PLACED_FRAMES_MAX: Final = 2
 
 _READ = READ_FIELDS.struct
 _LONG_POLL = LONG_POLL_FIELDS.struct
-_TOLD_HEAD = TOLD_FIELDS.struct
+_READ_ANSWER_HEAD = READ_ANSWER_FIELDS.struct
 _PLACE = PLACE_FIELDS.struct
 _PAGE = PAGE_FIELDS.struct
 _HELD = HELD_FIELDS.struct
@@ -274,7 +274,7 @@ class RangeAnswer:
     lac_term: int = 0
 
 
-def encode_told(
+def encode_read_fields(
     vouched_through: int,
     unknown: Sequence[Interval],
     damaged: Sequence[Interval] = (),
@@ -292,7 +292,7 @@ def encode_told(
     if damaged:
         apart = set(damaged)
         intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
-    head = _TOLD_HEAD.pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
+    head = _READ_ANSWER_HEAD.pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
     return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
 
 
@@ -326,7 +326,7 @@ def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int =
         MalformedFrameError: it is cut, or a run in it does not fit or is of another term.
     """
     parts = BodyParts(body, "list of entries")
-    vouched, lac_term, unknown_count, damaged_count = parts.fixed(_TOLD_HEAD, "first fields")
+    vouched, lac_term, unknown_count, damaged_count = parts.fixed(_READ_ANSWER_HEAD, "first fields")
     unknown = _intervals(parts, unknown_count, "unknown") if unknown_count else []
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
     places = _places(parts) if placed else []

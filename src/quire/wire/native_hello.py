@@ -87,21 +87,21 @@ HELLO_TEXTS = Names(
         "blob": ("auth", _SAID),
     },
 )
-_TOLD = FieldUse("bookie", "client")
+_ANSWERED = FieldUse("bookie", "client")
 HELLO_ANSWER_FIELDS = Layout(
     "Answer to a hello",
     [
-        Field("version", "H", _TOLD),
-        Field("features", "Q", _TOLD),
-        Field("answer code", "H", _TOLD),
+        Field("version", "H", _ANSWERED),
+        Field("features", "Q", _ANSWERED),
+        Field("answer code", "H", _ANSWERED),
     ],
 )
 HELLO_ANSWER_TEXTS = Names(
     "Answer to a hello, behind its fixed fields",
     {
-        "1st text": ("bookie id", _TOLD),
-        "2nd text": ("cluster instance", _TOLD),
-        "3rd text": ("message", _TOLD),
+        "1st text": ("bookie id", _ANSWERED),
+        "2nd text": ("cluster instance", _ANSWERED),
+        "3rd text": ("message", _ANSWERED),
         "u64": ("boot number", FieldUse("bookie", "client")),
     },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from quire.wire.layout import Field, FieldUse, Layout
 
 _ASKED = FieldUse("client", "bookie")
-_TOLD = FieldUse("bookie", "client")
+_ANSWERED = FieldUse("bookie", "client")
 _FENCES = FieldUse("client of a stream whose terms only fence", "bookie")
 
 READ_FIELDS = Layout(
@@ -66,48 +66,48 @@ LACS_ITEM_FIELDS = Layout(
     ],
 )
 LACS_ANSWER_FIELDS = Layout(
-    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD)]
+    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _ANSWERED)]
 )
 LACS_REFUSED_FIELDS = Layout(
     "Refused item of an answer to WRITE_LACS",
-    [Field("ledger id", "q", _TOLD), Field("answer code", "H", _TOLD)],
+    [Field("ledger id", "q", _ANSWERED), Field("answer code", "H", _ANSWERED)],
 )
-TOLD_FIELDS = Layout(
+READ_ANSWER_FIELDS = Layout(
     "Answer to READ or LONG_POLL, then its intervals",
     [
-        Field("vouched through", "q", _TOLD),
-        Field("LAC's term", "Q", _TOLD),
-        Field("count of unknown intervals", "I", _TOLD),
-        Field("count of damaged intervals", "I", _TOLD),
+        Field("vouched through", "q", _ANSWERED),
+        Field("LAC's term", "Q", _ANSWERED),
+        Field("count of unknown intervals", "I", _ANSWERED),
+        Field("count of damaged intervals", "I", _ANSWERED),
     ],
 )
 INTERVAL_FIELDS = Layout(
-    "Unknown or damaged interval", [Field("first", "q", _TOLD), Field("last", "q", _TOLD)]
+    "Unknown or damaged interval", [Field("first", "q", _ANSWERED), Field("last", "q", _ANSWERED)]
 )
 PLACE_FIELDS = Layout(
     "Place of a run, then the text of its file",
     [
-        Field("offset", "Q", _TOLD),
-        Field("size", "I", _TOLD),
-        Field("seed", "I", _TOLD),
-        Field("origin term", "Q", _TOLD),
+        Field("offset", "Q", _ANSWERED),
+        Field("size", "I", _ANSWERED),
+        Field("seed", "I", _ANSWERED),
+        Field("origin term", "Q", _ANSWERED),
     ],
 )
 LAC_FIELDS = Layout(
     "Answer to READ_LAC, behind its two parts",
-    [Field("LAC's term", "Q", _TOLD), Field("LAFR", "q", _TOLD)],
+    [Field("LAC's term", "Q", _ANSWERED), Field("LAFR", "q", _ANSWERED)],
 )
 PAGE_FIELDS = Layout(
     "Answer to LIST_ENTRIES, then its intervals",
-    [Field("next", "q", _TOLD), Field("count", "I", _TOLD)],
+    [Field("next", "q", _ANSWERED), Field("count", "I", _ANSWERED)],
 )
 HELD_FIELDS = Layout(
     "Interval of LIST_ENTRIES",
     [
-        Field("first", "q", _TOLD),
-        Field("last", "q", _TOLD),
-        Field("period", "B", _TOLD),
-        Field("residues", "Q", _TOLD),
-        Field("origin term", "Q", _TOLD),
+        Field("first", "q", _ANSWERED),
+        Field("last", "q", _ANSWERED),
+        Field("period", "B", _ANSWERED),
+        Field("residues", "Q", _ANSWERED),
+        Field("origin term", "Q", _ANSWERED),
     ],
 )

@@ -341,7 +341,7 @@ async def test_a_lost_registration(
         await confirm(**how)
 
     monkeypatch.setattr(registration, "confirm", confirmed)
-    at.sick.vigil.registration_gone()
+    at.sick.vigil.registration_lost()
     at.sick.attention.look()
     at.sick.attention.look()
     assert (

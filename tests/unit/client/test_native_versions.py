@@ -87,7 +87,7 @@ def test_a_read_tells_what_is_damaged_and_the_lacs_term() -> None:
     def answer(request: native.Request) -> bytes:
         assert native_bodies.decode_read(request.body)[:3] == (3, 9, 1000)
         assert request.body_crc == crc32c(request.body)
-        return said(request, native_bodies.encode_told(8, [(3, 4)], [(3, 4)], 6))
+        return said(request, native_bodies.encode_read_fields(8, [(3, 4)], [(3, 4)], 6))
 
     reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 3, 9, 1000), answer)
     assert (reply.answer, reply.vouched_through, reply.unknown) == (Answer.OK, 8, [(3, 4)])
@@ -107,7 +107,7 @@ def test_a_read_names_the_term_of_the_entries() -> None:
         return client.read(bookie, ACCESS, 0, 9, 1000, origin_term=4)
 
     talk = Talk()
-    told = native_bodies.encode_told(9, [])
+    told = native_bodies.encode_read_fields(9, [])
     assert talk.run(work, lambda request: said(request, told)).answer is Answer.OK
     assert native_bodies.decode_read(talk.asked[0].body)[3] == 4
 
@@ -149,7 +149,7 @@ def test_an_answer_in_a_version_that_was_not_offered_is_refused(version: int) ->
 def test_a_run_of_entries_with_terms_is_not_taken_for_another() -> None:
     entry = ACCESS.digest.seal_with_term(LEDGER, 0, -1, 1, b"x", origin_term=1) + b"x"
     run = encode_run(LEDGER, 0, 0, [entry], [len(entry)], digest_type=3, scheme=SCHEME_TERMS)
-    told = native_bodies.encode_told(0, []) + len(run).to_bytes(4, "big") + run
+    told = native_bodies.encode_read_fields(0, []) + len(run).to_bytes(4, "big") + run
     reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 0, 0, 99), lambda r: said(r, told))
     assert (reply.answer, reply.runs, reply.vouched_through) == (Answer.BAD_DIGEST, [], -1)
 

@@ -80,9 +80,9 @@ def test_a_pause_makes_it_hold_until_a_confirmation_that_began_after_it() -> Non
 
 def test_a_registration_that_is_gone_makes_it_hold() -> None:
     machine = serving()
-    machine.registration_gone()
+    machine.registration_lost()
     begun = machine.round
-    machine.registration_gone()
+    machine.registration_lost()
     assert not machine.confirmed(begun), "it was gone once more since"
     assert machine.confirmed(machine.round)
 

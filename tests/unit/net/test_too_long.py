@@ -27,7 +27,7 @@ SCRATCH = 8192
 class Notes(FrameProtocol):
     """Keeps what it is handed, and what it is told of frames above the limit."""
 
-    told_bytes = TOLD
+    too_long_head_bytes = TOLD
     first, in_chunks = FIRST_STATE, False
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ def test_what_is_left_of_a_damage_may_have_been_found_by_itself() -> None:
     damages.found(WHOLE)
     damages.put_back(7, 0, 4)
     assert damages.kept == [left]
-    damages.file_gone("1.seg")
+    damages.file_freed("1.seg")
     assert damages.kept == []
     assert damages.ledgers() == []
     assert found == [left, WHOLE]

@@ -37,9 +37,9 @@ def test_the_least_used_rows_go_first_and_of_tables_that_are_too_large_the_last_
     assert cache.get(5, 1) is None, "packed rows are read again, and not built"
     cache.put(6, 1, tables[2], 40 * UNIT - ITEM_BYTES)
     assert [cache.get(sequence, 1) for sequence in (1, 2, 4, 6)] == [b"a", None, tables[1], tables[2]]
-    cache.segment_gone(3)
+    cache.segment_freed(3)
     assert cache.bytes == 800 * UNIT
-    cache.segment_gone(4)
+    cache.segment_freed(4)
     cache.forget(6, 1)
     cache.forget(6, 1)
     assert (cache.get(4, 1), cache.get(6, 1), cache.bytes) == (None, None, 60 * UNIT)

@@ -85,7 +85,7 @@ def test_entries(
     vouched: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int
 ) -> None:
     unknown = [each for each in unknown if each not in damaged]
-    told = native_bodies.encode_told(vouched, unknown + damaged, damaged, term)
+    told = native_bodies.encode_read_fields(vouched, unknown + damaged, damaged, term)
     found = native_bodies.decode_entries(memoryview(told))
     assert found.vouched_through == vouched
     assert found.unknown == unknown + damaged, "what is damaged is never a negative"
@@ -103,7 +103,7 @@ PLACES = st.lists(
 
 @given(PLACES)
 def test_places(places: list[RunPlace]) -> None:
-    told = native_bodies.encode_told(7, [])
+    told = native_bodies.encode_read_fields(7, [])
     told += native_bodies.encode_places(places)
     found = native_bodies.decode_entries(memoryview(told), placed=True)
     assert found.places == places
@@ -142,7 +142,7 @@ def test_info() -> None:
 
 
 def told() -> bytes:
-    return native_bodies.encode_told(7, [])
+    return native_bodies.encode_read_fields(7, [])
 
 
 def entries(body: bytes, *, placed: bool = False) -> Callable[[], object]:
@@ -205,9 +205,9 @@ BAD = {
     "in term 9223372036854775808": lacs(term=1 << 63),
     "3 unknown intervals do not fit": entries(struct.pack(">qQII", 7, 0, 3, 0)),
     "4294967295 damaged intervals do not fit": entries(struct.pack(">qQII", 7, 0, 0, 2**32 - 1)),
-    "unknown entries 9..3 are no interval": entries(native_bodies.encode_told(1, [(9, 3)])),
+    "unknown entries 9..3 are no interval": entries(native_bodies.encode_read_fields(1, [(9, 3)])),
     "damaged entries -1..3 are no interval": entries(
-        native_bodies.encode_told(1, [(-1, 3)], [(-1, 3)])
+        native_bodies.encode_read_fields(1, [(-1, 3)], [(-1, 3)])
     ),
     "in its first fields": entries(bytes(23)),
     "in its run": entries(told() + struct.pack(">I", 77)),

@@ -33,7 +33,7 @@ _V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
 class BookKeeperConnection(ClientConnection):
     """A client's connection, from its first frame to its end."""
 
-    told_bytes = too_long.HEAD_BYTES
+    too_long_head_bytes = too_long.HEAD_BYTES
 
     def __init__(self, server: Serving) -> None:
         state = OPEN if server.keys is None else AUTHENTICATING

@@ -120,7 +120,7 @@ class ClientConnection(FrameProtocol, Asker):
         self.polls = Polls(server.ledgers)
         self.not_read_since: float | None = None
         self.secure = False
-        self._told = False
+        self._logged = False
         self._opening_timer: asyncio.TimerHandle | None = None
         self._kept: list[Buffer] = []
         self._waiting: list[Callable[[], None]] = []
@@ -174,7 +174,7 @@ class ClientConnection(FrameProtocol, Asker):
         super().connection_lost(exc)
         self.opened()
         in_handshake = self._upgrading is not None and not self.secure
-        if exc is not None and not self._told and (in_handshake or isinstance(exc, ssl.SSLError)):
+        if exc is not None and not self._logged and (in_handshake or isinstance(exc, ssl.SSLError)):
             self._server.ended("closing the connection of %s: %s", self._peer, explain(exc))
         self.drop_requests()
         self.polls.drop()
@@ -200,7 +200,7 @@ class ClientConnection(FrameProtocol, Asker):
             self._server.ended(
                 "closing the connection of %s: %s", self._peer, "the client did not authenticate in time"
             )
-            self._told = True
+            self._logged = True
             self.transport.abort()
 
     def has_asked(self) -> None:
@@ -214,7 +214,7 @@ class ClientConnection(FrameProtocol, Asker):
             "closing the connection of %s: it has sent no request, and the connection limit is reached",
             self._peer,
         )
-        self._told = True
+        self._logged = True
         if self.transport is not None:
             self.transport.abort()
 

@@ -50,7 +50,7 @@ READ_BYTES = 1024
 class Connection(ClientConnection):
     """A client's connection, from its hello to its end."""
 
-    told_bytes = native.REQUEST_BYTES
+    too_long_head_bytes = native.REQUEST_BYTES
 
     def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native, FIRST)
@@ -352,7 +352,9 @@ class Connection(ClientConnection):
             self.answer(request, found.answer, lac=found.lac)
             return
         body = [
-            native_bodies.encode_told(found.vouched_through, found.unknown, found.damaged, found.lac_term)
+            native_bodies.encode_read_fields(
+                found.vouched_through, found.unknown, found.damaged, found.lac_term
+            )
         ]
         if found.places:
             body.append(native_bodies.encode_places(found.places))
@@ -385,7 +387,7 @@ class Connection(ClientConnection):
             lac = self._ledgers.lac(request.ledger_id)
             if lac is not None and (min(last, lac) < first or self.is_congested()):
                 lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
-                body = native_bodies.encode_told(first - 1, (), (), lac_term)
+                body = native_bodies.encode_read_fields(first - 1, (), (), lac_term)
                 self.answer(request, Answer.OK, lac=lac, body=(body,))
             else:
                 through = first if lac is None else min(last, lac)

@@ -124,7 +124,7 @@ class BookKeeperDoor(_Door):
         super().__init__(client, keys)
         self._connection = connection
         self._is_v2 = False
-        self._told = False
+        self._logged = False
         self._starting = False
         self._over = False
         self._late: list[Buffer] = []
@@ -148,8 +148,8 @@ class BookKeeperDoor(_Door):
             if not why_not:
                 self._connection.let_in()
                 return served
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 self._client.refused(why_not)
             self._refuse(request)
         if self._starting and not self._over:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quire.metadata.bookies import BookieRegistration
     from quire.storage.ledger_storage import LedgerStorage
 
-TOLD_EVERY_S: Final = 1.0
+RECORD_EVERY_S: Final = 1.0
 """A copy of the directory that is older than this is known for one when it is put back."""
 RETRY_S: Final = 0.25
 LOOKS_A_PAUSE: Final = 8
@@ -86,7 +86,7 @@ class Vigil:
         self._storage: LedgerStorage | None = None
         self._owner = 0
         self._registration: Callable[[], BookieRegistration | None] = lambda: None
-        self._told_away = False
+        self._logged_away = False
         self.holding = True
         self.ended: Callable[[], None] = lambda: None
         self.error: IdentityReplacedError | None = None
@@ -97,9 +97,9 @@ class Vigil:
             self._hold()
         return self.holding
 
-    def registration_gone(self) -> None:
+    def registration_lost(self) -> None:
         """The store answered that the registration is not there, or is another's."""
-        self._machine.registration_gone()
+        self._machine.registration_lost()
         self._hold()
 
     @property
@@ -151,17 +151,17 @@ class Vigil:
                     await self._settle()
                 else:
                     await self._tell()
-                self._told_away = False
+                self._logged_away = False
             except IdentityReplacedError as error:
                 self._replaced(error)
                 return
             except QuireError as error:
-                if not self._told_away:
+                if not self._logged_away:
                     log.warning("the boot record of this bookie could not be written yet: %s", error)
-                self._told_away = True
+                self._logged_away = True
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if self.holding else TOLD_EVERY_S):
+                async with asyncio.timeout(RETRY_S if self.holding else RECORD_EVERY_S):
                     await self._wake.wait()
 
     def sealed(self) -> None:

@@ -52,7 +52,7 @@ class VigilMachine:
             self._hold(f"this process did not run for {apart_ms} ms")
         return self.holding
 
-    def registration_gone(self) -> None:
+    def registration_lost(self) -> None:
         """The store answered that the registration is not there, or is another's."""
         self._hold("the metadata store has no registration of this bookie")
 

@@ -179,11 +179,11 @@ class ZookeeperRegistrations:
         path = self._paths.path(registration.key)
         for _ in range(ATTEMPTS_MAX):
             if self._held.get(path) is not registration:
-                raise self._gone(registration)
+                raise self._lost(registration)
             try:
                 (_, stat), _ = await self._session.read(GetData(path, None))
                 if stat.ephemeralOwner != self._session.session_id:
-                    raise self._gone(registration)
+                    raise self._lost(registration)
                 await self._session.change(SetData(path, value, stat.version), f"{path} was changed")
             except NoNodeError:
                 await self._held.check(path)
@@ -192,10 +192,10 @@ class ZookeeperRegistrations:
                 continue
             registration.value = value
             return
-        raise self._gone(registration)
+        raise self._lost(registration)
 
     @staticmethod
-    def _gone(registration: Registration) -> KeyMissingError:
+    def _lost(registration: Registration) -> KeyMissingError:
         return KeyMissingError(
             f"the registration {registration.key} was lost; register again", key=registration.key
         )

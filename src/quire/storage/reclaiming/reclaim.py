@@ -49,7 +49,7 @@ class Reclaimer:
         files: the segments' files.
         clock: for the length of a slice.
         spares_max: files to keep for new segments.
-        on_gone: called with each segment that nothing is read of any more.
+        on_freed: called with each segment that nothing is read of any more.
 
     Attributes:
         retiring: retired, but that is not durable yet.
@@ -69,7 +69,7 @@ class Reclaimer:
         files: SegmentFiles,
         clock: Clock,
         spares_max: int,
-        on_gone: Callable[[int], None] = lambda _: None,
+        on_freed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -78,7 +78,7 @@ class Reclaimer:
         self._files = files
         self._clock = clock
         self._spares_max = spares_max
-        self._on_gone = on_gone
+        self._on_freed = on_freed
         self._at_work = False
         self._to_recycle: deque[Segment] = deque()
         self._to_remove: deque[tuple[int, Iterator[Callable[[], None]]]] = deque()
@@ -191,7 +191,7 @@ class Reclaimer:
             self.retiring.discard(segment.sequence)
             del self._segments[segment.sequence]
             segment.close()
-            self._on_gone(segment.sequence)
+            self._on_freed(segment.sequence)
             self._to_recycle.append(segment)
         self._recycle_next()
 

@@ -84,7 +84,7 @@ class FooterCache:
         elif self._large is not None and self._large[0] == (sequence, ledger_id):
             self._forget_large()
 
-    def segment_gone(self, sequence: int) -> None:
+    def segment_freed(self, sequence: int) -> None:
         """A segment was freed: the large table goes at once if it is of that one, the rest in its turn."""
         if self._large is not None and self._large[0][0] == sequence:
             self._forget_large()

@@ -130,7 +130,7 @@ class Start:
         sequences = self._files.load()
         if not sequences:
             if served:  # finding nothing, it has lost everything
-                self._all_gone()
+                self._all_missing()
             return
         self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
         self.next_sequence = sequences[-1] + 1
@@ -228,7 +228,7 @@ class Start:
                 Damage(path, 0, -1, -1, -1, "the segment is missing: records of any ledger are lost")
             )
 
-    def _all_gone(self) -> None:
+    def _all_missing(self) -> None:
         """A start leaves a segment before the bookie is registered, and the last one is never removed."""
         self.report.clean = False
         self.all_suspect = True

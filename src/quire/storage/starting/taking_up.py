@@ -153,7 +153,7 @@ class TakingUp:
             self._again.discard(sequence)
             return
         if trailer is not None:
-            self._damages.footer_gone(path, trailer.data_end)
+            self._damages.footer_replaced(path, trailer.data_end)
         for damage in scan.damages:
             self._damages.found(damage)
         # From here on its runs are found in its table, and what else is known of its footer is passed over.
