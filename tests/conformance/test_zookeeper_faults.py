@@ -232,8 +232,8 @@ async def test_a_registration_that_is_deleted_before_it_is_watched_comes_back(dr
         held = await store.register("r", b"x")
         assert await present(other, "r", b"x")
 
-        async def deleted_afterwards(*, renewed):
-            await connected(renewed=renewed)
+        async def deleted_afterwards():
+            await connected()
             await other.delete("r")
 
         store._registrations.connected = deleted_afterwards

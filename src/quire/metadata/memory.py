@@ -12,12 +12,11 @@ import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from quire.core.errors import MisuseError
+from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.core.ids import LedgerId
-from quire.metadata.held import made_again
+from quire.metadata.held import HeldRegistrations, Next, Owner
 from quire.metadata.id_floor import check_raised
 from quire.metadata.keys import sequential_key
 from quire.metadata.store import (
@@ -146,7 +145,7 @@ class MemoryStore(MetadataStore):
 
     def __init__(self, shared: MemorySpace | None = None) -> None:
         self._space = shared or MemorySpace()
-        self._registrations: dict[str, Registration] = {}
+        self._held = HeldRegistrations()
         self._watches: list[Watch] = []
         self._closed = False
         self._session = self._new_session()
@@ -188,7 +187,7 @@ class MemoryStore(MetadataStore):
                 key = sequential_key(key, self._space.revision + 1)
             self._space.apply((Create(check_key(key), check_value(key, value)),), self._session)
         registration = Registration(key, value, again=again, update=self._update, close=self._take_back)
-        self._registrations[key] = registration
+        self._held.hold(key, registration)
         return registration
 
     async def next_ledger_id(self) -> LedgerId:
@@ -218,10 +217,14 @@ class MemoryStore(MetadataStore):
         """What happens to an owner that was paused for the session's timeout and then runs on."""
         self._space.end_session(self._session)
         self._session = self._new_session()
-        for key, registration in list(self._registrations.items()):
-            create = (Create(key, registration.value),)
-            if not made_again(registration, partial(self._space.apply, create, self._session)):
-                del self._registrations[key]
+        for key, registration in list(self._held.items()):
+            if self._held.found(key, Owner.NONE) is Next.MAKE:
+                try:
+                    self._space.apply((Create(key, registration.value),), self._session)
+                except AlreadyExistsError:
+                    self._held.lose(key)
+                else:
+                    self._held.made(key)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -262,12 +265,12 @@ class MemoryStore(MetadataStore):
         registration.value = value
 
     def _holds(self, registration: Registration) -> bool:
-        return self._registrations.get(registration.key) is registration
+        return self._held.get(registration.key) is registration
 
     async def _take_back(self, registration: Registration) -> None:
         if not self._holds(registration):
             return
-        del self._registrations[registration.key]
+        del self._held[registration.key]
         with self._space.lock:
             row = self._space.rows.get(registration.key)
             if not self._closed and row is not None and row.session == self._session:

@@ -32,7 +32,7 @@ from quire.metadata.etcd.connection import (
 from quire.metadata.etcd.formats import NUMBERS_KEY, number_in
 from quire.metadata.etcd.keys import KeyLayout, absent, delete, leased, put, read, unchanged
 from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
-from quire.metadata.held import HeldRegistrations
+from quire.metadata.held import LookedAfter, Next, Owner
 from quire.metadata.keys import sequential_key
 from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns
 from quire.metadata.store import KeyMissingError, Registration, StoreBusyError
@@ -71,7 +71,7 @@ class EtcdRegistrations:
         self._changes = changes
         self._layout = layout
         self._watches = watches
-        self._held = HeldRegistrations(self._restore, (QuireError,), RETRY_DELAY_S)
+        self._held = LookedAfter(self._restore, (QuireError,), RETRY_DELAY_S)
         self._places: dict[str, WatchedRange] = {}
         self._making: set[str] = set()
         self._renewing = asyncio.Lock()
@@ -137,7 +137,7 @@ class EtcdRegistrations:
                     if isinstance(error, StoreFullError):
                         raise
                     found = (await self._changes.range(RangeRequest(key=key))).kvs
-                    ours = self._is_left_over(name, found, lease)
+                    ours = self._held.is_left_over(name, owner_of(found, lease))
                     continue
                 except LeaseGoneError:
                     await self._renew(lease)
@@ -145,17 +145,13 @@ class EtcdRegistrations:
                 if answer.succeeded:
                     return name
                 found = answer.responses[0].response_range.kvs
-                ours = self._is_left_over(name, found, lease)
+                ours = self._held.is_left_over(name, owner_of(found, lease))
                 if found and not ours:
                     raise AlreadyExistsError(f"{name} is registered already", key=name)
         except BaseException as error:
-            if (unknown or isinstance(error, asyncio.CancelledError)) and name not in self._held:
-                self._held.unwanted.add(name)  # it is deleted with the next sign of life, if it was made
+            if unknown or isinstance(error, asyncio.CancelledError):
+                self._held.given_up(name)  # it is deleted with the next sign of life, if it was made
             raise
-
-    def _is_left_over(self, name: str, found: Sequence[KeyValue], lease: int) -> bool:
-        """Whether a key is on this lease and no registration holds it: a request that was abandoned has made it."""
-        return bool(found) and found[0].lease == lease and name not in self._held
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
         """A counter in the same transaction: the one that is visible first has the smaller number."""
@@ -176,12 +172,12 @@ class EtcdRegistrations:
                 )
             except MetadataUnknownError as error:
                 # The number is ours or unused: what was made is withdrawn, and another number drawn.
-                self._held.unwanted.add(name)
+                self._held.given_up(name)
                 await patience.failed(error, retry=True)
                 await self._remove(name)
                 continue
             except asyncio.CancelledError:
-                self._held.unwanted.add(name)
+                self._held.given_up(name)
                 raise
             except LeaseGoneError:
                 await self._renew(lease)
@@ -222,8 +218,7 @@ class EtcdRegistrations:
         name = registration.key
         if self._held.get(name) is not registration:
             return
-        self._held.drop(name)
-        self._held.unwanted.add(name)
+        self._held.withdraw(name)
         self._unwatch(name)
         try:
             await self._remove(name)
@@ -252,21 +247,17 @@ class EtcdRegistrations:
         turns = Turns(f"{name} was registered again")
         while True:
             await turns.another()
-            if (registration := self._held.get(name)) is None:
-                return
             lease = self.lease
             found = (await self._changes.range(RangeRequest(key=key))).kvs
-            if name not in self._held or (found and found[0].lease == lease):
-                return
-            registration.on_deleted()
-            if found or not registration.again:
-                self._held.lose(name)
+            follows = self._held.found(name, owner_of(found, lease))
+            if follows is Next.LOST:
                 self._unwatch(name)
+            if follows is not Next.MAKE:
                 return
             try:
                 answer = await self._changes.commit(
                     [absent(key)],
-                    [put(key, seal(name, registration.value), lease=lease)],
+                    [put(key, seal(name, self._held[name].value), lease=lease)],
                     [],
                     f"{name} was registered again",
                 )
@@ -278,8 +269,7 @@ class EtcdRegistrations:
                 await self._renew(lease)
                 continue
             if answer.succeeded:
-                registration.renewed += 1
-                _LOG.warning("registered %s again", name)
+                self._held.made(name)
 
     # --- the lease -----------------------------------------------------------------------------------------------------
 
@@ -358,3 +348,10 @@ class EtcdRegistrations:
             self._beat.cancel()
         for name in list(self._held):
             self._held.drop(name)
+
+
+def owner_of(found: Sequence[KeyValue], lease: int) -> Owner:
+    """Whose a key is that was asked for: keys of this client are on its lease."""
+    if not found:
+        return Owner.NONE
+    return Owner.OWN if found[0].lease == lease else Owner.OTHER

@@ -23,13 +23,12 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from quire.core.errors import StorageError
+from quire.core.errors import AlreadyExistsError, StorageError
 from quire.env.private import FILE_MODE, FOLDER_MODE, share_as
-from quire.metadata.held import made_again
+from quire.metadata.held import HeldRegistrations, Next, Owner
 from quire.metadata.keys import sequential_key
 from quire.metadata.sqlite.file import SessionRow, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import SESSIONS
@@ -252,13 +251,12 @@ class SqliteRegistrations:
         self.sweep_due = False
         self._file = file
         self._options = options
-        self._tell = tell
         self._folder = sessions_folder(file.path)
         self._observer = SessionObserver(self._folder)
         self._data_version = -1
         self._session: SessionFile | None = None
         self._number = 0
-        self._held: dict[str, Registration] = {}
+        self._held = HeldRegistrations(tell)
         self._next_beat_ms = 0
         self._in_doubt = False
         self.look()
@@ -281,7 +279,7 @@ class SqliteRegistrations:
         """After the commit of `register`: keep it alive."""
         if not self._held:
             self._next_beat_ms = self._options.now_ms() + self._options.beat_ms
-        self._held[registration.key] = registration
+        self._held.hold(registration.key, registration)
 
     def update(self, registration: Registration, value: bytes) -> None:
         """Register another value, which the registration has after the commit; renews the session first if it was lost."""
@@ -297,7 +295,7 @@ class SqliteRegistrations:
         """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `doubt`."""
         if self._held.get(registration.key) is not registration:
             return
-        del self._held[registration.key]
+        self._held.drop(registration.key)
         row = self._file.get(registration.key)
         if row is not None and row.session == self._number:
             self._file.end_key(row.key)
@@ -351,14 +349,14 @@ class SqliteRegistrations:
         number = self._own_session()
         present = self._file.keys_of_session(number)
         for key in sorted(self._held.keys() - present):
-            self._register_again(self._held[key], number)
+            if self._held.found(key, Owner.NONE) is Next.MAKE:
+                try:
+                    self._file.apply((Create(key, self._held[key].value),), number, over=self.remove_if_over)
+                except AlreadyExistsError:
+                    self._held.lose(key)
+                else:
+                    self._held.made(key)
         return present
-
-    def _register_again(self, registration: Registration, number: int) -> None:
-        create = (Create(registration.key, registration.value),)
-        make = partial(self._file.apply, create, number, over=self.remove_if_over)
-        if not made_again(registration, make, self._tell):
-            del self._held[registration.key]
 
     def _own_session(self) -> int:
         """This store's session, made if it has none; its counter moves."""
@@ -374,9 +372,8 @@ class SqliteRegistrations:
 
     def lose_all(self) -> None:
         """The file cannot be used any more: notify every owner."""
-        for registration in self._held.values():
-            self._tell(registration.lost.set)
-        self._held.clear()
+        for key in list(self._held):
+            self._held.lose(key)
 
     def close(self, *, sweep_file: bool) -> None:
         """Let go of the lock, and of every file that was looked at."""

@@ -18,7 +18,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, SetData
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
-from quire.metadata.held import HeldRegistrations
+from quire.metadata.held import LookedAfter, Next, Owner
 from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper.nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper.paths import SEQUENCE_ZEROS, KeyPaths
@@ -47,7 +47,7 @@ class ZookeeperRegistrations:
         self._nodes = nodes
         self._paths = paths
         self._watches = watches
-        self._held = HeldRegistrations(self._ready_restore, (QuireError, *LOST))
+        self._held = LookedAfter(self._ready_restore, (QuireError, *LOST))
         self._turn = asyncio.Lock()
         self._leaving: set[str] = set()
         self._cleaners: dict[str, asyncio.Task[None]] = {}
@@ -107,17 +107,18 @@ class ZookeeperRegistrations:
                 f"the outcome of registering {key} is unknown; if it was made, it is removed again", key=key
             )
         except BaseException as error:
-            if (unknown or isinstance(error, asyncio.CancelledError)) and path not in self._held:
-                self._held.unwanted.add(path)
+            if (unknown or isinstance(error, asyncio.CancelledError)) and self._held.given_up(path):
                 self._start(self._remove_unwanted())  # or the next connection does, if it was made
             raise
 
     def _is_left_over(self, path: str, owner: int) -> bool:
-        """Whether a znode is one of this session that no registration holds: a create that was abandoned has made it.
+        """One that is being taken back is none: the request that removes it may be on its way, and is for no other znode."""
+        return self._held.is_left_over(path, self._owner_of(owner)) and path not in self._leaving
 
-        One that is being taken back is none: the request that removes it may be on its way, and is for no other znode.
-        """
-        return owner == self._session.session_id and path not in self._held and path not in self._leaving
+    def _owner_of(self, session: int | None) -> Owner:
+        if session is None:
+            return Owner.NONE
+        return Owner.OWN if session == self._session.session_id else Owner.OTHER
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
         unknown = False
@@ -207,15 +208,10 @@ class ZookeeperRegistrations:
 
     def _withdraw(self, path: str) -> asyncio.Task[None]:
         """Remove what is held; it goes on if its owner does not wait for it."""
-        self._held.drop(path)
-        self._held.unwanted.add(path)
+        self._held.withdraw(path)
         self._leaving.add(path)
         self._watches.remove_place(path)
         return self._start(self._remove_leaving(path))
-
-    def _lose(self, path: str) -> None:
-        self._held.lose(path)
-        self._watches.remove_place(path)
 
     async def _remove_leaving(self, path: str) -> None:
         try:
@@ -245,14 +241,10 @@ class ZookeeperRegistrations:
         await self._session.ready()
         await self._restore(path)
 
-    async def connected(self, *, renewed: bool) -> None:
+    async def connected(self) -> None:
         """Make everything again that a new session does not have."""
         for path in list(self._held):
-            registration = self._held.get(path)
-            if renewed and registration is not None and not registration.again:
-                self._lose(path)
-            else:
-                await self._restore(path)
+            await self._restore(path)
         for path in list(self._held.unwanted):
             stat, _ = await self._session.submit(Exists(path, None))
             if stat is None or stat.ephemeralOwner != self._session.session_id:
@@ -268,31 +260,31 @@ class ZookeeperRegistrations:
 
     async def _restore(self, path: str) -> None:
         """Make a held registration if it is missing. Uses the connection as it is, which may be one in set-up."""
-        while registration := self._held.get(path):
+        while True:
             stat, _ = await self._session.submit(Exists(path, None))
-            if stat is not None and stat.ephemeralOwner == self._session.session_id:
+            follows = self._held.found(path, self._owner_of(None if stat is None else stat.ephemeralOwner))
+            if follows is Next.LOST:
+                self._watches.remove_place(path)
+            if follows is not Next.MAKE:
                 return
-            registration.on_deleted()
-            if stat is not None or not registration.again:
-                self._lose(path)
-                return
+            value = self._held[path].value
             try:
-                await self._session.submit(Create(path, registration.value, self._session.acl, EPHEMERAL))
+                await self._session.submit(Create(path, value, self._session.acl, EPHEMERAL))
             except NodeExistsError:
                 continue
             except NoNodeError:
                 with suppress(NodeExistsError):
                     await self._session.submit(Create(path.rpartition("/")[0], b"", self._session.acl, 0))
                 continue
-            registration.renewed += 1
-            _LOG.warning("registered %s again", registration.key)
+            self._held.made(path)
             return
 
     def end(self) -> None:
         """The session has ended for good."""
         self._stop_cleaners()
         for path in list(self._held):
-            self._lose(path)
+            self._held.lose(path)
+            self._watches.remove_place(path)
 
     def forget(self) -> None:
         """The store is being closed: its registrations end with its session."""

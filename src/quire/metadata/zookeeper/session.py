@@ -74,8 +74,6 @@ _CHUNK_BYTES: Final = 1 << 16
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LOG: Final = logging.getLogger(__name__)
 
-Listener = Callable[[bool], Awaitable[None]]
-
 
 class _LastWords(logging.Handler):
     """Keeps what kazoo last complained of, for our own messages; kazoo's own would fill the log while a server is away."""
@@ -159,8 +157,8 @@ class ZookeeperSession:
 
     Args:
         address: where, and how to behave.
-        on_connected: awaited whenever a connection stands, before any other use; its argument says whether it is of a
-            new session, so that registrations must be made again. Watches must be set again in any case.
+        on_connected: awaited whenever a connection stands, before any other use: watches must be set again, and what a
+            new session does not have must be made again.
         on_event: called with the path of every znode that a watch reported, and whether it was deleted.
         on_failed: called once when the session has ended for good.
     """
@@ -169,7 +167,7 @@ class ZookeeperSession:
         self,
         address: ZookeeperAddress,
         *,
-        on_connected: Listener,
+        on_connected: Callable[[], Awaitable[None]],
         on_event: Callable[[str, bool], None],
         on_failed: Callable[[QuireError], None],
     ) -> None:
@@ -433,7 +431,7 @@ class ZookeeperSession:
         first, self.session_id = self.session_id == 0, session_id
         renewed = self._is_new
         try:
-            await self._on_connected(renewed)
+            await self._on_connected()
         except (*LOST, TimeoutError, StoreAwayError, MetadataUnknownError):
             return  # lost again; the next connection sets up anew
         except (QuireError, KazooException) as error:

@@ -272,10 +272,10 @@ class ZookeeperStore(MetadataStore):
 
     # --- the session's news --------------------------------------------------------------------------------------
 
-    async def _connected(self, renewed: bool) -> None:
+    async def _connected(self) -> None:
         if self._registrations is not None and self._watches is not None:
             await self._watches.connected()
-            await self._registrations.connected(renewed=renewed)
+            await self._registrations.connected()
 
     def _event(self, path: str, deleted: bool) -> None:
         if self._registrations is not None and self._watches is not None:
@@ -318,7 +318,7 @@ async def format_cluster(address: ZookeeperAddress, *, force: bool = False) -> C
         NoClusterError: no server responds, or bookies are registered.
     """
 
-    async def nothing(_renewed: bool) -> None:
+    async def nothing() -> None:
         pass
 
     session = ZookeeperSession(
