@@ -778,7 +778,7 @@ class WriterEffects:
         self.flush: LedgerFlush | None = None  # from the end on
         self.choices = BookieChoices(machine, access, context, self._start, self.perform)
         self.finished: asyncio.Future[None] | None = None
-        context.bookies.follow(self.choices)
+        context.bookies.follow(self.writer)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -1118,7 +1118,7 @@ class WriterEffects:
             self._timer.cancel()
             self._timer = None
         self._context.ticks.stop(self)
-        self._context.bookies.unfollow(self.choices)
+        self._context.bookies.unfollow(self.writer)
         for task in self.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
