@@ -408,7 +408,7 @@ def test_a_recovery_can_always_still_be_done(configuration):
 def all_is_told(world):
     """Whether the writer's callers have been told of all their entries."""
     last = world.configuration.entries_written - 1
-    return lambda state: next(world.clients_of(state)).told == last
+    return lambda state: next(world.clients_of(state)).confirmed == last
 
 
 def below_its_quorum(world, state):

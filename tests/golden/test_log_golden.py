@@ -174,7 +174,7 @@ class Dialogue:
         self.machine.recovered(LedgerId(int(ledger)), LedgerSummary(int(records)))
 
     def do_unrecovered(self, ledger: str, why: str) -> None:
-        self.machine.recovery_failed(LedgerId(int(ledger)), gone=why == "gone", detail=why)
+        self.machine.recovery_failed(LedgerId(int(ledger)), deleted=why == "gone", detail=why)
 
     def do_created(self, ledger: str) -> None:
         self.machine.created(LedgerId(int(ledger)), 0)

@@ -50,7 +50,9 @@ class Moves:
     ) -> None:
         there = await members(self._client, ledger)
         free = [bookie for bookie in targets if bookie not in there]
-        repair = LedgerRepair(ledger, self._client.context, gone=[old], candidates=free, password=password)
+        repair = LedgerRepair(
+            ledger, self._client.context, lost_bookies=[old], candidates=free, password=password
+        )
         ended = await repair.run()
         assert ended.outcome is RepairOutcome.WHOLE, ended
         ((first, left, came),) = ended.report.replaced

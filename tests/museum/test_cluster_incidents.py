@@ -413,7 +413,7 @@ class TrustingRepair(RepairMachine):
         super().swapped(version)
         for effect in [effect for effect in self.out if isinstance(effect, ListReplica)]:
             self.out.remove(effect)
-            self.listed(effect.bookie, lists[effect.bookie].told)
+            self.listed(effect.bookie, lists[effect.bookie].response)
 
 
 @incident(

@@ -128,7 +128,7 @@ class World:
             case effects.RecoverLedger(item):
                 ledger = self.ledgers.get(item.ledger_id)
                 if ledger is None:
-                    machine.recovery_failed(item.ledger_id, gone=True, detail="gone")
+                    machine.recovery_failed(item.ledger_id, deleted=True, detail="gone")
                 else:
                     ledger.closed = True
                     machine.recovered(item.ledger_id, LedgerSummary(len(ledger.records)))

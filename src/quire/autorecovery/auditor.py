@@ -242,7 +242,7 @@ class Auditor:
 
     def _ended(self, report: AuditReport) -> None:
         self.report = report
-        lost = ", ".join(f"{bookie} ({seconds} s)" for bookie, seconds in report.gone.items()) or "none"
+        lost = ", ".join(f"{bookie} ({seconds} s)" for bookie, seconds in report.away.items()) or "none"
         if not report.concluded:
             _LOG.warning("the audit was inconclusive and will be repeated: %s", report.why)
         else:

@@ -221,7 +221,7 @@ class ClusterRepair:
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            gone={*self._lost, *debt.gone, *debt.undecided},
+            lost_bookies={*self._lost, *debt.lost_bookies, *debt.undecided},
             candidates=await self._targets.candidates(ledger_id),
             accepted=self._accepted,
             password=self._password,

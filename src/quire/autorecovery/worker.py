@@ -376,7 +376,7 @@ class RepairWorker:
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            gone=self._lost(marks),
+            lost_bookies=self._lost(marks),
             candidates=await self._targets.candidates(ledger_id),
             may_send=self._targets.may_send,
         )

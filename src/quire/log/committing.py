@@ -249,7 +249,7 @@ class LogCommitter:
             summary = await self._ledgers.recover(item)
         except QuireError as error:
             deleted = isinstance(error, NoSuchLedgerError)
-            self._machine.recovery_failed(item.ledger_id, gone=deleted, detail=error.message)
+            self._machine.recovery_failed(item.ledger_id, deleted=deleted, detail=error.message)
         else:
             self._machine.recovered(item.ledger_id, summary)
 

@@ -315,7 +315,7 @@ class LogLeader:
             summary = await self._guaranteed(f"ledger {ledger_id}", recover)
         except QuireError as error:
             deleted = isinstance(error, NoSuchLedgerError)
-            self._machine.recovery_failed(ledger_id, gone=deleted, detail=error.message)
+            self._machine.recovery_failed(ledger_id, deleted=deleted, detail=error.message)
             if self._machine.ended is not None:
                 self._cause = error
         else:

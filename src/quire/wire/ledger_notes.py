@@ -121,7 +121,7 @@ def _messages(notes: LedgerNotes, ledger_id: int) -> tuple[pb.LedgerHoles | None
                     ranges=_range_messages(loss.ranges),
                     accepted_ms=loss.accepted_ms,
                     accepted_by=loss.accepted_by,
-                    gone=loss.gone,
+                    gone=loss.lost_bookies,
                 ),
                 loss.unknown,
             )

@@ -139,7 +139,7 @@ class Beginning:
             new = [*world._client_after(new, 0, world._client_move(0, replace(outcome, asks=()), "changes"))]
         if c.gone:
             left = world.bookies.parts[new[slot]]
-            new = world._stopped((*new,), slot, left, left._replace(gone=True))
+            new = world._stopped((*new,), slot, left, left._replace(lost=True))
         return Label("writer", f"has changed the ensemble: {record_text(record)}", kind="changed"), tuple(new)
 
     def _created_writer(self) -> ClientState:

@@ -83,7 +83,7 @@ class BookieState(NamedTuple):
             "open".
         waiting: normal adds that wait for that answer.
         owed: entries that it held before a loss (where doubts are cleared).
-        gone: it is lost, and so is what it held, which stays here for the judges.
+        lost: for good, with what it held, which stays here for the judges.
         collecting: where its collector is, if it collects.
         condemned: entries of which nothing is said until the collector has ended.
         put: entries that were put since its collector's first look.
@@ -105,7 +105,7 @@ class BookieState(NamedTuple):
     question: str = ""
     waiting: tuple[Waiting, ...] = ()
     owed: int = 0
-    gone: bool = False
+    lost: bool = False
     collecting: Collecting | None = None
     condemned: int = 0
     put: int = 0
@@ -166,7 +166,7 @@ class BookieDriver:
             The bookie after it, replies that may leave at once with their receivers, and a description of the step.
         """
         waiting = (client, request, waits)
-        if state.gone:
+        if state.lost:
             return state, reply_to(waiting, Answer.UNREACHABLE), "is gone"
         machine = self.machine(state)
         match request[0]:
@@ -381,7 +381,7 @@ class BookieDriver:
 
     def listed(self, state: BookieState) -> ReplicaList:
         """What it says that it holds. What has rotted is listed: nothing has read it yet."""
-        if state.gone:
+        if state.lost:
             return ReplicaList(Answer.UNREACHABLE)
         if state.facts is None:
             return ReplicaList(self._after(state).of_stranger(searching=state.looking))
@@ -405,7 +405,7 @@ class BookieDriver:
 
     def readable(self, state: BookieState, first: int, last: int) -> int | None:
         """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
-        if state.gone or state.condemned:
+        if state.lost or state.condemned:
             return None
         ((_, (_, answer, payload)),) = self.look(state, (0, ("read", 0, first, last, False), True), Answer.OK)
         if answer is Answer.OK:
@@ -414,8 +414,8 @@ class BookieDriver:
 
     def clear_limbo(self, state: BookieState, lsn: int) -> tuple[BookieState, Answer]:
         """A client ends the doubt that it saw before it filled the bookie."""
-        if state.gone or state.facts is None:
-            return state, Answer.UNREACHABLE if state.gone else Answer.NO_LEDGER
+        if state.lost or state.facts is None:
+            return state, Answer.UNREACHABLE if state.lost else Answer.NO_LEDGER
         machine = self.machine(state)
         ready = machine.clear_limbo(lsn, key=KEY)
         return self._carried_out(state, machine, ready, None)[0], ready.answer

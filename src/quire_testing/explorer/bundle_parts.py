@@ -434,7 +434,7 @@ class OneLedger:
         moves = ((move[0], world._client_after([*new], 0, move)) for move in moved)
         return self._numbered(moves if moved else [(Label("client", ""), tuple(new))])
 
-    def told(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
+    def confirm(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
         """That some bookies of the ensemble that a run was sent to acknowledged it reaches the writer, in one step."""
         world, state = self.world, self.states.parts[at]
         new = list(state)

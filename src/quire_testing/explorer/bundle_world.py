@@ -298,7 +298,7 @@ class BundleWorld:
     ) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         ledger, run, ensemble = self.ledgers[row], bundle.runs[row], bundle.ensembles[row]
         line = f"{ledger.name} gets the acknowledgement of {' '.join(map(bookie_name, bookies))}"
-        for label, after in ledger.remembered(ledger.told, state.ledgers[row], bookies, ensemble, run):
+        for label, after in ledger.remembered(ledger.confirm, state.ledgers[row], bookies, ensemble, run):
             more = (line, *_of(ledger.name, label))
             yield (*said, *more), state._replace(ledgers=_put(state.ledgers, row, after))
 

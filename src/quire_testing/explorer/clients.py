@@ -62,7 +62,7 @@ class ClientState:
 
     Attributes:
         key: equal keys mean equal behaviour.
-        told: every entry up to here is confirmed to the writer's callers.
+        confirmed: every entry up to here is confirmed to the writer's callers.
         left: appends that the caller still makes.
         verdict: the lowest entry that a recovery of this client judged not recoverable.
         result: the outcome of the last recovery.
@@ -72,7 +72,7 @@ class ClientState:
 
     key: tuple[Any, ...]
     machine: Any
-    told: int = NO_ENTRY
+    confirmed: int = NO_ENTRY
     left: int = 0
     verdict: int | None = None
     result: str = ""
@@ -110,7 +110,7 @@ class Running:
     sends: list[tuple[int, Request]]
     asks: list[tuple[Any, ...]]
     said: list[str]
-    told: int
+    confirmed: int
     ensemble: Sequence[BookieId]
     result: str = ""
     chosen: str = ""
@@ -132,7 +132,9 @@ class ClientDriver:
 
     def step(self, client: ClientState, put: Callable[[Any], object]) -> list[Outcome]:
         """Give the machine one input (`put` calls it) and carry out what it says."""
-        running = Running(clone(client.machine), [], [], [], client.told, self.ensemble_of(client.machine))
+        running = Running(
+            clone(client.machine), [], [], [], client.confirmed, self.ensemble_of(client.machine)
+        )
         running.machine.out = []
         finished: list[Running] = []
         try:
@@ -222,7 +224,7 @@ class LedgerWriterDriver(ClientDriver):
         """A writer that has not written."""
         return self.client(machine, NO_ENTRY, self.configuration.entries, None)
 
-    def nobody(self) -> ClientState:
+    def no_client(self) -> ClientState:
         """A writer whose ledger is not created yet."""
         return ClientState(("writer", "has no ledger"), None, left=self.configuration.entries)
 
@@ -250,9 +252,9 @@ class LedgerWriterDriver(ClientDriver):
         elif isinstance(effect, e.RereadMetadata):
             running.asks.append(("read",))
         elif isinstance(effect, e.Confirmed):
-            if effect.first != running.told + 1:
-                running.fault = ("I5", f"callers were told of {effect.first} after {running.told}")
-            running.told = effect.last
+            if effect.first != running.confirmed + 1:
+                running.fault = ("I5", f"callers were told of {effect.first} after {running.confirmed}")
+            running.confirmed = effect.last
         elif isinstance(effect, e.SendExplicitLac) and self.configuration.explicit_lac:
             for slot in effect.slots:
                 running.sends.append((bookie_number(running.ensemble[slot]), ("lac", effect.lac)))
@@ -260,18 +262,18 @@ class LedgerWriterDriver(ClientDriver):
     def _outcome(self, client: ClientState, running: Running) -> Outcome:
         machine = running.machine
         left = client.left if machine.lap == client.machine.lap else client.left - 1
-        after = self.client(machine, running.told, left, running.fault or client.fault)
+        after = self.client(machine, running.confirmed, left, running.fault or client.fault)
         return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
 
-    def client(self, machine: WriterMachine, told: int, left: int, fault: Fault | None) -> ClientState:
+    def client(self, machine: WriterMachine, confirmed: int, left: int, fault: Fault | None) -> ClientState:
         """The writer with this machine."""
         if machine.status in WRITER_DONE:
             left = 0
-            key: tuple[Any, ...] = ("writer", machine.status.name, machine.lac, told, fault)
+            key: tuple[Any, ...] = ("writer", machine.status.name, machine.lac, confirmed, fault)
         else:
             unread = CLOSING_READS_NOT if machine.status is Status.CLOSING else frozenset()
-            key = ("writer", state_of(machine, without=unread), told, left, fault)
-        return ClientState(key, machine, told, left, fault=fault)
+            key = ("writer", state_of(machine, without=unread), confirmed, left, fault)
+        return ClientState(key, machine, confirmed, left, fault=fault)
 
     # --- what the caller, the clock and the driver do ---------------------------------------------------------------
 

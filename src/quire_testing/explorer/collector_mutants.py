@@ -33,7 +33,7 @@ class MissingTwice(CollectorMachine):
 
     def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """Also without one."""
-        again = Proof(By.CHAIN) if ledger_id in self.kept.told and not self.holding else None
+        again = Proof(By.CHAIN) if ledger_id in self.kept.reported and not self.holding else None
         return super().proof(ledger_id, mark, token) or again
 
 
@@ -157,7 +157,7 @@ COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
     _rules("collector-written-since", "what was written since the last finding goes as well",
         CollectorConfiguration(lives=2, passes=4), drop_covers=lambda through, newest: True),
     _rules("collector-order", "an order by hand counts for what nobody had been told of",
-        CollectorConfiguration(lives=2, hands=1), Patch(CollectorMachine.proof, "ledger_id in own.told", "True")),
+        CollectorConfiguration(lives=2, hands=1), Patch(CollectorMachine.proof, "ledger_id in own.reported", "True")),
     _rules("collector-late-lsn", "the LSN is taken after the counter was written",
         CollectorConfiguration(lives=2, passes=3),
         Patch(CollectorWorld._finished, "machine.finish(", "machine._lsn = state.bookie.lsn; machine.finish(")),

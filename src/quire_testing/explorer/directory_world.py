@@ -25,7 +25,7 @@ from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 PAUSE_MS: Final = 1
-NOBODY: Final = 0
+NO_ONE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class DirectoryWorld:
     def initial(self) -> DirectoryState:
         """An empty directory without a record."""
         return DirectoryState(
-            None, 0, NOBODY, (DirectoryDisk(0, 0, 1),), (None,), frozenset(), 0, self.configuration
+            None, 0, NO_ONE, (DirectoryDisk(0, 0, 1),), (None,), frozenset(), 0, self.configuration
         )
 
     def successors(self, state: DirectoryState) -> list[tuple[Label, DirectoryState]]:
@@ -164,7 +164,7 @@ class DirectoryWorld:
             each is not None and each.own.owner == state.registered and not each.paused
             for each in state.processes
         ):
-            yield Label("store", "ends a session", kind="expire"), state._replace(registered=NOBODY)
+            yield Label("store", "ends a session", kind="expire"), state._replace(registered=NO_ONE)
 
     # --- a process -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class DirectoryWorld:
                 _with(state, place, None)._replace(left=_less(left, "kills")),
             )
         if process.phase == "opened":
-            if state.registered == NOBODY:
+            if state.registered == NO_ONE:
                 after = _with(state, place, process._replace(phase="registered"))
                 yield _label(place, "registers", "register"), after._replace(registered=process.own.owner)
         elif process.phase == "registered":
@@ -265,7 +265,7 @@ class DirectoryWorld:
     def _settles(self, state: DirectoryState, place: int, process: Process) -> tuple[Label, DirectoryState]:
         """First its registration, then its record: while it is registered no other process writes that."""
         if process.phase == "serving":
-            if state.registered not in (NOBODY, process.own.owner):
+            if state.registered not in (NO_ONE, process.own.owner):
                 return _label(place, "finds another registered", "taken"), _ended(state, place, process)
             after = _with(state, place, process._replace(phase="settling"))
             return _label(place, "is registered again", "register again"), after._replace(
@@ -340,5 +340,5 @@ def _told(state: DirectoryState, record: BootState) -> DirectoryState:
 
 def _ended(state: DirectoryState, place: int, process: Process) -> DirectoryState:
     """It ends and takes its registration back, if it has one; what it kept back is never sent."""
-    registered = NOBODY if state.registered == process.own.owner else state.registered
+    registered = NO_ONE if state.registered == process.own.owner else state.registered
     return _with(state, place, None)._replace(registered=registered)

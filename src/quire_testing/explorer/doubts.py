@@ -147,7 +147,7 @@ class Doubts:
         world = self._world
         lacks, name = 0, bookie_name(bookie)
         readable = [
-            0 if part.gone else part.held & ~part.damaged
+            0 if part.lost else part.held & ~part.damaged
             for part in (world.bookies.parts[number] for number in state[: world.n])
         ]
         for index in range(len(record.fragments)):

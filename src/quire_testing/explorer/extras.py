@@ -36,7 +36,7 @@ class Extras:
         store = self._world.stores.parts[state[self._world.at_store]]
         for number in range(self._world.n):
             bookie = self._world.bookies.parts[state[number]]
-            if not bookie.gone and bookie.facts is not None and store.record is not None:
+            if not bookie.lost and bookie.facts is not None and store.record is not None:
                 self._collects(state, number, bookie, store, moves)
 
     def _collects(
@@ -133,7 +133,7 @@ class Extras:
         ]
         left = 0
         for other in others:
-            left |= 0 if other.gone else other.held & ~other.damaged
+            left |= 0 if other.lost else other.held & ~other.damaged
         if dropped & ~left & self._decided(record):
             return "RR4", "a bookie dropped the last readable copy of an entry"
         return None

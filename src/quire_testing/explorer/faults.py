@@ -143,7 +143,7 @@ class Faults:
         world = self._world
         for bookie in range(world.n):
             before = world.bookies.parts[state[bookie]]
-            if before.gone or (before.facts is None and not before.journal and not before.waiting):
+            if before.lost or (before.facts is None and not before.journal and not before.waiting):
                 continue
             after = world.bookie_driver.crashed(before)
             new = world._stopped(state, bookie, before, after)
@@ -158,13 +158,13 @@ class Faults:
         world = self._world
         for bookie in range(world.n):
             before = world.bookies.parts[state[bookie]]
-            if not before.gone:
+            if not before.lost:
                 after = before._replace(
                     journal=(),
                     waiting=(),
                     looking=False,
                     question="",
-                    gone=True,
+                    lost=True,
                     collecting=None,
                     condemned=0,
                     put=0,
@@ -196,9 +196,9 @@ class Faults:
         world = self._world
         for number in range(world.n):
             before = world.bookies.parts[state[number]]
-            if before.gone:
+            if before.lost:
                 new = list(state)
-                new[number] = world.bookies.number(before._replace(gone=False))
+                new[number] = world.bookies.number(before._replace(lost=False))
                 label = Label(bookie_name(number), "is back with what it held", (), kind="return")
                 moves.append((label, tuple(new)))
 
@@ -252,7 +252,7 @@ class Faults:
         for bookie in range(world.n):
             before = world.bookies.parts[state[bookie]]
             for entry in range(world.configuration.entries_written):
-                if before.held >> entry & 1 and not before.damaged >> entry & 1 and not before.gone:
+                if before.held >> entry & 1 and not before.damaged >> entry & 1 and not before.lost:
                     new = list(state)
                     new[bookie] = world.bookies.number(before._replace(damaged=before.damaged | 1 << entry))
                     label = Label(bookie_name(bookie), f"entry {entry} rots", (), kind="damage")
@@ -268,7 +268,7 @@ class Faults:
         new[world.at_store] = world.stores.number(Store(None, store.version + 1, store.closes, store.fault))
         for bookie in range(world.n):
             before = world.bookies.parts[state[bookie]]
-            if before.facts is not None and not before.gone:
+            if before.facts is not None and not before.lost:
                 after, _, _ = world.bookie_driver.deliver(before, 0, ("delete",), waits=False)
                 new[bookie] = world.bookies.number(after)
         if world._syncs_at_once(state):

@@ -95,7 +95,7 @@ class BookieView(NamedTuple):
 class ClientView(NamedTuple):
     """What invariants look at in one client."""
 
-    told: int
+    confirmed: int
     fenced: tuple[int, ...]
     """The bookies of R of a recoverer that reads forward, else nothing."""
     verdict: int | None
@@ -226,7 +226,7 @@ class InvariantWatch:
             lafr: int = NO_ENTRY
             if isinstance(machine, WriterMachine) and not client.idle:
                 lafr = machine.window.lafr
-            view = ClientView(client.told, fenced, client.verdict, lap, fault, lafr)
+            view = ClientView(client.confirmed, fenced, client.verdict, lap, fault, lafr)
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 
@@ -272,7 +272,7 @@ class InvariantWatch:
         for fault in faults:
             if fault is not None and fault[0] in names:
                 return Violation(*fault)
-        acked = clients[0].told
+        acked = clients[0].confirmed
         found = (
             self._loss(seen.end, acked)
             or self._record(store, seen, clients)
@@ -301,7 +301,7 @@ class InvariantWatch:
                     return Violation("P", f"entry {client.lap} was recovered and never written")
         if "I8" in self._names and store.record is not None:
             for client in clients[1:]:
-                if client.verdict is not None and clients[0].told >= client.verdict:
+                if client.verdict is not None and clients[0].confirmed >= client.verdict:
                     return Violation(
                         "I8", f"entry {client.verdict} was judged not recoverable and acknowledged"
                     )
@@ -343,8 +343,8 @@ class InvariantWatch:
     ) -> Violation | None:
         if record is None or not record.guaranteed:
             return None
-        if "Q3" in self._names and writer.lafr > writer.told:
-            return Violation("Q3", f"the LAFR is {writer.lafr}, and callers were told of {writer.told}")
+        if "Q3" in self._names and writer.lafr > writer.confirmed:
+            return Violation("Q3", f"the LAFR is {writer.lafr}, and callers were told of {writer.confirmed}")
         throughs = {
             "Q1": record.last_fragment.first_entry - 1,
             "Q2": NO_ENTRY if seen.end is None else seen.end,

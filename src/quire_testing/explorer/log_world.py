@@ -292,7 +292,7 @@ class LogWorld:
             state,
             who,
             rest,
-            lambda m: m.recovery_failed(LedgerId(ledger_id), gone=True, detail="it does not exist"),
+            lambda m: m.recovery_failed(LedgerId(ledger_id), deleted=True, detail="it does not exist"),
             f"finds that ledger {ledger_id} is gone",
         )
 

@@ -73,7 +73,7 @@ def is_repaired(world: LedgerWorld) -> Callable[[State], bool]:
         if record is None:
             return False
         shares = [(world.bookies.parts[state[bookie]], share) for bookie, share in shares_of_decided(record)]
-        return not any(bookie.gone or share & ~bookie.held for bookie, share in shares)
+        return not any(bookie.lost or share & ~bookie.held for bookie, share in shares)
 
     return repaired
 

@@ -36,7 +36,7 @@ class ReaderState:
         next_entry: everything below was read.
         machine: what is under way, and `work` its state as a value.
         failed: the entry that could not be had, whether every bookie reported it absent, the bookies that were asked.
-        gone: the ledger was deleted.
+        deleted: the ledger was deleted.
     """
 
     record: LedgerMetadata | None = None
@@ -45,7 +45,7 @@ class ReaderState:
     machine: Any = None
     work: tuple[Any, ...] = ()
     failed: tuple[int, bool, tuple[BookieId, ...]] | None = None
-    gone: bool = False
+    deleted: bool = False
     fault: Fault | None = None
 
     @property
@@ -59,7 +59,7 @@ class ReaderState:
             kind,
             self.work,
             self.failed,
-            self.gone,
+            self.deleted,
             self.fault,
         )
 
@@ -71,7 +71,7 @@ class ReaderState:
     @property
     def done(self) -> bool:
         """Whether it has read everything that there will ever be."""
-        return self.gone or (self.closed and self.machine is None and self.next_entry > self.lac)
+        return self.deleted or (self.closed and self.machine is None and self.next_entry > self.lac)
 
 
 ReaderMove = tuple[str, tuple[str, ...], str, ReaderState]
@@ -93,7 +93,7 @@ class ReaderDriver:
             return
         text = f"reads {record_text(record) if record else 'that there is no record'}"
         if record is None:
-            yield text, (), "record", replace(reader, gone=True, failed=None)
+            yield text, (), "record", replace(reader, deleted=True, failed=None)
             return
         after = replace(reader, record=record, failed=None)
         if record.state is LedgerState.CLOSED:

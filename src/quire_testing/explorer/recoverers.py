@@ -201,5 +201,5 @@ def settle(machine: RecoveryMachine) -> None:
     if end.status is EndStatus.FOUND:
         votes.first, votes.last = 0, -1
         votes.positive, votes.negative, votes.unknown, votes.lengths = [], [], [], []
-        votes.heard, votes.lowest = [], []
-        votes.told, votes.asked, fence.lacs = [-1] * size, [None] * size, {}
+        votes.origins, votes.lowest = [], []
+        votes.conclusive, votes.asked, fence.lacs = [-1] * size, [None] * size, {}

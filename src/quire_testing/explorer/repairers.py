@@ -50,7 +50,7 @@ LIMITS: Final = RepairLimits(piece_entries=1, pieces_max=16, rounds_max=4)
 LISTS: Final = (RepairStatus.LISTING, RepairStatus.VERIFYING)
 
 SEEN: Final = {
-    RepairMachine: "_candidates _damaged _failed _gone _plan _rounds report status",
+    RepairMachine: "_candidates _damaged _failed _lost_bookies _plan _rounds report status",
     RepairPlan: "awaited filled is_fresh is_stale lists notes queue record targets under_way version written",
 }
 """The fields that `seen` looks at. Of what a repair reports only that is state which a later input reads."""
@@ -250,7 +250,7 @@ def seen(machine: RepairMachine, *, in_order: bool) -> tuple[Any, ...]:
         *(frozen(getattr(machine, name)) for name in slots_of(type(machine)) if name not in _SHIPPED),
         machine.status.name,
         machine._rounds,
-        tuple(sorted(machine._gone)),
+        tuple(sorted(machine._lost_bookies)),
         candidates if in_order else tuple(sorted(candidates)),
         tuple(sorted(machine._failed)),
         tuple(sorted((bookie, tuple(sorted(some))) for bookie, some in machine._damaged.items() if some)),
@@ -278,7 +278,7 @@ def _plan_seen(plan: RepairPlan) -> tuple[Any, ...]:
 
 
 def _replica_seen(replica: Replica) -> tuple[Any, ...]:
-    listed = replica.told
+    listed = replica.response
     return listed.answer.name, tuple(sorted(listed.held)), listed.limbo, listed.doubt_lsn
 
 

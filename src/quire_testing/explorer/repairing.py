@@ -70,7 +70,7 @@ class Repairs:
         return tuple(
             bookie_name(number)
             for number in range(self._world.n)
-            if self._world.bookies.parts[state[number]].gone
+            if self._world.bookies.parts[state[number]].lost
         )
 
     def has_reason(self, state: State) -> bool:
@@ -87,7 +87,7 @@ class Repairs:
                 for bookie, share in shares_of_decided(record)
             ]
             memo[key] = any(
-                bookie.gone or bookie.in_doubt or share & (~bookie.held | bookie.damaged)
+                bookie.lost or bookie.in_doubt or share & (~bookie.held | bookie.damaged)
                 for bookie, share in shares
             )
         return bool(memo[key])
@@ -157,7 +157,7 @@ class Repairs:
     def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> Move:
         """A bookie ends its limbo, or refuses to."""
         number = bookie_number(name)
-        lsn = who.machine.plan.lists[name].told.doubt_lsn
+        lsn = who.machine.plan.lists[name].response.doubt_lsn
         after, answer = self._world.bookie_driver.clear_limbo(self._world.bookies.parts[state[number]], lsn)
         if self._world._syncs_at_once(state):
             after, _ = self._world._synced(after)
@@ -208,7 +208,7 @@ class Repairs:
 def _listed(replica: Replica) -> int:
     """Entries, as bits, that a bookie's list has."""
     return bits_of(
-        EntryRange(each.first, each.last, each.period, each.residues) for each in replica.told.held
+        EntryRange(each.first, each.last, each.period, each.residues) for each in replica.response.held
     )
 
 

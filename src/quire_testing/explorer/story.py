@@ -142,7 +142,7 @@ def _ledger_rows(world: LedgerWorld, state: State) -> list[tuple[str, str]]:
             rows.append((name, "repairs nothing" if name.startswith("repairer") else "not started"))
         elif isinstance(machine, WriterMachine):
             rows.append(
-                (name, f"{machine.status.value}, acknowledged through {client.told}, LAP {machine.lap}")
+                (name, f"{machine.status.value}, acknowledged through {client.confirmed}, LAP {machine.lap}")
             )
         elif isinstance(machine, RepairMachine):
             rows.append((name, machine.status.value))
@@ -159,7 +159,7 @@ def _bookie_text(bookie: BookieState) -> str:
     held = " ".join(str(entry) for entry in range(bookie.held.bit_length()) if bookie.held >> entry & 1)
     fence = "fenced" if bookie.is_fenced else "not fenced"
     durable = " (not durable)" if bookie.is_fenced and not bookie.fence_is_durable else ""
-    gone = "gone for ever, with " if bookie.gone else ""
+    gone = "gone for ever, with " if bookie.lost else ""
     return f"{gone}entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
 
 

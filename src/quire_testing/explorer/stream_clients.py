@@ -89,13 +89,13 @@ class StreamDriver(LedgerWriterDriver):
         super().__init__(configuration)
         self._switches = switches
 
-    def nobody(self) -> StreamClient:
+    def no_client(self) -> StreamClient:
         """A client that has done nothing."""
         return self._client(StreamClient((), None), None, None)
 
     def creator(self, record: LedgerMetadata, version: int) -> StreamClient:
         """The client that created the stream and writes in its first term."""
-        return self.writing(self.nobody(), e.TakenOver(record, version, NO_ENTRY, 0, ()))
+        return self.writing(self.no_client(), e.TakenOver(record, version, NO_ENTRY, 0, ()))
 
     def with_past(
         self, client: StreamClient, written: tuple[Written, ...], acked: tuple[Value, ...] = ()
@@ -246,20 +246,25 @@ class StreamDriver(LedgerWriterDriver):
             machine.began_without(taken.absent, NOW_MS)
             machine.out = []
         written = (*client.written, Written(taken.record.term, taken.last_entry + 1, taken.last_entry))
-        begun = replace(client, told=taken.last_entry, left=self.configuration.entries, written=written)
+        begun = replace(client, confirmed=taken.last_entry, left=self.configuration.entries, written=written)
         return self._client(begun, machine, client.fault)
 
     def _wrote(self, client: StreamClient, running: Running, fault: Fault | None) -> StreamClient:
         machine = running.machine
         term = machine.closing.term
-        acked = (*client.acked, *((entry, term) for entry in range(client.told + 1, running.told + 1)))
+        acked = (
+            *client.acked,
+            *((entry, term) for entry in range(client.confirmed + 1, running.confirmed + 1)),
+        )
         written = (
             *client.written[:-1],
             replace(client.written[-1], lap=max(client.written[-1].lap, machine.lap)),
         )
         left = client.left - (machine.lap > client.machine.lap)
         joining = running.joining or client.joining
-        after = replace(client, told=running.told, left=left, acked=acked, written=written, joining=joining)
+        after = replace(
+            client, confirmed=running.confirmed, left=left, acked=acked, written=written, joining=joining
+        )
         done = machine.status in WRITER_DONE
         return self._client(after, None if done else machine, fault, "superseded" if done else "")
 
@@ -267,10 +272,10 @@ class StreamDriver(LedgerWriterDriver):
         self, client: StreamClient, machine: Any, fault: Fault | None, result: str = ""
     ) -> StreamClient:
         if machine is None:
-            client = replace(client, told=NO_ENTRY, left=0, joining=(), joined=())
+            client = replace(client, confirmed=NO_ENTRY, left=0, joining=(), joined=())
         ghosts = (client.begun, client.acked, client.written, client.joining, client.joined, fault)
         state = result if machine is None else (type(machine).__name__, state_of(machine))
-        key = ("client", state, client.told, client.left, *ghosts)
+        key = ("client", state, client.confirmed, client.left, *ghosts)
         return replace(client, key=key, machine=machine, result=result, fault=fault)
 
     # --- responses ---------------------------------------------------------------------------------------------------

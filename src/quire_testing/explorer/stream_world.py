@@ -112,7 +112,7 @@ class StreamWorld:
         record = in_mode(new_stream(ledger, 0), fencing=c.fencing)
         bookies = [StreamBookie()] * self.n
         clients: list[ClientState] = [self.driver.creator(record, 0)]
-        clients += [self.driver.nobody()] * c.clients
+        clients += [self.driver.no_client()] * c.clients
         if c.changed:
             record, bookies, clients = changed(self, record)
         clients += [self.repairs.driver.new()] * c.repairers
@@ -515,13 +515,13 @@ def changed(
     if c.fencing:
         join = ("truncate", c.ensemble - 1, spare, last + 1, False, NO_ENTRY, 2)
         bookies[spare], _, _ = world.bookie_driver.deliver(bookies[spare], 0, join, waits=False)
-    first = driver.with_past(driver.nobody(), (Written(1, 0, last),))
+    first = driver.with_past(driver.no_client(), (Written(1, 0, last),))
     second = driver.with_past(
-        driver.writing(replace(driver.nobody(), begun=1), TakenOver(record, 0, last, last + 1, ())),
+        driver.writing(replace(driver.no_client(), begun=1), TakenOver(record, 0, last, last + 1, ())),
         (Written(2, last, last),),
         acked=((last, 2),),
     )
-    return record, bookies, [first, second, *[driver.nobody()] * (c.clients - 1)]
+    return record, bookies, [first, second, *[driver.no_client()] * (c.clients - 1)]
 
 
 def breaks(world: StreamWorld, state: State, moves: list[Move]) -> None:
@@ -736,7 +736,7 @@ class StreamRepairs:
     def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
         """A bookie ends its limbo, or refuses to."""
         world, number = self._world, bookie_number(name)
-        lsn = who.machine.plan.lists[name].told.doubt_lsn
+        lsn = who.machine.plan.lists[name].response.doubt_lsn
         after, answer = world.bookie_driver.clear_limbo(world.bookies.parts[state[number]], lsn)
         new = (*state[:number], world.bookies.number(after), *state[number + 1 :])
         work = partial(self.driver.limbo_cleared, who, name, answer)

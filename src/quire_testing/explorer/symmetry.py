@@ -92,8 +92,8 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     },
     Votes: {
         "mask_lists": "negative positive unknown",
-        "lists_by_slot": "asked told",
-        "same": "by_id first heard last lengths lowest",
+        "lists_by_slot": "asked conclusive",
+        "same": "by_id first last lengths lowest origins",
     },
     WriteBack: {
         "parts": "change",
@@ -283,7 +283,7 @@ class Symmetry:
             return self._world.repair_driver.renamed(client, lambda part: renamed_within(part, renaming))
         if isinstance(client.machine, WriterMachine):
             writer = machine_renamed(client.machine, renaming)
-            return self._world.writer_driver.client(writer, client.told, client.left, client.fault)
+            return self._world.writer_driver.client(writer, client.confirmed, client.left, client.fault)
         recovery = machine_renamed(client.machine, renaming)
         return self._world.recovery_driver.client(recovery, client.verdict, client.result, client.fault)
 

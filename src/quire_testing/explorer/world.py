@@ -58,7 +58,7 @@ class LedgerWorld(WorldParts):
         """A new ledger, or none yet where bookies are away; no step is done yet."""
         c = self.configuration
         if c.away or c.closed or c.changed:
-            store, writer = NOT_CREATED, self.writer_driver.nobody()
+            store, writer = NOT_CREATED, self.writer_driver.no_client()
         else:
             record = record_of(c)
             store = Store(record, 0)
@@ -273,7 +273,7 @@ class LedgerWorld(WorldParts):
         moves.extend(
             (move[0], self._client_after(list(state), 0, move))
             for move in found
-            if not move[0].other or not self.bookies.parts[state[bookie_number(BookieId(move[0].other))]].gone
+            if not move[0].other or not self.bookies.parts[state[bookie_number(BookieId(move[0].other))]].lost
         )
 
     def _recoverer_moves(self, state: State, client: int, moves: list[Move]) -> None:
@@ -312,7 +312,7 @@ class LedgerWorld(WorldParts):
         for name in record.ensemble_of(entry):
             bookie = self.bookies.parts[state[bookie_number(name)]]
             held = held or bool(
-                bookie.held >> entry & 1 and not bookie.damaged >> entry & 1 and not bookie.gone
+                bookie.held >> entry & 1 and not bookie.damaged >> entry & 1 and not bookie.lost
             )
         for outcome in self.recovery_driver.length_answered(who, found=held):
             command = f"{'finds' if held else 'does not find'} the length of {entry}"

@@ -227,7 +227,7 @@ class Bookie:
     def lose(self) -> None:
         """It goes for ever. What it held is kept for those who judge; it takes nothing that is sent to it from now on."""
         self.waiting = []
-        self.lost = self.view()._replace(looking=False, gone=True)
+        self.lost = self.view()._replace(looking=False, lost=True)
 
     # --- after a loss ------------------------------------------------------------------------------------------------
 

@@ -242,7 +242,7 @@ class Program:
     def _outcome(self, group: list[RecordedInput]) -> Outcome:
         before = self.client.machine
         after = self._plain(group[-1].after)
-        running = Running(after, [], [], [], self.client.told, self.driver.ensemble_of(before))
+        running = Running(after, [], [], [], self.client.confirmed, self.driver.ensemble_of(before))
         choices = [dict(step.args[0]) for step in group[1:] if step.args]
         for step in group:
             for effect in step.said:

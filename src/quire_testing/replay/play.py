@@ -118,7 +118,7 @@ class Play:
         writer = self.programs[0]
         assert isinstance(writer, Writer)
         self.writer = writer
-        writer.client = world.writer_driver.nobody()
+        writer.client = world.writer_driver.no_client()
         self.repairs = RepairSteps(self)
         if not (configuration.away or configuration.closed or configuration.changed):
             self._created(record_of(configuration), ())
@@ -633,7 +633,7 @@ class Repairer(Program):
                     BY_STEPS,
                     self.recorder.machines,
                 ),
-                gone=lost,
+                lost_bookies=lost,
                 candidates=candidates,
             )
             return self.loop.create_task(self.repair.run())
@@ -713,7 +713,7 @@ class Repairer(Program):
         return machine
 
     def _listed(self, bookie: BookieId, replica: Replica) -> Replica:
-        listed, period = replica.told, replica.period
+        listed, period = replica.response, replica.period
         ids = {
             entry
             for each in listed.held

@@ -101,8 +101,8 @@ class Comparison:
             raise DriverDiffersError(msg)
         writer = play.programs[0]
         assert isinstance(writer, Writer)
-        if writer.known() != writer.client.told:
-            msg = f"{label.actor}: {label.command}: callers know of {writer.known()}, not of {writer.client.told}"
+        if writer.known() != writer.client.confirmed:
+            msg = f"{label.actor}: {label.command}: callers know of {writer.known()}, not of {writer.client.confirmed}"
             raise DriverDiffersError(msg)
         for number, program in enumerate(play.programs):
             client = script.clients.parts[after[script.at_client + number]]

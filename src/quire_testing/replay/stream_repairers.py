@@ -65,7 +65,7 @@ class StreamRepairer(Program):
             self.machines,
             PlainStreamRecords(self.store),
         )
-        self.repair = ScriptedRepair(LEDGER, context, gone=lost, candidates=candidates)
+        self.repair = ScriptedRepair(LEDGER, context, lost_bookies=lost, candidates=candidates)
         return self.loop.create_task(self.repair.run())
 
     def do(self, command: str) -> bool:

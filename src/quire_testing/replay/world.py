@@ -125,7 +125,7 @@ class ProgramWorld(LedgerWorld):
             return False
         bookie = bookie_number(BookieId(label.actor))
         refused = self._replies(state, self.names.index(label.other), bookie)
-        return self.bookies.parts[state[bookie]].gone and bool(refused)
+        return self.bookies.parts[state[bookie]].lost and bool(refused)
 
     def _receiving(self, place: int) -> tuple[str, str]:
         client, bookie = divmod(place - self.at_link, self.n)

@@ -127,7 +127,9 @@ async def test_a_bookie_that_is_gone_since_the_repair_began_is_replaced_by_the_s
             repair.bookies_changed([first, second], spares)
             return True
 
-        repair = LedgerRepair(ledger, client.context, gone=[first], candidates=spares[:1], may_send=may_send)
+        repair = LedgerRepair(
+            ledger, client.context, lost_bookies=[first], candidates=spares[:1], may_send=may_send
+        )
         ended = await repair.run()
         assert ended.outcome is RepairOutcome.WHOLE
         assert {old for _, old, _ in ended.report.replaced} == {first, second}
@@ -143,7 +145,7 @@ async def test_where_every_bookie_has_a_slot_already_the_repair_says_that_one_is
         ledger = await written(client)
         gone = await lose(cluster, "b2")
         ended = await LedgerRepair(
-            ledger, client.context, gone=[gone], candidates=client.bookies.writable()
+            ledger, client.context, lost_bookies=[gone], candidates=client.bookies.writable()
         ).run()
         assert ended.outcome is RepairOutcome.INCOMPLETE
         assert ended.report.left == {gone: "it is gone, and no other bookie can take its place"}
@@ -160,20 +162,22 @@ async def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_lo
         spares = [
             bookie for bookie in cluster.servers if bookie not in named(await client.ledger_metadata(ledger))
         ]
-        left = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares).run()
+        left = await LedgerRepair(ledger, client.context, lost_bookies=[gone], candidates=spares).run()
         assert left.outcome is RepairOutcome.QUIET
         assert sum(each.size() for each in left.report.gone_only) == COUNT // 2
         assert gone in named(await client.ledger_metadata(ledger))
         another = Loss(client.clock.wall_ms(), "an operator", (EntryRange(0, COUNT // 2),))
         same = await LedgerRepair(
-            ledger, client.context, gone=[gone], candidates=spares, accepted=another
+            ledger, client.context, lost_bookies=[gone], candidates=spares, accepted=another
         ).run()
         assert (same.outcome, same.report.replaced) == (RepairOutcome.QUIET, [])
         word = Loss(client.clock.wall_ms(), "an operator", (EntryRange(0, COUNT - 1),))
-        done = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares, accepted=word).run()
+        done = await LedgerRepair(
+            ledger, client.context, lost_bookies=[gone], candidates=spares, accepted=word
+        ).run()
         assert [old for _, old, _ in done.report.replaced] == [gone]
         _, notes, _ = await client.ledger_store.read_with_notes(ledger)
-        assert [(loss.accepted_by, loss.gone) for loss in notes.losses] == [("an operator", (gone,))]
+        assert [(loss.accepted_by, loss.lost_bookies) for loss in notes.losses] == [("an operator", (gone,))]
 
 
 async def _deleted(tmp_path: Path) -> None:
@@ -191,7 +195,7 @@ async def _deleted(tmp_path: Path) -> None:
             return True
 
         ended = await LedgerRepair(
-            ledger, client.context, gone=[gone], candidates=spares, may_send=deleting
+            ledger, client.context, lost_bookies=[gone], candidates=spares, may_send=deleting
         ).run()
         assert ended.outcome is RepairOutcome.DELETED
 
@@ -213,7 +217,7 @@ async def _full(tmp_path: Path) -> None:
             return bookie != full
 
         ended = await LedgerRepair(
-            ledger, client.context, gone=[gone], candidates=[full, free], may_send=may_send
+            ledger, client.context, lost_bookies=[gone], candidates=[full, free], may_send=may_send
         ).run()
         assert ended.outcome is RepairOutcome.WHOLE
         assert ended.report.replaced == [(0, gone, free)]
@@ -263,7 +267,9 @@ async def _open(tmp_path: Path) -> None:
         await cluster.stop_bookie(gone, clean=False)
         for writer, record in zip(writers, before, strict=True):
             spares = [bookie for bookie in cluster.servers if bookie not in named(record)]
-            ended = await LedgerRepair(writer.ledger_id, client.context, gone=[gone], candidates=spares).run()
+            ended = await LedgerRepair(
+                writer.ledger_id, client.context, lost_bookies=[gone], candidates=spares
+            ).run()
             assert (ended.outcome, ended.report.copied) == (RepairOutcome.WHOLE, 0)
             assert set(ended.report.undecided) == {gone} & named(record)
             assert await client.ledger_metadata(writer.ledger_id) == record
@@ -299,7 +305,7 @@ async def test_what_a_source_has_damaged_is_copied_from_another_and_mended(tmp_p
         spares = [
             bookie for bookie in cluster.servers if bookie not in named(await client.ledger_metadata(ledger))
         ]
-        ended = await LedgerRepair(ledger, client.context, gone=[gone], candidates=spares).run()
+        ended = await LedgerRepair(ledger, client.context, lost_bookies=[gone], candidates=spares).run()
         assert ended.outcome is RepairOutcome.WHOLE
         assert (await client.verify_ledger(ledger)).complete
 

@@ -85,7 +85,7 @@ async def at(tmp_path: Path) -> AsyncIterator[At]:
         record = await client.ledger_metadata(ledger.ledger_id)
         left = record.fragments[0].ensemble[0]
         (spare,) = cluster.servers.keys() - set(record.fragments[0].ensemble)
-        await LedgerRepair(ledger.ledger_id, client.context, gone=[left], candidates=[spare]).run()
+        await LedgerRepair(ledger.ledger_id, client.context, lost_bookies=[left], candidates=[spare]).run()
         at = At(cluster, await client.ledger_metadata(ledger.ledger_id), left)
         assert left not in at.record.fragments[0].ensemble
         assert at.ids() == [*range(ENTRIES)]

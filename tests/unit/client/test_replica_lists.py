@@ -50,7 +50,9 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
         assert (told.held, told.limbo) == ((), False)
         assert told.answer in {Answer.OK, Answer.NO_LEDGER}
         gone = BookieId(record.fragments[0].ensemble[0])
-        ended = await LedgerRepair(writer.ledger_id, client.context, gone=[gone], candidates=[stranger]).run()
+        ended = await LedgerRepair(
+            writer.ledger_id, client.context, lost_bookies=[gone], candidates=[stranger]
+        ).run()
         assert ended.outcome is RepairOutcome.WHOLE
         assert ended.report.replaced == [(0, gone, stranger)]
         assert (await client.verify_ledger(writer.ledger_id)).complete

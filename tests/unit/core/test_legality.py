@@ -82,7 +82,7 @@ LOG_INPUTS = {
     "retry": lambda m: m.retry(),
     "head_read": lambda m: m.head_read(head_of(ONE), 5),
     "recovered": lambda m: m.recovered(ONE, SUMMARY),
-    "recovery_failed": lambda m: m.recovery_failed(ONE, gone=False, detail="no quorum"),
+    "recovery_failed": lambda m: m.recovery_failed(ONE, deleted=False, detail="no quorum"),
     "created": lambda m: m.created(NEXT, 0),
     "create_failed": lambda m: m.create_failed("too few bookies"),
     "head_written": lambda m: m.head_written(6),
@@ -160,7 +160,7 @@ COMMIT_INPUTS = {
     "heads_read": heads_read,
     "looked": lambda m: m.looked(0, listed=False),
     "recovered": lambda m: m.recovered(ONE, SUMMARY),
-    "recovery_failed": lambda m: m.recovery_failed(ONE, gone=False, detail="no quorum"),
+    "recovery_failed": lambda m: m.recovery_failed(ONE, deleted=False, detail="no quorum"),
     "swapped": lambda m: m.swapped(),
     "conflicted": lambda m: m.conflicted(),
     "unknown": lambda m: m.unknown(),
@@ -398,9 +398,9 @@ def test_no_ledger_is_fenced_twice_and_one_that_is_gone_is_looked_for_once():
     head = head_of(ONE, TWO)
     assert [item.ledger_id for item in fencing.begin([head], RULES)] == [ONE, TWO]
     assert not fencing.done(ONE, SUMMARY)
-    assert fencing.failed(gone=True, version=1)
+    assert fencing.failed(deleted=True, version=1)
     assert [item.ledger_id for item in fencing.begin([head], RULES)] == [TWO]
-    assert not fencing.failed(gone=True, version=1), "the list has not changed since"
+    assert not fencing.failed(deleted=True, version=1), "the list has not changed since"
     assert fencing.begin([head], RULES)
     assert fencing.done(TWO, SUMMARY)
     assert not fencing.completed(head).open_items

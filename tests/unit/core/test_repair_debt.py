@@ -71,7 +71,7 @@ def test_every_missing_copy_is_counted_once(quorums, last, data):
     # Of a piece, the fewest copies that one of its entries has are what counts.
     least = min((kind.copies_left for kind in wanted), default=0)
     assert min((kind.copies_left for kind in debt.entries), default=0) <= least
-    assert set(debt.gone) == set(gone)
+    assert set(debt.lost_bookies) == set(gone)
     assert debt.is_complete == (not wanted and not gone)
 
 
@@ -105,12 +105,12 @@ def test_a_fragment_whose_end_is_open_is_left_out_and_its_gone_bookies_are_named
         LedgerId(5), BOOKIES[:3], write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
     )
     debt = ledger_debt(record, NO_NOTES, {BOOKIES[1]: listed(()), BOOKIES[2]: listed(())}, [BOOKIES[0]])
-    assert (debt.gone, debt.undecided, debt.entries) == ((), (BOOKIES[0],), {})
+    assert (debt.lost_bookies, debt.undecided, debt.entries) == ((), (BOOKIES[0],), {})
     assert not debt.needs_repair
     changed = record.with_ensemble(4, [BOOKIES[3], *BOOKIES[1:3]])
     lists = {bookie: listed(range(4)) for bookie in BOOKIES[1:4]}
     debt = ledger_debt(changed, NO_NOTES, lists, [BOOKIES[0]])
-    assert (debt.gone, debt.undecided) == ((BOOKIES[0],), ())
+    assert (debt.lost_bookies, debt.undecided) == ((BOOKIES[0],), ())
     assert debt.entries == {DebtKind(DebtReason.GONE, 3, BOOKIES[0]): 4}
 
 

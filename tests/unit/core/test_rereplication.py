@@ -190,7 +190,7 @@ def test_a_loss_that_a_person_accepts_stands_in_the_record():
     ended = world.run(RepairMachine([B[0]], [B[3]], accepted=Loss(123, "anna")))
     assert world.record.fragments[0].ensemble == (B[3], B[1], B[2])
     [loss] = world.notes.losses
-    assert (loss.ranges, loss.accepted_ms, loss.accepted_by, loss.gone) == (
+    assert (loss.ranges, loss.accepted_ms, loss.accepted_by, loss.lost_bookies) == (
         (EntryRange(4, 4),),
         123,
         "anna",

@@ -125,7 +125,7 @@ def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> in
             }
             for kind, count in debt.entries.items()
         ],
-        "gone": debt.gone,
+        "gone": debt.lost_bookies,
         "limbo": debt.limbo,
         "undecided": debt.undecided,
         "silent": {bookie: answer.name.lower() for bookie, answer in debt.silent.items()},

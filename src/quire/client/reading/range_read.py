@@ -108,7 +108,7 @@ class RangeRead:
 
     Args:
         trouble: called with each bookie that could not serve and its response.
-        heard: called with each response, and with the ms that it took.
+        on_response: called with each response, and with the ms that it took.
         origin_term: of a stream: the term in which all of first..last were written; `BY_ID` where terms only fence.
         ranges: where terms only fence, those of the record.
     """
@@ -124,7 +124,7 @@ class RangeRead:
         clock: Clock,
         *,
         trouble: Callable[[BookieId, Answer], None],
-        heard: Callable[[ReadReply, int], None],
+        on_response: Callable[[ReadReply, int], None],
         origin_term: int = 0,
         ranges: Ranges = (),
     ) -> None:
@@ -134,7 +134,7 @@ class RangeRead:
         self.bytes = 0
         self._bookies, self._access, self._machine = bookies, access, machine
         self._settings, self._clock = settings, clock
-        self._trouble, self._heard = trouble, heard
+        self._trouble, self._on_response = trouble, on_response
         self._origin_term, self._ranges = origin_term, ranges
         self._parts: list[Entries] = []
         self._damaged: dict[BookieId, list[tuple[int, int]]] = {}
@@ -201,7 +201,7 @@ class RangeRead:
             return
         reply = task.result()
         now_ms = self._clock.now_ms()
-        self._heard(reply, now_ms - sent_ms)
+        self._on_response(reply, now_ms - sent_ms)
         entries, bad, size = open_runs(
             reply.runs, self._access, effect.first, effect.last, self._origin_term, ranges=self._ranges
         )

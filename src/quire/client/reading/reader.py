@@ -352,7 +352,7 @@ class LedgerReader:
             self._settings,
             self._clock,
             trouble=self._trouble,
-            heard=self._heard_in_answer,
+            on_response=self._heard_in_answer,
             origin_term=0 if record.terms is None else origin_to_ask(record, first),
             ranges=() if record.terms is None else record.ranges,
         )

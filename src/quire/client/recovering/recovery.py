@@ -357,7 +357,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             ReadSettings(self._config.read_bytes_max, self._config.recovery_timeout_ms, 0),
             self._context.clock,
             trouble=lambda bookie, _: silent.append(bookie),
-            heard=_ignore,
+            on_response=_ignore,
             origin_term=self._origin_of(entry_id),
             ranges=self._record.ranges if self._access.term else (),
         )

@@ -65,7 +65,7 @@ class LedgerRepair:
     Args:
         ledger_id: which.
         context: what it shares with the client's other handles.
-        gone: bookies that are gone for good.
+        lost_bookies: bookies that are permanently lost.
         candidates: bookies that may take a slot, the best first; of a stream only those that know terms are used.
         accepted: who accepted the loss of what only gone bookies have.
         password: of a ledger whose record has none (format 1); other records have their own.
@@ -81,7 +81,7 @@ class LedgerRepair:
         ledger_id: int,
         context: ClientContext,
         *,
-        gone: Collection[BookieId] = (),
+        lost_bookies: Collection[BookieId] = (),
         candidates: Sequence[BookieId] = (),
         accepted: Loss | None = None,
         password: bytes | None = None,
@@ -89,7 +89,7 @@ class LedgerRepair:
     ) -> None:
         self.ledger_id = ledger_id
         self._context = context
-        self._gone, self._candidates, self._accepted = gone, candidates, accepted
+        self._lost_bookies, self._candidates, self._accepted = lost_bookies, candidates, accepted
         self._password, self._may_send = password, may_send
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RepairEnded] = self._loop.create_future()
@@ -109,18 +109,18 @@ class LedgerRepair:
         """What was sent to bookies so far."""
         return 0 if self._copier is None else self._copier.bytes
 
-    def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
+    def bookies_changed(self, lost_bookies: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
         """Other bookies are gone, or may take slots: what was sent is stored, and nothing more for the old choice.
 
         Args:
-            gone: bookies that are gone for good.
+            lost_bookies: bookies that are permanently lost.
             candidates: bookies that may take a slot, the best first.
         """
-        if self._copier is not None and frozenset(gone) != frozenset(self._gone):
+        if self._copier is not None and frozenset(lost_bookies) != frozenset(self._lost_bookies):
             self._copier.stop()
-        self._gone, self._candidates = gone, candidates
+        self._lost_bookies, self._candidates = lost_bookies, candidates
         if self._machine is not None and self._access is not None:
-            self._machine.bookies_changed(gone, self._able(candidates))
+            self._machine.bookies_changed(lost_bookies, self._able(candidates))
             self._perform(self._machine, self._access)
 
     async def run(self) -> RepairEnded:
@@ -147,11 +147,14 @@ class LedgerRepair:
         returned = {
             bookie
             for loss in notes.losses
-            for bookie in loss.gone
-            if bookie not in self._gone and self._context.bookies.is_registered(bookie)
+            for bookie in loss.lost_bookies
+            if bookie not in self._lost_bookies and self._context.bookies.is_registered(bookie)
         }
         self._machine = self._context.machines.repair(
-            self._gone, self._able(self._candidates), accepted=self._accepted, sources=sorted(returned)
+            self._lost_bookies,
+            self._able(self._candidates),
+            accepted=self._accepted,
+            sources=sorted(returned),
         )
         try:
             self._machine.start()

@@ -73,7 +73,7 @@ class Kept:
         findings: ledgers found in the last complete pass, and in how many in a row (2 = two or more).
         missing: ledgers that are proven to be deleted, by a chain or by hand, and are not dropped yet, with the LSN
             through which the proof holds.
-        told: ledgers that were reported as unknown after the last complete pass.
+        reported: ledgers that were reported as unknown after the last complete pass.
         asked: a write of the counter was asked for, and its outcome has not come yet.
     """
 
@@ -83,7 +83,7 @@ class Kept:
     found_lsn: int = 0
     findings: dict[int, int] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
-    told: frozenset[int] = frozenset()
+    reported: frozenset[int] = frozenset()
     asked: bool = False
 
 
@@ -249,7 +249,7 @@ class CollectorMachine:
         own.store, (own.chain, own.passes, *_) = self._begun
         own.asked = False
         if self._fresh:
-            own.findings, own.missing, own.told = {}, {}, frozenset()
+            own.findings, own.missing, own.reported = {}, {}, frozenset()
 
     def _stage(self, lsn: int) -> None:
         self._lsn = lsn
@@ -283,7 +283,7 @@ class CollectorMachine:
         if mark is not None and mark.by_hand:
             self._by_hand.append(ledger_id)
             if (
-                ledger_id in own.told
+                ledger_id in own.reported
             ):  # the order covers what had been reported before, not what was written since
                 return Proof(By.HAND, own.found_lsn)
         if mark is not None:
@@ -348,9 +348,9 @@ class CollectorMachine:
         # Only what was written before the counter was asked for: a ledger made later may go with a backup.
         own.found_lsn = self._lsn
         # An order that stood already does not cover what this pass reports.
-        own.told = frozenset(self.unknown)
+        own.reported = frozenset(self.unknown)
         if self._by_hand:
-            own.told = own.told.difference(self._by_hand)
+            own.reported = own.reported.difference(self._by_hand)
         self._begun = None
         self._stage(0)
 

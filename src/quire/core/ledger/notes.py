@@ -83,7 +83,7 @@ class AcceptedLoss:
     ranges: tuple[EntryRange, ...]
     accepted_ms: int
     accepted_by: str
-    gone: tuple[BookieId, ...] = ()
+    lost_bookies: tuple[BookieId, ...] = ()
     unknown: bytes = b""
 
 

@@ -42,13 +42,13 @@ class Replica:
     """A bookie's list by classes of entries (id mod `period`), each as stretches that do not touch. It never changes.
 
     Attributes:
-        told: what the bookie said.
+        response: the entries that the bookie lists.
         period: 1 where every bookie holds every entry, else the ensemble size.
         ranges: of a stream: which term's entry each id stands for. Another term's on this bookie is none of them.
         rules: the judgements.
     """
 
-    told: ReplicaList
+    response: ReplicaList
     period: int
     ranges: Sequence[TermRange] = ()
     rules: LedgerRules = RULES
@@ -57,7 +57,7 @@ class Replica:
     def __post_init__(self) -> None:
         """Sort the intervals into classes."""
         stretches: dict[int, list[Stretch]] = {}
-        for each in self.told.held:
+        for each in self.response.held:
             if each.period == 1:
                 classes: Iterable[int] = range(self.period)
             elif each.period == self.period:
@@ -71,9 +71,9 @@ class Replica:
         object.__setattr__(self, "_classes", classified)
 
     @classmethod
-    def of(cls, told: ReplicaList, record: LedgerMetadata, rules: LedgerRules = RULES) -> Self:
+    def of(cls, response: ReplicaList, record: LedgerMetadata, rules: LedgerRules = RULES) -> Self:
         """A bookie's list as the ledger's record sees it."""
-        return cls(told, period_of(record), record.ranges, rules)
+        return cls(response, period_of(record), record.ranges, rules)
 
     def _named(self, held: HeldInterval) -> list[Stretch]:
         """The ids of an interval at which the record means the entries of the interval's term."""
@@ -95,10 +95,10 @@ class Replica:
         """The same list without entries that could not be read there."""
         if not damaged:
             return self
-        held = self.told.held
+        held = self.response.held
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
-        return replace(self, told=replace(self.told, held=held))
+        return replace(self, response=replace(self.response, held=held))
 
 
 def dirty_parts(

@@ -477,11 +477,11 @@ class CommitMachine:
         if awaited and self._fencing.done(ledger_id, summary):
             self._swap_heads()
 
-    def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
+    def recovery_failed(self, ledger_id: LedgerId, *, deleted: bool, detail: str) -> None:
         """A ledger could not be closed; one that is gone was truncated away since the head was read."""
         if not COMMIT.acts["recovery_failed"][self.status] or ledger_id not in self._fencing.waiting:
             return
-        if self._fencing.failed(gone=gone, version=self._swap.version):
+        if self._fencing.failed(deleted=deleted, version=self._swap.version):
             self._read()
         else:
             self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))

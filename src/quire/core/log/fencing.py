@@ -18,10 +18,10 @@ class Fencing:
     """The ledgers that are being recovered, and those that were: a fence holds for ever, so none needs it twice.
 
     Attributes:
-        gone_at: the version of the list that named a ledger that did not exist.
+        deleted_at: the version of the list that named a ledger that did not exist.
     """
 
-    gone_at: object = None
+    deleted_at: object = None
     recovered: dict[LedgerId, LedgerSummary] = field(default_factory=dict)
     waiting: tuple[LedgerId, ...] = ()
 
@@ -41,12 +41,12 @@ class Fencing:
         self.recovered = {**self.recovered, ledger_id: summary}
         return not self.waiting
 
-    def failed(self, *, gone: bool, version: object) -> bool:
+    def failed(self, *, deleted: bool, version: object) -> bool:
         """A ledger could not be closed; whether to read again: a truncation may have taken one that is gone."""
         self.waiting = ()
-        again = gone and version != self.gone_at
+        again = deleted and version != self.deleted_at
         if again:
-            self.gone_at = version
+            self.deleted_at = version
         return again
 
     def completed(self, head: LogHead) -> LogHead:

@@ -260,12 +260,12 @@ class LogMachine:
         if self._is_fencing("recovered", ledger_id) and self.fencing.done(ledger_id, summary):
             self._fenced()
 
-    def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
+    def recovery_failed(self, ledger_id: LedgerId, *, deleted: bool, detail: str) -> None:
         """A ledger could not be closed.
 
         Args:
             ledger_id: which.
-            gone: it does not exist; a truncation may have taken it since the list was read.
+            deleted: it does not exist; a truncation may have taken it since the list was read.
             detail: for people.
 
         Effects:
@@ -275,7 +275,7 @@ class LogMachine:
             return
         # No compare-and-swap is in flight here, and an earlier one was for a version that is no more.
         self._delete_new()
-        if self.fencing.failed(gone=gone, version=self.swap.version):
+        if self.fencing.failed(deleted=deleted, version=self.swap.version):
             self._read_list()
         else:
             self._end(EndReason.RECOVERY_FAILED, f"ledger {ledger_id}: {detail}")

@@ -11,7 +11,7 @@ its no-op on some bookies, and on others what was to go. Recovered origin terms 
 before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry behind it that is below
 the new one.
 
-It asks nobody by itself, and does not know what is written back: `recovery.py` carries out what it says.
+It sends no request by itself, and does not know what is written back: `recovery.py` carries out what it says.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1", "Recovery Phase 2".
 """
@@ -34,7 +34,7 @@ from quire.core.recovery.rules import RecoveryRules
 from quire.core.state_table import StateTable
 
 _BLOCK: Final = 512
-"""Of so many ids at a time it is looked whether anybody has voted: behind the end nobody has, and most of a window lies there."""
+"""Of so many ids at a time it is looked whether any bookie has voted: above the end none has, and most of a window lies there."""
 
 NO_ORIGINS: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -101,9 +101,9 @@ class Votes:
         positive: for each id the slots that have it, as a mask; `negative`: that deny it; `unknown`: that cannot tell.
         lengths: for each id the length in the header of an entry that was found.
         by_id: whether bookies may have entries of several origin terms under one id.
-        heard: then, for each id, the origin term of the entry that was found first, which is the one that is recovered;
+        origins: then, for each id, the origin term of the entry that was found first, which is the one that is recovered;
             `lowest`: the lowest of all that were found.
-        told: each slot's responses cover every id up to here.
+        conclusive: each slot's responses cover every id up to here.
         asked: the ids that each slot was asked for and has not answered yet.
     """
 
@@ -114,31 +114,31 @@ class Votes:
     unknown: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     by_id: bool = False
-    heard: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
     lowest: list[int] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
+    conclusive: list[int] = field(default_factory=list)
     asked: list[tuple[int, int] | None] = field(default_factory=list)
 
     def open(self, first: int, count: int, *, by_id: bool = False) -> None:
-        """Begin a window of so many ids, on which nobody has voted."""
+        """Begin a window of so many ids, on which no bookie has voted."""
         self.first, self.last, self.by_id = first, first + count - 1, by_id
         self.positive, self.negative, self.unknown, self.lengths = ([0] * count for _ in range(4))
-        self.heard, self.lowest = ([0] * (count if by_id else 0) for _ in range(2))
-        self.told = [first - 1] * len(self.asked)
+        self.origins, self.lowest = ([0] * (count if by_id else 0) for _ in range(2))
+        self.conclusive = [first - 1] * len(self.asked)
 
     def end_at(self, last: int) -> None:
         """The window ends at this id: what was said of later ones is asked again."""
         self.last, count = last, last + 1 - self.first
-        for votes in (self.positive, self.negative, self.unknown, self.lengths, self.heard, self.lowest):
+        for votes in (self.positive, self.negative, self.unknown, self.lengths, self.origins, self.lowest):
             del votes[count:]
-        self.told = [min(told, last) for told in self.told]
+        self.conclusive = [min(through, last) for through in self.conclusive]
 
     def ask(self, lap: int, needed: int) -> list[tuple[int, int]]:
         """Ask each idle slot that has not responded about `needed`: (slot, first id); the last one is the window's."""
         found = [
-            (slot, max(told, lap) + 1)
-            for slot, told in enumerate(self.told)
-            if self.asked[slot] is None and told < needed
+            (slot, max(through, lap) + 1)
+            for slot, through in enumerate(self.conclusive)
+            if self.asked[slot] is None and through < needed
         ]
         for slot, first in found:
             self.asked[slot] = (first, self.last)
@@ -165,7 +165,7 @@ class Votes:
                 if self.by_id:
                     origin = origins[entry_id]
                     self.lowest[i] = min(origin, self.lowest[i] or origin)
-                    self.heard[i] = self.heard[i] or origin
+                    self.origins[i] = self.origins[i] or origin
                 if not positive[i]:
                     lengths[i] = length
                 positive[i] |= bit
@@ -191,7 +191,7 @@ class Votes:
                 votes[at:until] = (
                     [others[0] | bit] * len(others) if alike else [vote | bit for vote in others]
                 )
-        self.told[slot] = max(self.told[slot], min(through, self.last))
+        self.conclusive[slot] = max(self.conclusive[slot], min(through, self.last))
 
     def found_after(self, lap: int, masks: Sequence[int]) -> list[int]:
         """The lengths of the entries after `lap` of which a bookie of their write set has a copy, without a gap.
@@ -305,7 +305,7 @@ class EndSearch:
         While bookies are waited for, only those are asked: one may have responded about an older window so far.
 
         Args:
-            anew: the window begins at what follows the recovered entries, and nobody has voted on it.
+            anew: the window begins at what follows the recovered entries, and no bookie has voted on it.
         """
         assert END_TABLE.acts["asks"][self.status]
         if anew:
@@ -325,7 +325,7 @@ class EndSearch:
         """One bookie answered its read, or did not. The arguments are those of `RecoveryMachine.read_answered`.
 
         Returns:
-            The lengths in the headers of the entries that became recoverable by it, those up to `lap`: verdicts are given
+            The lengths in the headers of the entries that became recoverable by it, those up to `lap`: verdicts fall
             in order, as far as the votes reach.
         """
         assert END_TABLE.acts["answered"][self.status]
@@ -376,7 +376,7 @@ class EndSearch:
         votes, fall = self.votes, self.rules.votes_fall
         begin = self.lap + 1 - votes.first
         for i in range(begin, begin + len(lengths)):
-            origin, entry_id = votes.heard[i], votes.first + i
+            origin, entry_id = votes.origins[i], votes.first + i
             if origin == reach_of(self.origins):
                 continue
             self.origins = (*self.origins, TermRange(Term(origin), EntryId(entry_id)))
@@ -428,10 +428,10 @@ class EndSearch:
 
     def contradicted(self, entry_id: int, silent: Sequence[BookieId]) -> RecoveryInconclusive:
         """The result where enough bookies deny an entry, and the LACs of others say that it is acknowledged."""
-        told = [
+        contradicting = [
             (self.ensemble[slot], EntryId(lac)) for slot, lac in self.fence.lacs.items() if lac >= entry_id
         ]
-        return RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(told))
+        return RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(contradicting))
 
     def measured(self, length: int) -> None:
         """The length in the header of the last entry, where that was not recovered."""
@@ -444,7 +444,11 @@ class EndSearch:
         """
         votes = self.votes
         cannot_tell = votes.unknown[entry_id - votes.first] if self._asked_again else 0
-        silent = (slot for slot, told in enumerate(votes.told) if told < entry_id or cannot_tell >> slot & 1)
+        silent = (
+            slot
+            for slot, through in enumerate(votes.conclusive)
+            if through < entry_id or cannot_tell >> slot & 1
+        )
         return tuple(self.ensemble[slot] for slot in silent)
 
     def _names(self, slots: int) -> tuple[BookieId, ...]:
@@ -463,6 +467,6 @@ class EndSearch:
         assert self.start <= self.lap, "reading goes forward"
         self.fence.check()
         assert all(each.first_entry <= self.lap for each in self.origins), "only what is recovered has one"
-        assert len(self.votes.heard) == len(self.votes.positive) * self.votes.by_id, "one for each id"
+        assert len(self.votes.origins) == len(self.votes.positive) * self.votes.by_id, "one for each id"
         if self.status is not EndStatus.FOUND:
             self.votes.check()

@@ -1,4 +1,4 @@
-"""Recovery: any client closes a ledger whose writer is gone, without losing an acknowledged entry.
+"""Recovery: any client closes a ledger whose writer has stopped, without losing an acknowledged entry.
 
 Three phases, after announcing them in the record:
 
@@ -167,7 +167,7 @@ class RecoveryMachine:
         Args:
             ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
             at_ack_quorum: give a guarantee of the write quorum up, which the closed record then says: a way out where a
-                bookie is gone and no other one can take its place.
+                bookie is lost and no other one can take its place.
             at_write_quorum: what is written back is waited for on its whole write sets, guaranteed or not.
 
         Effects:

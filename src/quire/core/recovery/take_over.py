@@ -7,7 +7,7 @@
 3. Open: compare-and-swap the record to OPEN, with the range (term, last + 1) and the fragments that the recovery used.
 
 A compare-and-swap of unknown outcome is settled by the owner: two clients may have asked for the same term, and a record
-in one's own term is not yet one's own. Whoever finds a higher term ends, and may begin again with a term above it.
+in one's own term is not yet one's own. The client that finds a higher term ends, and may begin again with a term above it.
 
 Nothing needs to be written at its end: entries of an earlier term that are left on some bookie have another name than
 those of this one. A take-over that dies has written entries of earlier terms only.
@@ -195,7 +195,7 @@ class TakeOverMachine:
         """What the store holds now; None when the stream was deleted.
 
         Effects:
-            Announcing: on with the fence if it is announced, again if nobody else is in this term or a later one.
+            Announcing: on with the fence if it is announced, again if no other client is in this term or a later one.
             Opening: TakenOver if it is open, again on the new record if another client changed something else. Else
             TakeOverSuperseded; RecoveryClosed if the stream was closed for good.
         """

@@ -32,7 +32,7 @@ class WriteBack:
         lac: every entry up to here is on its final quorum.
         lengths: the lengths in the headers of the entries after `lac`.
         changes: the ensembles that were used after the record's, by first entry.
-        failed: the bookies that take nobody's place any more.
+        failed: the bookies that replace no other any more.
     """
 
     record: LedgerMetadata

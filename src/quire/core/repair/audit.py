@@ -1,10 +1,10 @@
-"""The auditor: which bookies are gone and for how long, and which ledgers are to be marked because of that.
+"""The auditor: which bookies are away and for how long, and which ledgers are to be marked because of that.
 
     IDLE -> LOOKING -> LISTING <-> MARKING -> IDLE
 
-At each tick the auditor looks which bookies are there, and adds to the counters of those that are gone. The counters are in
+At each tick the auditor looks which bookies are there, and adds to the counters of those that are away. The counters are in
 the metadata store: another auditor goes on with them, and one that finds that somebody else has counted adds nothing this
-time. When other bookies are gone than at the last audit, or the delay of one is over, it reads the records of all
+time. When other bookies are away than at the last audit, or the delay of one is over, it reads the records of all
 ledgers and marks those that lack copies which are due. Marks come from records that were read, and nothing else.
 
 Ledgers with fewer than Qa copies of an entry left are marked with the page on which their record was found; the others
@@ -63,7 +63,7 @@ class _AuditRun:
     """One audit.
 
     Attributes:
-        audited: who was gone at its beginning, and whose delay was over, without those that were back since.
+        audited: who was away at its beginning, and whose delay was over, without those that were back since.
         after: the last ledger that was listed; None: none was, or all are.
         queue: what is left to be marked.
         named: the bookies that records name.
@@ -89,7 +89,7 @@ class AuditMachine:
 
     Attributes:
         status: where it is.
-        away: the bookies that are gone, with the seconds that they have been away.
+        away: the bookies that are away, each with the seconds since it left.
         due: of those, the ones whose delay is over. Periodic checks of entries do not look at the others.
     """
 
@@ -124,7 +124,7 @@ class AuditMachine:
         self._counted: dict[BookieId, int] = {}
         self._seconds = SecondsSeen(limits.tick_s, rules)
         self._to_add_s = 0
-        # What the last audit that was concluded knew: the bookies that records name, who was gone and who of them due.
+        # What the last audit that was concluded knew: the bookies that records name, which were away and which of those due.
         self._named: frozenset[BookieId] | None = None
         self._concluded: tuple[frozenset[BookieId], frozenset[BookieId]] | None = None
         self._again_s = self._pause_s = self._failures = 0
@@ -134,7 +134,7 @@ class AuditMachine:
     # --- inputs ---------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Time has gone on. Effects: ReadBookies.
+        """Time has passed. Effects: ReadBookies.
 
         Args:
             now_ms: of a clock that does not go back; one that leaps adds no more than a tick.
@@ -157,7 +157,7 @@ class AuditMachine:
         """Which bookies are there.
 
         Effects:
-            CountAway for each that is gone while its delay is not over, EndAway for each that is back; ListLedgers if
+            CountAway for each that is away while its delay is not over, EndAway for each that is back; ListLedgers if
             ledgers may have to be marked; or MarkLedgers, where bookies came or went in the middle of an audit.
         """
         if not AUDIT_TABLE.acts["bookies_read"][self.status]:
@@ -167,8 +167,11 @@ class AuditMachine:
         self.due = frozenset(bookie for bookie, away_s in self.away.items() if away_s >= view.delay_s)
         if self._run.queue:
             self._run.queue = [mark for mark in self._run.queue if self.away.keys() & set(mark.bookies)]
-            gone, due = self._run.audited
-            self._run.audited = gone & self.away.keys(), due & self.due  # who was back may be gone again
+            away, due = self._run.audited
+            self._run.audited = (
+                away & self.away.keys(),
+                due & self.due,
+            )  # a bookie that was back may be away again
             self._mark_next()
         elif self._audit_is_due(view):
             self._begin()
@@ -247,7 +250,7 @@ class AuditMachine:
         if AUDIT_TABLE.acts["marking_failed"][self.status]:
             self._end(why)
 
-    # --- who is gone ----------------------------------------------------------------------------------------------
+    # --- who is away ----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         self.status, self._changed = AuditStatus.LOOKING, False
@@ -259,7 +262,7 @@ class AuditMachine:
         self._look()
 
     def _count(self, view: ClusterBookies) -> None:
-        """Add this tick to the counters of the bookies that are gone."""
+        """Add this tick to the counters of the bookies that are away."""
         known = {*view.cookies, *(self._named or ())}
         registered = frozenset(view.registered)
         away: dict[BookieId, int] = {}
@@ -290,16 +293,16 @@ class AuditMachine:
         """Whether ledgers may have to be marked that are not.
 
         Where no bookie is registered there is none that could take a copy, and the sessions of all may have ended with
-        an outage of the store: nobody is taken for gone.
+        an outage of the store: no bookie is taken for lost.
         """
         if not view.enabled or not view.registered or self._pause_s > 0:
             return False
-        gone = frozenset(self.away)
-        if self._concluded is None or self._named is None or (gone and self._again_s <= 0):
+        away = frozenset(self.away)
+        if self._concluded is None or self._named is None or (away and self._again_s <= 0):
             return True
-        gone_before, due_before = self._concluded
-        self._concluded = gone & gone_before, self.due & due_before
-        return self._concluded != (gone, self.due)
+        away_before, due_before = self._concluded
+        self._concluded = away & away_before, self.due & due_before
+        return self._concluded != (away, self.due)
 
     def _begin(self) -> None:
         self._run = _AuditRun((frozenset(self.away), self.due))
@@ -391,7 +394,7 @@ class AuditMachine:
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
-        assert self.due <= self.away.keys(), "whose delay is over is gone"
+        assert self.due <= self.away.keys(), "a bookie whose delay is over is away"
         assert self.status is not AuditStatus.IDLE or not self._run.queue, (
             "who rests has nothing left to mark"
         )

@@ -1,4 +1,4 @@
-"""What an audit asks of its driver, what it is told, how it ends, and within what limits it works. Effects are data.
+"""What an audit asks of its driver, what the driver reports, how it ends, and within what limits it works. Effects are data.
 
 Source: docs/protocol/audit.md.
 """
@@ -31,7 +31,7 @@ class AuditLimits:
 
     Attributes:
         tick_s: the most that one tick adds to the time that a bookie has been away.
-        again_s: while bookies are gone, the ledgers are read again after so long: writers make ledgers that name them.
+        again_s: while bookies are away, the ledgers are read again after so long: writers make ledgers that name them.
         pause_s_max: where the doubling pause after a failure stops.
         marks_at_once: how many marks one effect asks for.
     """
@@ -97,7 +97,7 @@ class AuditReport:
         ledgers: how many records were read.
         marked: how many ledgers were marked.
         unreadable: ledgers whose records cannot be read, the first of them.
-        gone: bookies that are gone, with the seconds that they have been away.
+        away: bookies that are away, each with the seconds since it left.
     """
 
     concluded: bool
@@ -105,7 +105,7 @@ class AuditReport:
     ledgers: int
     marked: int
     unreadable: tuple[int, ...]
-    gone: Mapping[BookieId, int]
+    away: Mapping[BookieId, int]
 
 
 # --- effects ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a ledger lacks of the copies that its record promises, by reason and by how many copies are left.
 
-It is what a repair would find, without a target chosen: for a bookie that is gone it stands with an empty list.
+It is what a repair would find, without a target chosen: for a lost bookie it stands with an empty list.
 
 Source: docs/protocol/repair.md, "What is missing".
 """
@@ -28,7 +28,7 @@ class DebtReason(StrEnum):
     """Why a copy is missing."""
 
     GONE = "gone"
-    """The bookie that the record names is gone."""
+    """The bookie that the record names is permanently lost."""
     HOLE = "hole"
     """The bookie is there and lacks the entries."""
     DAMAGED = "damaged"
@@ -38,7 +38,7 @@ class DebtReason(StrEnum):
     LOST = "lost"
     """Every bookie of the write set says that it has none, or has it damaged."""
     GONE_ONLY = "gone only"
-    """Only bookies that are gone may have the entries."""
+    """Only permanently lost bookies may have the entries."""
     UNHEARD = "unheard"
     """Nothing can be said of the entries, since a bookie did not respond."""
 
@@ -49,7 +49,7 @@ class DebtKind(NamedTuple):
     Attributes:
         reason: why copies are missing.
         copies_left: how many other bookies have the entries.
-        bookie: which has none of them, or is gone; "" where that is not about one bookie.
+        bookie: which has none of them, or is lost; "" where that is not about one bookie.
     """
 
     reason: DebtReason
@@ -66,8 +66,8 @@ class LedgerDebt:
         entry_bytes: the average of an entry, for estimates; 0 where the record does not say it.
         lost, gone_only, unheard: which entries these are, without losses that a person accepted.
         silent: bookies that did not list, with their answers.
-        gone: bookies that are gone and that decided fragments name.
-        undecided: bookies that are gone and that a fragment names whose end is not decided.
+        lost_bookies: permanently lost bookies that decided fragments name.
+        undecided: permanently lost bookies that a fragment names whose end is not decided.
         limbo: bookies that are in limbo for this ledger.
         stale_notes: whether the record lists holes that are filled.
     """
@@ -79,7 +79,7 @@ class LedgerDebt:
     gone_only: tuple[EntryRange, ...] = ()
     unheard: tuple[EntryRange, ...] = ()
     silent: dict[BookieId, Answer] = field(default_factory=dict)
-    gone: tuple[BookieId, ...] = ()
+    lost_bookies: tuple[BookieId, ...] = ()
     undecided: tuple[BookieId, ...] = ()
     limbo: tuple[BookieId, ...] = ()
     stale_notes: bool = False
@@ -93,19 +93,19 @@ class LedgerDebt:
     @property
     def is_complete(self) -> bool:
         """Whether every decided fragment has all its copies on bookies that are there."""
-        return not (self.entries or self.silent or self.gone)
+        return not (self.entries or self.silent or self.lost_bookies)
 
     @property
     def needs_repair(self) -> bool:
         """Whether a repair may find something to do."""
-        return bool(self.copyable or self.gone or self.limbo or self.stale_notes)
+        return bool(self.copyable or self.lost_bookies or self.limbo or self.stale_notes)
 
 
 def ledger_debt(
     record: LedgerMetadata,
     notes: LedgerNotes,
     lists: Mapping[BookieId, ReplicaList],
-    gone: Collection[BookieId],
+    lost_bookies: Collection[BookieId],
     rules: RepairRules = RULES,
 ) -> LedgerDebt:
     """What a ledger lacks.
@@ -114,7 +114,7 @@ def ledger_debt(
         record: its record.
         notes: its holes and accepted losses.
         lists: what its bookies said that they hold.
-        gone: bookies that are gone; nobody was asked there.
+        lost_bookies: bookies that are permanently lost, and were not asked.
         rules: the judgements.
     """
     period = period_of(record)
@@ -122,18 +122,24 @@ def ledger_debt(
     debt = LedgerDebt(record.ledger_id, record.length // (record.last_entry + 1) if closed else 0)
     plan = RepairPlan(rules, record, notes, 0)
     plan.lists = {
-        bookie: Replica.of(told, record, rules) for bookie, told in lists.items() if bookie not in gone
+        bookie: Replica.of(response, record, rules)
+        for bookie, response in lists.items()
+        if bookie not in lost_bookies
     }
-    heard = {bookie: replica for bookie, replica in plan.lists.items() if plan.heard(bookie)}
-    debt.silent = {bookie: told.answer for bookie, told in lists.items() if bookie not in {*heard, *gone}}
-    debt.limbo = tuple(sorted(bookie for bookie, replica in heard.items() if replica.told.limbo))
+    responded = {bookie: replica for bookie, replica in plan.lists.items() if plan.responded(bookie)}
+    debt.silent = {
+        bookie: response.answer
+        for bookie, response in lists.items()
+        if bookie not in {*responded, *lost_bookies}
+    }
+    debt.limbo = tuple(sorted(bookie for bookie, replica in responded.items() if replica.response.limbo))
     decided = plan.decided()
-    stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(gone)}
+    stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(lost_bookies)}
     empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
     found = MissingCopies(
         record,
-        heard | empty,
-        gone=gone,
+        responded | empty,
+        lost_bookies=lost_bookies,
         refusing=(),
         accepted=None,
         piece_entries=LIMITS.piece_entries,
@@ -147,9 +153,9 @@ def ledger_debt(
         first, last = plan.bounds(index)
         if index in decided and first <= last:
             found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
-    debt.gone, debt.undecided = tuple(named), tuple(undecided)
+    debt.lost_bookies, debt.undecided = tuple(named), tuple(undecided)
     for (holder, first, last), copy in found.copies.items():
-        kind = DebtKind(_reason(holder, heard), copy.copies, BookieId(holder.lstrip("\0")))
+        kind = DebtKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
         debt.entries[kind] += EntryRange(first, last, period, copy.residues).size()
     debt.lost, debt.gone_only, debt.unheard = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
@@ -166,10 +172,10 @@ def ledger_debt(
     return debt
 
 
-def _reason(holder: BookieId, heard: Mapping[BookieId, Replica]) -> DebtReason:
-    if holder not in heard:
+def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> DebtReason:
+    if holder not in responded:
         return DebtReason.GONE
-    told = heard[holder].told
-    if told.limbo:
+    response = responded[holder].response
+    if response.limbo:
         return DebtReason.LIMBO
-    return DebtReason.DAMAGED if told.damaged else DebtReason.HOLE
+    return DebtReason.DAMAGED if response.damaged else DebtReason.HOLE

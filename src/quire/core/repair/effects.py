@@ -35,7 +35,7 @@ class RepairOutcome(Enum):
     WHOLE = "whole"
     """Every decided fragment is on bookies that are there, and each has its share."""
     QUIET = "quiet"
-    """Nothing more can be done: what is left is lost, or only bookies that are gone have it."""
+    """Nothing more can be done: what is left is lost, or only lost bookies have it."""
     INCOMPLETE = "incomplete"
     """Something is left that another repair may do; the report says what."""
     DELETED = "deleted"
@@ -75,7 +75,7 @@ class ListReplica:
     """Ask a bookie what it holds of the ledger, and whether it is in limbo; answer `listed`.
 
     `term`: of a stream whose terms only fence, that of its record. The bookie takes it first, and what it holds of other
-    origin terms in decided fragments (`dirty_parts`) is dropped, so that nobody changes what it lists.
+    origin terms in decided fragments (`dirty_parts`) is dropped, so that no client changes what it lists.
     """
 
     bookie: BookieId
@@ -127,13 +127,13 @@ class RepairReport:
         copied: entries that were stored somewhere.
         cleared: bookies whose limbo ended.
         lost: entries that every bookie of their write set says not to have, or has damaged.
-        gone_only: entries that only bookies may have that are gone.
+        gone_only: entries that only permanently lost bookies may have.
         unheard: entries of which nothing can be said yet, since a bookie did not respond.
         accepted: of `lost` and `gone_only`, those whose loss stands in the record: a person accepted it.
         refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
             taken their part.
         left: what stands in the way of more, by bookie that the record names.
-        undecided: bookies that are gone and that a fragment names whose end is not decided.
+        undecided: permanently lost bookies that a fragment names whose end is not decided.
         stopped: why the repair gave up before its end, if it did.
     """
 
@@ -151,7 +151,7 @@ class RepairReport:
 
     @property
     def waits_for_gone(self) -> bool:
-        """Whether entries that only gone bookies may have are waited for."""
+        """Whether entries that only lost bookies may have are waited for."""
         return not {*self.gone_only} <= {*self.accepted}
 
     @property
@@ -188,7 +188,7 @@ class RepairLimits:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A person's word that a ledger is to be kept without what only bookies have that are gone.
+    """A person's word that a ledger is to be kept without what only lost bookies have.
 
     Attributes:
         accepted_ms: wall time.

@@ -1,7 +1,7 @@
 """Marks of ledgers that want a repair, as the metadata store keeps them: advice, which is checked before anything is copied.
 
-BookKeeper's own mark says which bookies of a ledger are gone, and nothing else. Here is Quire's: which entries a bookie
-that is there lacks, knows to be damaged, or cannot speak of, and which bookies of a stream are gone. Pure.
+BookKeeper's own mark says which bookies of a ledger are lost, and nothing else. Here is Quire's: which entries a bookie
+that is there lacks, knows to be damaged, or cannot speak of, and which bookies of a stream are lost. Pure.
 
 Source: `docs/formats/metadata.md`, "Marks of repair".
 """
@@ -33,7 +33,7 @@ class MarkReason(Enum):
     LIMBO = 3
     """The bookie may have lost them."""
     GONE = 4
-    """The bookie is gone; of a stream, which BookKeeper's own mark would hand to Java's workers."""
+    """The bookie is lost; of a stream, which BookKeeper's own mark would hand to Java's workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class WaitsFor(Enum):
     ATTEMPT = 1
     """Another attempt, after a pause."""
     WRITER = 2
-    """Its writer, or a bookie that could take the place of the one that is gone: it is open."""
+    """Its writer, or a bookie that could take the place of the lost one: it is open."""
     GONE_BOOKIE = 3
-    """A bookie that is gone: only such have some of the entries."""
+    """A lost bookie: only such have some of the entries."""
     NOTHING = 4
     """Entries are lost: no bookie has them."""
     BOOKIE = 5

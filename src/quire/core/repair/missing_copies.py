@@ -43,25 +43,25 @@ class MissingCopies:
     Args:
         record: the ledger's record.
         lists: what each bookie has that said so.
-        gone: bookies that are gone for good.
+        lost_bookies: bookies that are permanently lost.
         refusing: bookies that do not take copies.
-        accepted: whose word it is that some entries which only gone bookies may have keep nobody out of the record.
+        accepted: whose word it is that some entries which only lost bookies may have keep no bookie out of the record.
         piece_entries: the most ids of one piece.
         is_lost: the judgement that an entry is nowhere.
 
     Attributes:
         copies: what can be copied, by (bookie, first, last).
-        missing: how many entries a bookie lacks in a fragment that are not given up, by (fragment, bookie).
+        missing: how many entries a bookie lacks in a fragment that are not accepted as lost, by (fragment, bookie).
         lost: entries of which every bookie of the write set says that it has none.
-        gone_only: entries that only bookies may have that are gone.
+        gone_only: entries that only permanently lost bookies may have.
         unheard: entries of which nothing can be said, since a bookie said nothing.
     """
 
     __slots__ = (
         "_accepted",
-        "_gone",
         "_is_lost",
         "_lists",
+        "_lost_bookies",
         "_period",
         "_piece_entries",
         "_record",
@@ -78,14 +78,14 @@ class MissingCopies:
         record: LedgerMetadata,
         lists: Mapping[BookieId, Replica],
         *,
-        gone: Collection[BookieId],
+        lost_bookies: Collection[BookieId],
         refusing: Collection[BookieId],
         accepted: Loss | None,
         piece_entries: int,
         is_lost: Callable[..., bool],
     ) -> None:
         self._record, self._lists = record, lists
-        self._gone, self._refusing, self._accepted = gone, refusing, accepted
+        self._lost_bookies, self._refusing, self._accepted = lost_bookies, refusing, accepted
         self._piece_entries, self._is_lost = piece_entries, is_lost
         self._period = period_of(record)
         self.copies: dict[tuple[BookieId, int, int], MissingCopy] = {}
@@ -104,7 +104,7 @@ class MissingCopies:
         Args:
             index: its place.
             first: its first entry; `last` is its last one, and there is one.
-            targets: by bookie that is gone, the one that is to take its place.
+            targets: by lost bookie, the one that is to take its place.
         """
         ensemble = self._record.fragments[index].ensemble
         for residue in range(self._period):
@@ -156,12 +156,12 @@ class MissingCopies:
         copy.sources |= dict.fromkeys([*whole, *part])
 
     def _keeps_waiting(self, members: Sequence[BookieId], entries: EntryRange) -> bool:
-        """Nobody that was heard has these: say why, and whether who lacks them is not whole for that."""
+        """No bookie that responded has these: say why, and whether a bookie that lacks them is not whole for that."""
         silent = [bookie for bookie in members if bookie not in self._lists]
         if self._is_lost(holders=0, silent=len(silent)):
             self.lost.add(entries)
             return False
-        if all(bookie in self._gone for bookie in silent):
+        if all(bookie in self._lost_bookies for bookie in silent):
             self.gone_only.add(entries)
             return self._accepted is None or not self._accepted.covers(entries)
         self.unheard.add(entries)

@@ -1,7 +1,7 @@
-"""When an open ledger of which a bookie is gone may be recovered, which fences its writer if that lives.
+"""When an open ledger of which a bookie is lost may be recovered, which fences its writer if that lives.
 
-A living writer replaces a bookie that is gone by itself, as soon as there is another one: an idle one too, after a wait.
-So a ledger is recovered only after a bookie of its last ensemble was gone, and the same other bookie could have taken the
+A living writer replaces a lost bookie by itself, as soon as there is another one: an idle one too, after a wait.
+So a ledger is recovered only after a bookie of its last ensemble was away, and the same other bookie could have taken the
 slot, for longer than that. In a cluster of three with one bookie away nothing is recovered: no writer could help it.
 
 The time is counted by who asks, look by look, at most a tick each. It begins anew with another process.
@@ -47,27 +47,27 @@ class OpenTails:
         rules: the judgements; production passes the one true set.
     """
 
-    __slots__ = ("_gone_s", "_limits", "_rules", "_seconds", "_writable_s")
+    __slots__ = ("_away_s", "_limits", "_rules", "_seconds", "_writable_s")
 
     def __init__(self, limits: GraceLimits = GRACE, rules: RepairRules = RULES) -> None:
         self._limits, self._rules = limits, rules
         self._seconds = SecondsSeen(limits.tick_s, rules)
-        self._gone_s: dict[BookieId, int] = {}
+        self._away_s: dict[BookieId, int] = {}
         self._writable_s: dict[BookieId, int] = {}
 
     def looked(self, registered: Mapping[BookieId, bool], known: Collection[BookieId], now_ms: int) -> None:
         """The bookies that are registered, whether each takes entries, and all that the cluster has, at a time."""
         added_s = self._seconds.add(now_ms)
-        gone = [each for each in known if self._rules.is_gone(known=True, registered=each in registered)]
+        away = [each for each in known if self._rules.is_gone(known=True, registered=each in registered)]
         writable = [bookie for bookie, takes_entries in registered.items() if takes_entries]
-        self._gone_s = _lengthened(self._gone_s, gone, added_s)
+        self._away_s = _lengthened(self._away_s, away, added_s)
         self._writable_s = _lengthened(self._writable_s, writable, added_s)
 
     def may_recover(self, record: LedgerMetadata) -> bool:
         """Whether a ledger may be recovered: it is not closed, and its writer had its time.
 
-        That is as long as a bookie of its last ensemble was gone while the same other one could have taken the slot. A
-        stream has no end that a recovery could find: who writes it next takes out the bookie that is gone.
+        That is as long as a bookie of its last ensemble was away while the same other one could have taken the slot. A
+        stream has no end that a recovery could find: who writes it next takes out the lost bookie.
         """
         seen_s = self._seen_s(record)
         return (
@@ -84,7 +84,7 @@ class OpenTails:
     def wait_s(self, record: LedgerMetadata) -> int | None:
         """How many more seconds its writer has, if all stays as it is; None: for ever, since it could do nothing.
 
-        Nobody but a writer moves a stream on, so it has no bound either.
+        Only a writer moves a stream on, so it has no bound either.
 
         Only for when to look again: `may_recover` decides.
         """
@@ -99,11 +99,11 @@ class OpenTails:
         return max(0, max(self._limits.grace_s, 2 * self._limits.idle_wait_s) - seen_s)
 
     def _seen_s(self, record: LedgerMetadata) -> int | None:
-        """How long a bookie of the last ensemble was gone while one spare was there; None: none is gone."""
+        """How long a bookie of the last ensemble was away while one spare was there; None: none is away."""
         ensemble = record.last_fragment.ensemble
-        gone_s = max((self._gone_s[bookie] for bookie in ensemble if bookie in self._gone_s), default=None)
+        away_s = max((self._away_s[bookie] for bookie in ensemble if bookie in self._away_s), default=None)
         spare_s = max((s for bookie, s in self._writable_s.items() if bookie not in ensemble), default=0)
-        return None if gone_s is None else min(gone_s, spare_s)
+        return None if away_s is None else min(away_s, spare_s)
 
 
 def _lengthened(

@@ -23,13 +23,13 @@ class RepairPlan:
     Attributes:
         rules: the judgements.
         record, notes, version: as they were read, or written.
-        targets: by fragment, the bookie that is to take the place of each that is gone.
+        targets: by fragment, the bookie that is to take the place of each lost one.
         lists: what bookies said.
         awaited: bookies whose lists are asked for.
         queue: copies to be asked for; `under_way` are those that are.
         filled: bookies that were copied to and have not been listed since.
         is_fresh: the record was read, or written, after the last copy.
-        is_stale: other bookies are gone than when it was made.
+        is_stale: other bookies are lost than when it was made.
         written: the change of the record that is under way.
     """
 
@@ -58,18 +58,18 @@ class RepairPlan:
     def bounds(self, index: int) -> Stretch:
         """The first and the last entry of a fragment; where it is not decided, the last that any bookie lists.
 
-        What lies before the start of a stream may be gone, and is not asked for.
+        What lies before the start of a stream may be deleted, and is not asked for.
         """
         last = self.record.last_entry_of_fragment(index)
         if last is None:
-            last = max((held.last for each in self.lists.values() for held in each.told.held), default=-1)
+            last = max((held.last for each in self.lists.values() for held in each.response.held), default=-1)
         first, terms = int(self.record.fragments[index].first_entry), self.record.terms
         return first if terms is None else max(first, terms.start), last
 
-    def heard(self, bookie: BookieId) -> bool:
+    def responded(self, bookie: BookieId) -> bool:
         """Whether a bookie said what it holds."""
         replica = self.lists.get(bookie)
-        return replica is not None and self.rules.counts_as_missing(replica.told.answer)
+        return replica is not None and self.rules.counts_as_missing(replica.response.answer)
 
     def new_bookies(self) -> set[BookieId]:
         """All that are to take a slot."""

@@ -63,7 +63,7 @@ class RepairRate:
 
 
 def seconds_left(ledgers: int, size: int, ledgers_per_hour: int, bytes_per_s: int) -> float | None:
-    """How long so many ledgers with so many bytes take at these rates; None: nobody knows yet.
+    """How long so many ledgers with so many bytes take at these rates; None: not known yet.
 
     What has repaired ledgers without copying anything has no rate for bytes, and the other way round.
     """

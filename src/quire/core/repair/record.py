@@ -58,7 +58,7 @@ def with_accepted(
     Args:
         notes: as they stand.
         record: the ledger's record before the replacements.
-        ready: bookies that are gone leave these fragments.
+        ready: lost bookies leave these fragments.
         gone_only: entries that only such bookies may have.
         word: who accepted that they are lost.
     """
@@ -75,6 +75,6 @@ def with_accepted(
     )
     if not ranges:
         return notes
-    gone = tuple(sorted({each.old for each in ready}))
-    loss = AcceptedLoss(ranges, word.accepted_ms, word.accepted_by, gone)
+    replaced = tuple(sorted({each.old for each in ready}))
+    loss = AcceptedLoss(ranges, word.accepted_ms, word.accepted_by, replaced)
     return replace(notes, losses=(*notes.losses, loss))

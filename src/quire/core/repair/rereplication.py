@@ -1,6 +1,6 @@
 """Repair of one ledger: what its record promises is put on the disks of bookies that are there.
 
-Three things are one: a bookie that is gone is *replaced* in each decided fragment, a bookie that lacks entries or knows
+Three things are one: a lost bookie is *replaced* in each decided fragment, a bookie that lacks entries or knows
 them to be damaged is *filled*, and the limbo of a bookie that was filled is *ended*. A decided fragment is one whose end
 stands; of any other only its writer, or a recovery, knows what it will hold, and it is left alone.
 
@@ -51,9 +51,9 @@ class RepairMachine:
     """Repairs one ledger, once. Use a new machine for the next repair.
 
     Args:
-        gone: bookies that are gone for good; silence alone does not make a bookie gone.
+        lost_bookies: bookies that are permanently lost; silence alone does not make a bookie lost.
         candidates: bookies that may take a slot, the best first: there, writable, above their floor of free space.
-        accepted: who accepted that entries are lost which only bookies have that are gone; None: nobody did.
+        accepted: who accepted that entries are lost which only lost bookies have; None: no one did.
         sources: bookies outside the record that may have entries of an accepted loss.
 
     Attributes:
@@ -66,8 +66,8 @@ class RepairMachine:
         "_damaged",
         "_failed",
         "_found",
-        "_gone",
         "_limits",
+        "_lost_bookies",
         "_plan",
         "_rounds",
         "_sources",
@@ -79,7 +79,7 @@ class RepairMachine:
 
     def __init__(
         self,
-        gone: Collection[BookieId],
+        lost_bookies: Collection[BookieId],
         candidates: Sequence[BookieId],
         *,
         accepted: Loss | None = None,
@@ -87,7 +87,7 @@ class RepairMachine:
         limits: RepairLimits = LIMITS,
         rules: RepairRules = RULES,
     ) -> None:
-        self._gone = frozenset(gone)
+        self._lost_bookies = frozenset(lost_bookies)
         self._candidates = tuple(candidates)
         self._accepted, self._sources = accepted, tuple(sources)
         self._limits, self.rules = limits, rules
@@ -122,14 +122,14 @@ class RepairMachine:
             raise MisuseError(msg)
         self._read()
 
-    def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
-        """Other bookies are gone, or may take slots. Nothing new is copied for the old choice."""
+    def bookies_changed(self, lost_bookies: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
+        """Other bookies are lost, or may take slots. Nothing new is copied for the old choice."""
         if not self._acts("bookies_changed"):
             return
-        if self._plan is not None and frozenset(gone) != self._gone:
+        if self._plan is not None and frozenset(lost_bookies) != self._lost_bookies:
             self._plan.is_stale = True
             self._plan.queue.clear()
-        self._gone, self._candidates = frozenset(gone), tuple(candidates)
+        self._lost_bookies, self._candidates = frozenset(lost_bookies), tuple(candidates)
 
     def record_read(self, record: LedgerMetadata | None, version: int, notes: LedgerNotes = NO_NOTES) -> None:
         """The record as it is now; None: the ledger was deleted.
@@ -152,7 +152,7 @@ class RepairMachine:
         self._plan = RepairPlan(self.rules, record, notes, version)
         self._choose()
 
-    def listed(self, bookie: BookieId, told: ReplicaList) -> None:
+    def listed(self, bookie: BookieId, response: ReplicaList) -> None:
         """What a bookie holds, or why it did not say.
 
         Effects, after the last list: CopyRange, WriteRepaired, EndLimbo or RepairEnded; ListReplica of another target.
@@ -164,12 +164,12 @@ class RepairMachine:
             return
         plan.awaited.discard(bookie)
         plan.filled.discard(bookie)
-        replica = Replica.of(told, plan.record, self.rules)
+        replica = Replica.of(response, plan.record, self.rules)
         plan.lists[bookie] = replica.without(self._damaged[bookie])
-        if told.answer is Answer.INVALID_TERM:
+        if response.answer is Answer.INVALID_TERM:
             plan.is_stale = True  # taken over since the record was read
-        elif not self.plan.heard(bookie):
-            self._failed[bookie] = f"it did not list its entries: {told.answer.name}"
+        elif not self.plan.responded(bookie):
+            self._failed[bookie] = f"it did not list its entries: {response.answer.name}"
         if not plan.awaited:
             self._choose()
 
@@ -231,7 +231,7 @@ class RepairMachine:
                 if new in fragment.ensemble:
                     self.report.replaced.append((int(fragment.first_entry), old, new))
                     came.add(new)
-        lists = {bookie: told for bookie, told in plan.lists.items() if bookie not in came}
+        lists = {bookie: replica for bookie, replica in plan.lists.items() if bookie not in came}
         self._plan = RepairPlan(self.rules, written.record, written.notes, version, lists=lists)
         self._choose()
 
@@ -294,7 +294,7 @@ class RepairMachine:
             bookie
             for index, fragment in enumerate(record.fragments)
             for bookie in fragment.ensemble
-            if index not in decided and bookie in self._gone
+            if index not in decided and bookie in self._lost_bookies
         )
         for index in decided:
             self._choose_in(index, record.fragments[index].ensemble)
@@ -302,7 +302,7 @@ class RepairMachine:
             bookie
             for index in decided
             for bookie in record.fragments[index].ensemble
-            if bookie not in self._gone and self.plan.bounds(index)[1] >= self.plan.bounds(index)[0]
+            if bookie not in self._lost_bookies and self.plan.bounds(index)[1] >= self.plan.bounds(index)[0]
         }
         wanted = (members | self.plan.new_bookies() | set(self._sources)) - set(plan.lists)
         if wanted:
@@ -314,10 +314,10 @@ class RepairMachine:
     def _choose_in(self, index: int, ensemble: Sequence[BookieId]) -> None:
         chosen = self.plan.targets.setdefault(index, {})
         for bookie in ensemble:
-            if bookie not in self._gone or chosen.get(bookie, bookie) not in {bookie, *self._failed}:
+            if bookie not in self._lost_bookies or chosen.get(bookie, bookie) not in {bookie, *self._failed}:
                 continue
             chosen.pop(bookie, None)
-            taken = {*ensemble, *chosen.values(), *self._failed, *self._gone}
+            taken = {*ensemble, *chosen.values(), *self._failed, *self._lost_bookies}
             target = next((each for each in self._candidates if each not in taken), None)
             if target is not None:
                 chosen[bookie] = target
@@ -351,8 +351,8 @@ class RepairMachine:
         plan, report = self.plan, self.report
         self._found = found = MissingCopies(
             plan.record,
-            {bookie: replica for bookie, replica in plan.lists.items() if self.plan.heard(bookie)},
-            gone=self._gone,
+            {bookie: replica for bookie, replica in plan.lists.items() if self.plan.responded(bookie)},
+            lost_bookies=self._lost_bookies,
             refusing=self._failed,
             accepted=self._accepted,
             piece_entries=self._limits.piece_entries,
@@ -368,7 +368,7 @@ class RepairMachine:
 
     def _may_publish(self, index: int, target: BookieId) -> bool:
         missing = self.found.missing[index, target]
-        return self.plan.heard(target) and self.rules.may_publish(missing=missing)
+        return self.plan.responded(target) and self.rules.may_publish(missing=missing)
 
     # --- copying --------------------------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class RepairMachine:
     def _publish(self, ready: Sequence[SlotReplacement]) -> bool:
         """Write the record with what is whole, and without notes of holes that are filled; False: it says all that."""
         plan, found = self.plan, self.found
-        whole = {bookie for bookie in plan.lists if self.plan.heard(bookie) and found.is_whole(bookie)}
+        whole = {bookie for bookie in plan.lists if self.plan.responded(bookie) and found.is_whole(bookie)}
         record = with_replacements(plan.record, ready)
         if not (found.lost or found.gone_only or found.unheard):
             record = with_guarantee_kept(record, whole)
@@ -431,7 +431,7 @@ class RepairMachine:
         whole = [
             bookie
             for bookie, replica in plan.lists.items()
-            if replica.told.limbo and self.plan.heard(bookie) and self.found.is_whole(bookie)
+            if replica.response.limbo and self.plan.responded(bookie) and self.found.is_whole(bookie)
         ]
         ending = [bookie for bookie in whole if self.rules.may_end_doubt(plan.record, plan.record, bookie)]
         if not plan.is_fresh and (ending or self.found.lost):
@@ -441,7 +441,7 @@ class RepairMachine:
         else:
             self.status = RepairStatus.CLEARING
             plan.awaited = set(ending)
-            self.out += [EndLimbo(bookie, plan.lists[bookie].told.doubt_lsn) for bookie in sorted(ending)]
+            self.out += [EndLimbo(bookie, plan.lists[bookie].response.doubt_lsn) for bookie in sorted(ending)]
 
     def _finish(self) -> None:
         report = self.report
@@ -460,12 +460,12 @@ class RepairMachine:
         for index in self.plan.decided():
             for bookie in plan.record.fragments[index].ensemble:
                 replica = plan.lists.get(bookie)
-                if bookie in self._gone:
+                if bookie in self._lost_bookies:
                     if bookie not in plan.targets.get(index, {}):
                         yield bookie, "it is gone, and no other bookie can take its place"
                 elif bookie in self._failed:
                     yield bookie, self._failed[bookie]
-                elif replica is not None and replica.told.limbo and bookie not in self.report.cleared:
+                elif replica is not None and replica.response.limbo and bookie not in self.report.cleared:
                     yield bookie, self._why_in_limbo(bookie)
 
     def _why_in_limbo(self, bookie: BookieId) -> str:

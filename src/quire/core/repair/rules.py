@@ -26,12 +26,12 @@ class RepairRules(LedgerRules):
 
     @staticmethod
     def counts_as_missing(answer: Answer) -> bool:
-        """Only a list that was given, or a conclusive negative, says what a bookie lacks; silence says nothing."""
+        """Only a list that was sent, or a conclusive negative, says what a bookie lacks; silence says nothing."""
         return answer is Answer.OK or LedgerRules.counts_as_negative(answer)
 
     @staticmethod
     def is_lost(*, holders: int, silent: int) -> bool:
-        """Every member of the write set was heard, and none has the entry. A list from limbo counts: it is not there now."""
+        """Every member of the write set responded, and none has the entry. A list from limbo counts: it is not there now."""
         return holders == 0 and silent == 0
 
     @staticmethod
@@ -41,7 +41,7 @@ class RepairRules(LedgerRules):
 
     @staticmethod
     def is_gone(*, known: bool, registered: bool) -> bool:
-        """A bookie that a record or a cookie names is gone while it is in neither list; a read-only one is there."""
+        """A bookie that a record or a cookie names is lost while it is in neither list; a read-only one is there."""
         return known and not registered
 
     @staticmethod
@@ -56,7 +56,7 @@ class RepairRules(LedgerRules):
 
     @staticmethod
     def may_recover_open(*, names_gone: bool, spare_s: int, grace_s: int, idle_wait_s: int) -> bool:
-        """An open ledger is recovered where a living writer, an idle one too, would have put a spare in the place of who is gone."""
+        """An open ledger is recovered where a living writer, an idle one too, would have put a spare in the lost bookie's place."""
         return names_gone and spare_s >= max(grace_s, 2 * idle_wait_s)
 
     @staticmethod

@@ -7,8 +7,8 @@
 A pause doubles with each attempt that left something. After the fifth one attempt follows each hour, since not everything
 that ends such a failure can be seen: a link that is mended, a disk that has room again. Events make the ledger wait for a
 repair at once, and count attempts anew: a bookie that comes, and marks that say something else. A bookie that is writable
-again is one where it may take copies. What only a gone bookie has waits for that bookie, and for no other. An open ledger
-of which a bookie is gone is no failed attempt: it is looked at again until its writer has moved on, or has had its time
+again is one where it may take copies. What only a lost bookie has waits for that bookie, and for no other. An open ledger
+of which a bookie is lost is no failed attempt: it is looked at again until its writer has moved on, or has had its time
 (`repair/open_tails.py`).
 
 What is repaired side by side is bounded by bytes; one that needs much is not passed by those that need little.
@@ -42,9 +42,9 @@ class MarkStatus(Enum):
     PAUSED = "paused"
     """Another attempt follows after a pause."""
     OPEN = "open"
-    """Its writer may replace the bookie that is gone: it is looked at again after a pause."""
+    """Its writer may replace the lost bookie: it is looked at again after a pause."""
     GONE_ONLY = "gone-only"
-    """Only bookies that are gone have some of the entries."""
+    """Only lost bookies have some of the entries."""
     LOST = "lost"
     """No bookie has some of the entries."""
     GIVEN_UP = "given-up"
@@ -76,7 +76,7 @@ class QueueLimits:
         attempts_max: after so many attempts that left something only an event counts, or `given_up_ms`.
         pause_ms: after the first attempt; it doubles.
         pause_ms_max: where the doubling stops.
-        given_up_ms: after so long a ledger that was given up has one more attempt.
+        given_up_ms: a ledger with too many failed attempts has one more attempt after so long.
         units_max: so many units of `unit_bytes` are repaired side by side; each ledger is one at least.
         ledger_units_max: no ledger counts as more.
     """
@@ -98,7 +98,7 @@ class SeenMark(NamedTuple):
 
     Attributes:
         said: a number that is another one when the marks say something else.
-        bookies: of the ledger's bookies those that were gone.
+        bookies: of the ledger's bookies those that were lost.
         copies: the fewest copies that a write set has without them.
         size: about how many bytes are to be copied.
     """
@@ -145,7 +145,7 @@ QueueEffect: TypeAlias = BeginRepair | StopRepair | RemoveMarks | NoteAttempts
 
 
 class MarkedLedger:
-    """One marked ledger. Its inputs are given by the queue.
+    """One marked ledger. Its inputs come from the queue.
 
     Attributes:
         seen: its marks.
@@ -204,7 +204,7 @@ class MarkedLedger:
         return WaitsFor.ATTEMPT
 
     def time(self, now_ms: int) -> None:
-        """Time has gone on."""
+        """Time has passed."""
         if MARK_TABLE.acts["time"][self.status] and now_ms >= self.due_ms:
             self.status = MarkStatus.WAITING
 
@@ -302,7 +302,7 @@ class RepairQueue:
         self.ledgers: dict[int, MarkedLedger] = {}
         self.counts = QueueCounts()
         self.on = False
-        # Both may name ledgers that are elsewhere by now: whoever takes one looks.
+        # Both may name ledgers that are elsewhere by now: the code that takes one checks.
         self._ready: list[tuple[tuple[int, int], int, int]] = []
         self._due: list[tuple[int, int]] = []
         self._room = _Room()
@@ -368,7 +368,7 @@ class RepairQueue:
                 self._enqueue(ledger_id)
 
     def tick(self, now_ms: int) -> None:
-        """Time has gone on. Effects: BeginRepair, as many as there is room for."""
+        """Time has passed. Effects: BeginRepair, as many as there is room for."""
         while self._due and self._due[0][0] <= now_ms:
             _, ledger_id = heapq.heappop(self._due)
             one = self.ledgers.get(ledger_id)
@@ -486,7 +486,7 @@ def seen_mark(said: int, record: LedgerMetadata | None, bookies: Collection[Book
     Args:
         said: a number for what the marks say.
         record: the ledger's record; None: it is deleted, or cannot be read.
-        bookies: the ledger's bookies that were gone, or lack entries.
+        bookies: the ledger's bookies that were lost, or lack entries.
     """
     if record is None:
         return SeenMark(said, tuple(bookies), 0, 0)

@@ -66,7 +66,7 @@ def encode_collector(kept: Kept) -> bytes:
     more = sorted(ledger_id for ledger_id, times in kept.findings.items() if times >= FINDINGS_KEPT)
     instance = kept.store.instance.encode()
     pairs = [number for pair in sorted(kept.missing.items()) for number in pair]
-    numbers = array("Q", [*once, *more, *sorted(kept.told), *pairs])
+    numbers = array("Q", [*once, *more, *sorted(kept.reported), *pairs])
     if sys.byteorder == "little":
         numbers.byteswap()
     head = COLLECTOR.struct.pack(
@@ -80,7 +80,7 @@ def encode_collector(kept: Kept) -> bytes:
         kept.found_lsn,
         len(once),
         len(more),
-        len(kept.told),
+        len(kept.reported),
         len(kept.missing),
     )
     data = b"".join([head, instance, numbers.tobytes()])
@@ -121,7 +121,7 @@ def decode_collector(data: Buffer) -> Kept:
         found_lsn=found_lsn,
         findings=findings,
         missing=dict(zip(pairs[::2], pairs[1::2], strict=True)),
-        told=frozenset(numbers[once + more : once + more + reported]),
+        reported=frozenset(numbers[once + more : once + more + reported]),
         asked=bool(asked),
     )
 
