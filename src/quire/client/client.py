@@ -155,7 +155,7 @@ class Client:
             min_present: how many of the E bookies must take entries now, Qa to E; E: none may be away. None: what
                 `ClientConfig.min_present` says, else Qa.
             guarantee: "write_quorum": every entry of the closed ledger, and of every fragment but the last, is on all Qw
-                bookies (docs/protocol/write-quorum.md). Appends and the close wait where one is gone and no other is
+                bookies (docs/protocol/write-quorum.md). Appends and the close wait where one is lost and no other is
                 there. None: Qa is enough.
 
         Raises:
@@ -208,7 +208,7 @@ class Client:
         Args:
             ledger_id: which.
             password: the one it was created with.
-            recover: fence its writer, recover and close it, unless it is closed already. False reads beside the
+            recover: fence its writer, recover and close it, unless it is closed already. False reads while the
                 writer, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
                 and `read(recover=True)` finds it.
 
@@ -240,15 +240,15 @@ class Client:
         ignored_lacs: Collection[str] = (),
         at: str = "write_quorum",
     ) -> RecoveryReport:
-        """Close a ledger whose writer is gone, and restore its copies on bookies where it is in limbo.
+        """Close a ledger whose writer has stopped, and restore its copies on bookies where it is in limbo.
 
         Args:
             ledger_id: which.
             password: the one it was created with.
             ignored_lacs: bookies whose last add confirmed is ignored, where the error says that it contradicts the
-                entries: entries up to it that no bookie holds are given up.
+                entries: entries up to it that no bookie holds are dropped.
             at: "ack_quorum" closes a ledger that guarantees its write quorum with what Qa bookies have, and gives the
-                guarantee up, which its record then says: a way out where a bookie is gone and no other is there.
+                guarantee up, which its record then says: a way out where a bookie is lost and no other is there.
 
         Raises:
             RecoveryInconclusiveError: too few bookies responded, or a bookie's last add confirmed says that an entry
@@ -280,7 +280,7 @@ class Client:
 
         Args:
             ledger_id: which.
-            fence: False deletes it as it is, for a ledger whose bookies are gone for good or that has no writer.
+            fence: False deletes it as it is, for a ledger whose bookies are permanently lost or that has no writer.
 
         Raises:
             NoSuchLedgerError: there is none.
@@ -331,7 +331,7 @@ class Client:
             name: its name.
             password: the one that it was or is created with.
             mode: what keeps an earlier writer's entries apart, chosen when it is created and never changed: `identifiers`
-                (the default) or `fencing`. Where it is given and the stream has the other one, every method says so.
+                (the default) or `fencing`. Where it is passed and the stream has the other one, every method says so.
 
         Raises:
             MisuseError: the name cannot be one, or there is no such mode.
@@ -423,10 +423,10 @@ class Client:
     async def close(self) -> None:
         """End all connections and let go of the metadata store. Again is allowed.
 
-        Writers that are open end: what they took is confirmed first, a log is closed and its lead given back, a stream
+        Writers that are open end: what they took is confirmed first, a log is closed and its lead released, a stream
         released, a ledger left open. It takes `ClientConfig.add_timeout_ms` and `metadata_timeout_ms` together at most;
         then what is not confirmed fails, and one warning says how much that is. Ledgers' entries are sent to every bookie;
-        one that acknowledges nothing for `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries
+        one that acknowledges nothing for `ClientConfig.flush_ms` is abandoned, and what it lacks of acknowledged entries
         stands in the ledger's record.
         """
         self.bookies.check_home()

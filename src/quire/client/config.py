@@ -73,7 +73,7 @@ class ClientConfig:
         slow_after_ms: see above.
         add_timeout_ms: how long a bookie may take to answer an add. For time in which this process did not run no bookie fails.
         flush_ms: closing a ledger, a log or the client waits until every bookie has what was acknowledged. One that
-            acknowledges nothing for so long is given up, and what it lacks stands in the ledger's record as a hole;
+            acknowledges nothing for so long is abandoned, and what it lacks stands in the ledger's record as a hole;
             one that failed lately gets a tenth of it. After `add_timeout_ms` no bookie is waited for. 0: none ever is.
         quarantine_ms: how long a failed bookie is chosen for new ensembles only when nothing else is left.
         change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
@@ -230,7 +230,7 @@ class ClientConfig:
 
 
 def with_frames(config: ClientConfig | None, frame_bytes_max: int | None) -> ClientConfig | None:
-    """The settings with another limit of frames, if one is given.
+    """The settings with another limit of frames, if one is passed.
 
     Raises:
         MisuseError: the limit cannot be.

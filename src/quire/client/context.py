@@ -28,7 +28,7 @@ class ClientContext:
         bookies: connections and registrations.
         ledgers: the ledgers' records.
         records: those of the handle: the ledgers', or the streams'.
-        noted: those of whatever is repaired, with their notes: whoever repairs has an id, of a ledger or a stream.
+        noted: those of whatever is repaired, with their notes: a repair has an id, of a ledger or a stream.
         clock: monotonic time.
         chance: draws replacements.
         config: sizes and times.

@@ -159,7 +159,7 @@ def warn(lost: Mapping[str, int], when: str) -> None:
 
 
 def read(futures: Iterable[asyncio.Future[Any] | None]) -> None:
-    """The warning speaks for these failed futures: asyncio need not complain that nobody read their exceptions."""
+    """The warning speaks for these failed futures: asyncio need not complain that their exceptions were never read."""
     for future in futures:
         if future is not None and future.done() and not future.cancelled():
             future.exception()

@@ -53,7 +53,7 @@ class Machines:
     Attributes:
         writer: see `MakeWriter`.
         recovery: from a record as read, and its version.
-        repair: from the bookies that are gone and those that may take slots; see `RepairMachine`.
+        repair: from the lost bookies and those that may take slots; see `RepairMachine`.
         take_over: from a stream's record as read, its version, and 64 random bits of this take-over.
     """
 

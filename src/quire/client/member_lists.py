@@ -36,7 +36,7 @@ class MemberLister:
         self._bookies: BookieClient | None = None
 
     async def __call__(self, record: LedgerMetadata, members: Sequence[BookieId]) -> dict[BookieId, Replica]:
-        """The lists of those that gave one; of a ledger whose record has no password, nobody's.
+        """The lists of the bookies that sent one; none where the ledger's record has no password.
 
         Args:
             record: the ledger's record.
@@ -48,10 +48,10 @@ class MemberLister:
             return {}
         bookies = await self._connected()
         asked = (replica_list(bookies, member, record, access, timeout_ms=TIMEOUT_MS) for member in members)
-        told = await asyncio.gather(*asked)
+        responses = await asyncio.gather(*asked)
         return {
             member: Replica.of(each, record)
-            for member, each in zip(members, told, strict=True)
+            for member, each in zip(members, responses, strict=True)
             if each.answer is Answer.OK
         }
 

@@ -422,7 +422,7 @@ class BundleForm:
         if acks != OVER:
             other = clone(self._world.acks.parts[acks])
             other._stored = [other._stored[number] for number in order]
-            other._told = [other._told[number] for number in order]
+            other._delivered = [other._delivered[number] for number in order]
             acks = self._world.acks.number(other)
         return bundle._replace(
             bookies=tuple(names[bundle.bookies[number]] for number in order),

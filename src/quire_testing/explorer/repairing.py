@@ -48,7 +48,7 @@ class Repairs:
             return self._begin_repair(state, client, who) if self.has_reason(state) else []
         found: list[Choice] = []
         driver, lost = self._world.repair_driver, self._lost(state)
-        if machine._gone != {*lost}:
+        if machine._lost_bookies != {*lost}:
             there = tuple(bookie for bookie in machine._candidates if bookie not in lost)
             work = partial(driver.bookies_changed, who, lost, there)
             found.append(self._choice(state, client, "hears which bookies are gone", "gone", lost, work))

@@ -157,7 +157,7 @@ class BookieClient:
 
     Attributes:
         without_lists: bookies that answer reads and have never answered what they hold of a ledger.
-        followers: who is told of other bookies.
+        followers: called with other bookies.
         on_return: called with a bookie that has restarted.
 
     Raises:
@@ -272,7 +272,7 @@ class BookieClient:
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
 
-        `on_return` is called with a bookie that registers again after an absence: it has restarted. Followers are told
+        `on_return` is called with a bookie that registers again after an absence: it has restarted. Followers are notified
         when others take entries than before.
         """
         before = {bookie for bookie, info in self._known.items() if info.writable}
@@ -321,7 +321,7 @@ class BookieClient:
         The same object for several bookies is made a frame of once.
 
         Returns:
-            Whether nothing of it waits here; else it counts in `unsent_bytes` until it has gone to the transport.
+            Whether nothing of it waits here; else it counts in `unsent_bytes` until it was passed to the transport.
         """
         peer = self._peers.get(bookie)
         channel = peer.channel if peer is not None and peer.channel is not None else self._channel(bookie)
@@ -556,11 +556,11 @@ class BookieClient:
             bookie, AskInfo(question=InfoQuestion(orphans_after=after)), timeout_ms
         )
         try:
-            told = info.get("orphans")
-            if told is None:
+            reported = info.get("orphans")
+            if reported is None:
                 return answer, None
-            unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))
-            through = int(told["through"])
+            unknown, due = ([int(one) for one in reported[kind]] for kind in ("unknown", "due"))
+            through = int(reported["through"])
             return (answer, Orphans(unknown, due, through)) if through > after else (Answer.ERROR, None)
         except (AttributeError, KeyError, TypeError, ValueError):
             return Answer.ERROR, None

@@ -31,7 +31,7 @@ class Channels:
         protocol, protocol_of: the wire protocol, in general and by address; see `ClientConfig`.
         limits: the longest frames; see `ClientConfig.frame_bytes_max`.
         keys: certificates and a password, if there are any.
-        connect: connects a connection that was made beside another.
+        connect: connects a second connection, made next to another.
 
     Attributes:
         limits: the longest frames.
@@ -59,7 +59,7 @@ class Channels:
         self.connecting: set[asyncio.Task[None]] = set()
 
     def frame(self, size: int) -> memoryview:
-        """Memory for what is received or read; the caller's until the last view of it is gone."""
+        """Memory for what is received or read; the caller's until the last view of it is released."""
         return self._context.scratch.frame(size)
 
     def _protocol_for(self, info: BookieInfo | None) -> str:

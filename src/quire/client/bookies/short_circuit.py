@@ -211,7 +211,7 @@ def _opened(place: RunPlace) -> Iterator[int]:
     try:
         file = os.open(place.path, _FLAGS)
     except FileNotFoundError:
-        raise  # the segment was given back since the bookie named it; where its files are not here, that is said again and again
+        raise  # the segment was freed since the bookie named it; where its files are not here, that is said again and again
     except (OSError, ValueError) as error:
         raise _CannotOpenError(str(error)) from error
     try:

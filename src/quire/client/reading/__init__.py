@@ -1,1 +1,1 @@
-"""A ledger's reader: ranges, scans, tails, and what is said of an entry that nobody has."""
+"""A ledger's reader: ranges, scans, tails, and what is said of an entry that no bookie has."""

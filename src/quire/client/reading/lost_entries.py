@@ -1,7 +1,7 @@
 """Asks every bookie of an entry's write set for its copy, to distinguish a lost entry from an unreachable one.
 
 A failed read only shows that no bookie served the entry. Here each bookie gets a request for this entry, and the
-ledger's record is read before and after: while copies move, a bookie that has given its own away proves nothing.
+ledger's record is read before and after: while copies move, a bookie whose copies were moved away proves nothing.
 Nothing is changed.
 
 Source: `docs/formats/native-protocol.md`, "Answers"; `core/ledger/losses.py`.
@@ -47,7 +47,7 @@ class LostEntries:
 
     @property
     def are_proven(self) -> bool:
-        """Whether at least the first entry is gone."""
+        """Whether at least the first entry is lost."""
         return self.last >= self.first
 
     @property
@@ -78,7 +78,7 @@ async def lost_entries(
         timeout_ms: how long a bookie may take.
 
     Raises:
-        NoSuchLedgerError: the ledger is gone altogether.
+        NoSuchLedgerError: the ledger is deleted altogether.
     """
     found = LostEntries(first, first - 1, ())
     record, version = await ledgers.read(ledger_id)

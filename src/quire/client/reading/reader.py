@@ -461,14 +461,14 @@ class LedgerReader:
 
     async def _follow_record(self, record: RecordChanges) -> None:
         """Keep the record up to date until it says CLOSED; where the client is closed before, this fails."""
-        told = self._version
+        reported = self._version
         try:
             while True:
                 async with self._records.watch(self.ledger_id) as changes:
                     async for _ in changes:
                         await self._reread_record()
-                        if self._version != told:  # whoever has read it
-                            told = self._version
+                        if self._version != reported:  # this task or another has read it
+                            reported = self._version
                             record.tell()
                         if self.closed:
                             return

@@ -176,7 +176,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         elif isinstance(effect, FindReplacements):
             self._machine.replacements_found(self._spares(effect))
         elif isinstance(effect, WaitForAnswers):
-            # A bookie without a registration is gone; one that refuses the connection has responded.
+            # A bookie without a registration is lost; one that refuses the connection has responded.
             if self._config.silent_wait_ms and any(map(self._bookies.is_registered, effect.bookies)):
                 self._spawn(self._wait())
             else:
@@ -418,7 +418,7 @@ class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
         access: how its bookies are asked.
         context: what it shares with the client's other handles.
         ignored_lacs: bookies whose LAC is ignored.
-        at_ack_quorum: a guarantee of the write quorum is given up.
+        at_ack_quorum: a guarantee of the write quorum is waived.
     """
 
     def __init__(
@@ -457,7 +457,7 @@ async def recover_ledger(
         access: how its bookies are asked.
         context: what it shares with the client's other handles.
         ignored_lacs: bookies whose LAC is ignored.
-        at_ack_quorum: a guarantee of the write quorum is given up.
+        at_ack_quorum: a guarantee of the write quorum is waived.
 
     Returns:
         The closed record, and the recovery that closed it.

@@ -60,12 +60,14 @@ def not_recovered(
     ledger_id = record.ledger_id
     where = f"ledger {ledger_id}"
     if isinstance(result, RecoveryInconclusive) and result.contradicting:
-        heard = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+        contradicted_by = ", ".join(
+            f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting
+        )
         contradicting = tuple(bookie for bookie, _ in result.contradicting)
         ignoring = " ".join(f"--ignore-lac {bookie}" for bookie in contradicting)
         away = f"; {', '.join(result.silent)} cannot tell" if result.silent else ""
         return RecoveryInconclusiveError(
-            f"{where}: entry {result.entry_id} was acknowledged according to {heard}, but the bookies "
+            f"{where}: entry {result.entry_id} was acknowledged according to {contradicted_by}, but the bookies "
             f'that should hold it respond "no such entry"{away}. Either they lost it, as after a '
             "directory was restored from a copy, or a Java client's recovery spread a last add "
             "confirmed that is too high. The ledger was not closed. Bring back the bookie or the "
@@ -126,10 +128,12 @@ def not_taken(
         msg = f"{where} was closed for good at entry {last}: no client writes it any more"
         return StreamClosedError(msg, ledger_id=stream_id)
     if isinstance(result, RecoveryInconclusive) and result.contradicting:
-        told = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+        contradicted_by = ", ".join(
+            f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting
+        )
         ignoring = " ".join(f"--ignore-lac {bookie}" for bookie, _ in result.contradicting)
         return RecoveryInconclusiveError(
-            f"{where}: entry {result.entry_id} was acknowledged according to {told}, but the bookies that should hold "
+            f"{where}: entry {result.entry_id} was acknowledged according to {contradicted_by}, but the bookies that should hold "
             'it respond "no such entry". The stream has no writer now. Bring back the bookie or the directory that '
             f"has the entry; `quire stream take-over {name} {ignoring}` goes on without it{troubles}",
             ledger_id=stream_id,

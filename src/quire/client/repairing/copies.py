@@ -150,10 +150,10 @@ class LedgerVerifier:
     ) -> int:
         """Compare one window; returns where the next begins: after the ids that every bookie's responses cover."""
         asked = (self._ask(slot, b, first, last, origin_term) for slot, b in enumerate(ensemble))
-        told = await asyncio.gather(*asked)
-        last = min(through for _, through in told)
+        windows = await asyncio.gather(*asked)
+        last = min(through for _, through in windows)
         for entry_id in range(first, last + 1):
-            self._compare(report, ensemble, entry_id, [what for what, _ in told])
+            self._compare(report, ensemble, entry_id, [what for what, _ in windows])
         return last + 1
 
     async def _ask(
@@ -193,18 +193,18 @@ class LedgerVerifier:
         report: LedgerReport,
         ensemble: tuple[BookieId, ...],
         entry_id: int,
-        told: list[_Told],
+        windows: list[_Told],
     ) -> None:
         record = self._record
         found: list[tuple[BookieId, Entry]] = []
         report.entries += 1
         for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
             report.copies_wanted += 1
-            entry = told[slot].entries.get(entry_id)
+            entry = windows[slot].entries.get(entry_id)
             if entry is None:
                 _add_hole(
                     report.holes,
-                    MissingRange(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id)),
+                    MissingRange(ensemble[slot], entry_id, entry_id, windows[slot].why_not(entry_id)),
                 )
             else:
                 found.append((ensemble[slot], entry))
@@ -289,20 +289,20 @@ class LimboClearing:
         infos = await asyncio.gather(
             *(bookies.info(bookie, self._access, timeout_ms=timeout_ms) for bookie in everyone)
         )
-        told = {
+        reports = {
             bookie: info
             for bookie, (answer, info) in zip(everyone, infos, strict=True)
             if answer is Answer.OK
         }
-        damaged = [bookie for bookie, info in told.items() if info.get("damaged") is True]
-        if not damaged and not any(info.get("limbo") for info in told.values()):
+        damaged = [bookie for bookie, info in reports.items() if info.get("damaged") is True]
+        if not damaged and not any(info.get("limbo") for info in reports.values()):
             return report
         repair = LedgerRepair(record.ledger_id, self._context, password=record.password)
         try:
             ended = (await repair.run()).report
         except QuireError as error:
             report.left = {
-                bookie: str(error) for bookie in told if bookie in damaged or told[bookie].get("limbo")
+                bookie: str(error) for bookie in reports if bookie in damaged or reports[bookie].get("limbo")
             }
             return report
         report.cleared, report.copied, report.left = ended.cleared, ended.copied, ended.left

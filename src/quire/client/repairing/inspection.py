@@ -1,4 +1,4 @@
-"""What the bookies of a ledger say that they hold of it, beside what its record says that they should.
+"""What the bookies of a ledger say that they hold of it, next to what its record says that they should.
 
 Only lists of entries are asked for, no entry is read: a copy that is damaged counts as held (`LedgerVerifier` finds it).
 
@@ -78,8 +78,8 @@ async def held_shares(
     lists = await asyncio.gather(
         *(bookies.list_entries(bookie, access, timeout_ms=timeout_ms) for bookie in everyone)
     )
-    told = dict(zip(everyone, lists, strict=True))
-    return [_held(share, notes, *told[share.bookie]) for share in wanted]
+    responses = dict(zip(everyone, lists, strict=True))
+    return [_held(share, notes, *responses[share.bookie]) for share in wanted]
 
 
 def _held(

@@ -1,6 +1,6 @@
 """Performs one repair, of a ledger or a stream: gives a `RepairMachine` its bookies and its metadata store, and moves bytes.
 
-The machine decides; this driver asks, copies and writes. Whoever repairs many ledgers hands in what they share.
+The machine decides; this driver asks, copies and writes. The caller that repairs many ledgers passes what they share.
 
 Source: docs/protocol/repair.md.
 """
@@ -44,7 +44,7 @@ from quire.metadata.patience import pause_after
 from quire.metadata.store import VersionConflictError
 
 COPY_TIMEOUT_MS: Final = 30_000
-"""How long a bookie may take for a read or an add of a copy: much may be on its way to its disk, and nobody waits."""
+"""How long a bookie may take for a read or an add of a copy: much may be on its way to its disk, and no caller waits."""
 _RETRY_PAUSE_MS: Final = 50
 _READS_MAX: Final = 20
 """So often the metadata store may not respond before a repair gives up."""
@@ -67,12 +67,12 @@ class LedgerRepair:
         context: what it shares with the client's other handles.
         lost_bookies: bookies that are permanently lost.
         candidates: bookies that may take a slot, the best first; of a stream only those that know terms are used.
-        accepted: who accepted the loss of what only gone bookies have.
+        accepted: who accepted the loss of what only lost bookies have.
         password: of a ledger whose record has none (format 1); other records have their own.
         may_send: when copies may be sent.
 
     Attributes:
-        stored: how many entries each bookie has been given.
+        stored: how many entries each bookie has been sent.
         bytes_copied: what was sent, headers included.
     """
 
@@ -110,7 +110,7 @@ class LedgerRepair:
         return 0 if self._copier is None else self._copier.bytes
 
     def bookies_changed(self, lost_bookies: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
-        """Other bookies are gone, or may take slots: what was sent is stored, and nothing more for the old choice.
+        """Other bookies are lost, or may take slots: what was sent is stored, and nothing more for the old choice.
 
         Args:
             lost_bookies: bookies that are permanently lost.
@@ -129,7 +129,7 @@ class LedgerRepair:
         Raises:
             NoSuchLedgerError: there is no such ledger.
             CorruptMetadataError: its record cannot be read.
-            WrongPasswordError: its record has no password, and none was given, or another one.
+            WrongPasswordError: its record has no password, and none was passed, or another one.
             MetadataUnknownError: the metadata store does not respond.
         """
         record, notes, version = await self._context.noted.read_with_notes(self.ledger_id)
@@ -251,13 +251,13 @@ class LedgerRepair:
         assert self._record is not None
         if effect.term and (answer := await self._takes_term(effect, access)) is not Answer.OK:
             return lambda: machine.listed(effect.bookie, ReplicaList(answer))
-        told = await self._told(effect.bookie, access)
-        if effect.term and (dirty := dirty_parts(told.held, self._record, machine.rules)):
-            told = await self._drop_others(effect, access, dirty)
-        self._lists[effect.bookie] = Replica.of(told, self._record)
-        return lambda: machine.listed(effect.bookie, told)
+        response = await self._list_of(effect.bookie, access)
+        if effect.term and (dirty := dirty_parts(response.held, self._record, machine.rules)):
+            response = await self._drop_others(effect, access, dirty)
+        self._lists[effect.bookie] = Replica.of(response, self._record)
+        return lambda: machine.listed(effect.bookie, response)
 
-    async def _told(self, bookie: BookieId, access: LedgerAccess) -> ReplicaList:
+    async def _list_of(self, bookie: BookieId, access: LedgerAccess) -> ReplicaList:
         assert self._record is not None
         return await replica_list(
             self._context.bookies,
@@ -269,7 +269,7 @@ class LedgerRepair:
         )
 
     async def _takes_term(self, effect: ListReplica, access: LedgerAccess) -> Answer:
-        """Have a bookie take the record's term, durably: whoever writes in a lower one can change nothing there."""
+        """Have a bookie take the record's term, durably: a client that writes in a lower one can change nothing there."""
         reply = await self._context.bookies.read_lac(
             effect.bookie,
             access,
@@ -282,7 +282,7 @@ class LedgerRepair:
     async def _drop_others(
         self, effect: ListReplica, access: LedgerAccess, dirty: Sequence[tuple[int, int, int]]
     ) -> ReplicaList:
-        """The list of a bookie once what other terms left there in decided fragments is gone."""
+        """The list of a bookie once what other terms left there in decided fragments is deleted."""
         with_term = replace(access, term=effect.term)
         for first, last, origin in dirty:
             answer = await self._context.bookies.truncate(
@@ -295,7 +295,7 @@ class LedgerRepair:
             )
             if answer is not Answer.OK:
                 return ReplicaList(answer)
-        return await self._told(effect.bookie, access)
+        return await self._list_of(effect.bookie, access)
 
     async def _copy(self, effect: CopyRange, machine: RepairMachine) -> Callable[[], None]:
         assert self._copier is not None
@@ -318,10 +318,10 @@ class LedgerRepair:
 
 
 def access_of(record: LedgerMetadata, password: bytes | None) -> LedgerAccess:
-    """The access to a ledger, with the password that its record has or, where that has none, with the one given.
+    """The access to a ledger, with the password that its record has or, where that has none, with the one passed.
 
     Raises:
-        WrongPasswordError: the record has none, and none is given.
+        WrongPasswordError: the record has none, and none is passed.
     """
     if record.has_password:
         return LedgerAccess.of(record)

@@ -62,7 +62,7 @@ class RangeCopier(AddSink):
         timeout_ms: how long a bookie may take for each request.
         may_send: awaited with (bookie, bytes) before they are sent; False: that bookie is to get no more.
         lists: what sources have listed, for those that have.
-        password_is_known: False: nobody has compared the password with the ledger's.
+        password_is_known: False: no client has compared the password with the ledger's.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ async def replica_list(
         bookie: which is asked.
         record: the ledger's record.
         access: the ledger's.
-        stored: what it has acknowledged to this caller, beside its share.
+        stored: what it has acknowledged to this caller, in addition to its share.
         timeout_ms: how long it may take for each response.
     """
     if record.terms is not None and bookie in bookies.unable(needs_of(record.terms)):

@@ -8,7 +8,7 @@ run is a plain ADD, and so are all its runs where a bookie takes no bundles.
 What bookies acknowledge is counted for all runs of a bundle together (`core/ledger/bundle_acks.py`), and reaches their writers
 with the last acknowledgement that they need. As soon as anything happens to one ledger alone, or a bookie does not answer
 for long, the bundle is dissolved: from then on a response to a row arrives at the run's `SlotConnection`, as the response
-to an ADD does. A frame of many ledgers is sent as a whole or given up as a whole.
+to an ADD does. A frame of many ledgers is sent as a whole or dropped as a whole.
 
 Source: `docs/formats/native-protocol.md`, "Bundles".
 """
@@ -36,7 +36,7 @@ from quire.wire.native_requests import ADDED, JOINED_BYTES_MAX
 from quire.wire.responses import AddReply
 
 RUN_BYTES_MAX: Final = 8 * 1024
-"""A longer run goes alone: its body is not copied, and what a request costs is little beside it."""
+"""A longer run goes alone: its body is not copied, and what a request costs is little next to it."""
 BUNDLE_BYTES_MAX: Final = 1024 * 1024
 """A bundle of so many bytes leaves before the turn ends: its bookies begin while the client goes on."""
 LOOKS_FOR_LONG: Final = 8
@@ -348,14 +348,14 @@ class Bundle:
         return [channel for channel in waits_at if channel.meant == bookie and channel.unsent_bytes(self)]
 
     def leave(self) -> Sequence[Channel]:
-        """Send it, if it is open; returns the connections that it was given to, where it may wait for the turn's end."""
+        """Send it, if it is open; returns the connections that it was passed to, where it may wait for the turn's end."""
         if self._waits_at is not None:
             return ()
         self._waits_at = []
         self.lane.left(self)
         channels, self._channels = self._channels, ()
         if any(channel.closed for channel in channels):
-            channels = ()  # whoever takes their place may take no bundles, and is not connected yet
+            channels = ()  # the bookies that take their place may take no bundles, and are not connected yet
         kept = [not sender.retired for sender in self._senders]
         if not all(kept):  # who is abandoned in the turn in which its run was collected sends nothing
             self._senders = list(compress(self._senders, kept))
@@ -380,7 +380,7 @@ class Bundle:
             rows.append(pack(access.ledger_id, access.token, access.key, run.lac, len(body), body_crc))
             bodies.append(body)
             spans.append((run.number, run.first, run.last))
-            # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is gone,
+            # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is freed,
             # and must not keep a frame of many. What `HELD_BYTES` allows for is not counted, here and in a plain ADD.
             if len(body) > JOINED_BYTES_MAX:
                 sender.copied(run, len(body))
@@ -462,7 +462,7 @@ class Bundle:
         self._deliver(acks.dissolve())
 
     def give_up(self, bookie: BookieId) -> None:
-        """A bookie does not take its bytes: nobody waits for that any more, and the frame never leaves for it."""
+        """A bookie does not take its bytes: no caller waits for that any more, and the frame never leaves for it."""
         self.leave()  # an open one would leave later, and wait for this bookie too
         for channel in self._unsent_to(bookie):
             channel.drop(self)
@@ -572,7 +572,7 @@ class Lane:
 
         That is a bundle that left before some moment and waits for a bookie that has answered nothing since the last
         look; and, for one run that a bookie leaves unanswered while it answers others, a bundle that left long before.
-        Where all bookies answer, but all late, nobody is at fault: five thousand entries under way, of as many ledgers,
+        Where all bookies answer, but all late, none is at fault: five thousand entries under way, of as many ledgers,
         take longer than a bookie may be silent.
 
         Returns:
@@ -695,6 +695,6 @@ class LoopTurn:
 
 
 def flush(channels: Iterable[Channel]) -> None:
-    """Have connections send at once what they were given in this turn."""
+    """Have connections send at once what they were passed in this turn."""
     for channel in channels:
         channel.flush()

@@ -176,7 +176,7 @@ class LacNews:
     def tell_all_after(self, idle_ms: int) -> None:
         """Send all bookies the LAC that has waited so long, also those that no entry was sent to yet.
 
-        The writer is not quiet before that bookie takes its bytes or is given up, and readers wait elsewhere.
+        The writer is not quiet before that bookie takes its bytes or is abandoned, and readers wait elsewhere.
         """
         if self.pending is not None and self._loop.time() - self._since >= idle_ms / 1000:
             self.tell_all()

@@ -338,7 +338,7 @@ class Outgoing:
 
     @property
     def owed(self) -> bool:
-        """Whether a bookie has not acknowledged something that it was given."""
+        """Whether a bookie has not acknowledged something that it was sent."""
         bundle = self._bundle
         return (bundle is not None and bundle.together and not bundle.is_complete) or any(
             place.unacked and not place.retired for place in self._places
@@ -573,7 +573,7 @@ class Outgoing:
     def unacknowledged(
         self, now_ms: int, patience_ms: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
-        """What bookies were given and have not acknowledged; `patience_ms` says how long one may be silent."""
+        """What bookies were sent and have not acknowledged; `patience_ms` says how long one may be silent."""
         self.leave_bundles()
         for place in self._places:
             self.moves(place, now_ms)
@@ -670,7 +670,7 @@ class Outgoing:
         makes progress, none is at fault: then it is this side.
         """
         config, window, now_ms = self._config, self._window, self._clock.now_ms()
-        # Of what was while nobody looked nothing is known: all begin anew.
+        # Nothing is known of the time in which it did not look: all begin anew.
         anew = now_ms - self._looked_ms > config.slow_after_ms
         self._looked_ms = now_ms
         slow: list[SlotConnection] = []
@@ -682,9 +682,9 @@ class Outgoing:
             if oldest != place.oldest:
                 place.oldest, place.oldest_ms = oldest, now_ms
             unsent = self._bookies.unsent_bytes(place.bookie, place) + self._in_bundles(place.bookie)
-            given = place.sent_bytes + self._bundled_bytes
+            passed = place.sent_bytes + self._bundled_bytes
             seen = (
-                given - unsent + place.answers
+                passed - unsent + place.answers
             )  # what was sent and what was answered only rise: the sum moves if one does
             if anew or not unsent or seen != place.seen or self.moves(place, now_ms):
                 place.seen, place.moved_ms = seen, now_ms

@@ -308,9 +308,9 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
 
     def _tell_of_wait(self) -> None:
         if not self._fencing.waiting:
-            told = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
+            waiting = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
             log.warning(
-                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, told
+                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, waiting
             )
         self._fencing.waiting = True
 

@@ -230,7 +230,7 @@ class UnboundedLedger:
     async def open_writer(
         self, election: StreamElection | None = None, *, ignored_lacs: Collection[str] = ()
     ) -> LedgerWriter:
-        """Take the stream over, from whoever writes it, and write it from behind its last entry on.
+        """Take the stream over, from the client that writes it, and write it from behind its last entry on.
 
         A stream whose terms only fence needs every bookie of its last ensemble, or others: without one this waits, and
         `waits_for` says for which. When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and
@@ -239,7 +239,7 @@ class UnboundedLedger:
         Args:
             election: asked before the take-over, and again after one that another client won. None: at once.
             ignored_lacs: bookies whose last add confirmed is ignored, where the error says that it contradicts the
-                entries: entries up to it that no bookie holds are given up.
+                entries: entries up to it that no bookie holds are dropped.
 
         Raises:
             NoSuchStreamError: there is none of this name.
@@ -247,7 +247,7 @@ class UnboundedLedger:
             StreamClosedError: it was closed for good.
             NotLeaderError: other clients took it over each time.
             ElectionUnavailableError: the election does not respond; nothing was changed.
-            RecoveryInconclusiveError: too few bookies responded to determine where it ends; nobody writes it now.
+            RecoveryInconclusiveError: too few bookies responded to determine where it ends; no client writes it now.
             NotEnoughBookiesError: too few bookies took what is to be written back.
             MetadataUnknownError: the metadata store does not respond.
             MisuseError: its record has no room for one more term; or `ignored_lacs` names none of its bookies.
@@ -358,7 +358,7 @@ class UnboundedLedger:
         record = taken.record
         self._context.lacs.carried(
             record.ledger_id
-        )  # of an earlier term's writer of this client: nobody takes it now
+        )  # of an earlier term's writer of this client: no task takes it now
         for hole in take_over.stragglers:
             log.warning(
                 "stream %s was taken over before bookie %s acknowledged entries %d to %d, which it may lack",
@@ -450,7 +450,7 @@ class UnboundedLedger:
                 yield entry
 
     async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
-        """Every entry from `first` on, as it is confirmed, whoever writes it; ends when the stream is closed for good."""
+        """Every entry from `first` on, as it is confirmed, whichever client writes it; ends when the stream is closed for good."""
         reader = await self.open_reader()
         async with contextlib.aclosing(reader.tail(first)) as entries:
             async for entry in entries:
@@ -483,7 +483,7 @@ class UnboundedLedger:
         acknowledgements.
 
         Args:
-            fence: False deletes it as it is, for a stream whose bookies are gone for good or that has no writer.
+            fence: False deletes it as it is, for a stream whose bookies are permanently lost or that has no writer.
 
         Raises:
             NoSuchStreamError: there is none of this name.

@@ -24,7 +24,7 @@ class BookieChoices:
     """The bookies that one writer's machine asks for.
 
     Args:
-        machine: the writer's; it is told what was chosen and found.
+        machine: the writer's; it gets what was chosen and found.
         access: id, master key and term of the ledger.
         context: the connections, the quarantine, the clock and chance.
         start: begins what takes time.
@@ -120,7 +120,7 @@ class BookieChoices:
         self._perform()
 
     async def ask_left(self, effect: AskLeftBookies) -> None:
-        """Which bookies that left are read-only or silent, and which answer? Without a spare nobody is asked."""
+        """Which bookies that left are read-only or silent, and which answer? Without a spare none is asked."""
         bookies, spare = self._context.bookies, self._has_spare(effect.ensemble)
         left = [item for item in enumerate(effect.ensemble) if spare and not bookies.is_writable(item[1])]
         away = [bookie for _, bookie in left if not bookies.is_registered(bookie)]

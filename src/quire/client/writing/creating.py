@@ -143,8 +143,8 @@ async def _why_read_only(bookies: BookieClient, bookie: BookieId) -> str:
     answer, says = await bookies.info(bookie, timeout_ms=WHY_TIMEOUT_MS)
     if answer is not Answer.OK:
         return f"it does not say why: {answer.name.lower()}"
-    told = says.get("conditions")
-    for one in told if isinstance(told, list) else ():
+    conditions = says.get("conditions")
+    for one in conditions if isinstance(conditions, list) else ():
         if isinstance(one, dict) and one.get("kind") == READ_ONLY and isinstance(one.get("what"), str):
             return "".join(char if char.isprintable() else "?" for char in one["what"][:WHY_CHARACTERS_MAX])
     return "it does not say why"

@@ -26,7 +26,7 @@ from quire.metadata.records import RecordStore
 log = logging.getLogger(__name__)
 
 KNOWN_SILENT = 10
-"""A bookie that failed lately is given this part of the usual patience: with many closes in a row, one waits for it."""
+"""A bookie that failed lately has this part of the usual patience: with many closes in a row, one waits for it."""
 
 
 async def record_holes(
@@ -45,13 +45,13 @@ async def record_holes(
 
 
 class LedgerFlush:
-    """Waits until every bookie has acknowledged the entries confirmed to callers, or is given up.
+    """Waits until every bookie has acknowledged the entries confirmed to callers, or is abandoned.
 
     Args:
         access: the ledger.
         lac: the last entry that was confirmed to callers.
         outgoing: the runs that were sent to bookies.
-        quarantine: bookies that failed lately; one that is given up is among them.
+        quarantine: bookies that failed lately; one that is abandoned is among them.
         clock: monotonic time.
         config: how long bookies are waited for.
     """
@@ -85,7 +85,7 @@ class LedgerFlush:
 
     @property
     def holes(self) -> tuple[Hole, ...]:
-        """What the bookies lack that were given up."""
+        """What the abandoned bookies lack."""
         return self._machine.holes
 
     @property

@@ -495,7 +495,7 @@ class LedgerWriter:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
         `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
-        bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
+        bookie was sent what was acknowledged, or was abandoned (`ClientConfig.flush_ms`) and the record says what it lacks.
 
         Of a ledger that guarantees its write quorum it waits until every entry is on all of it (`waits_for`).
 
@@ -569,7 +569,7 @@ class LedgerWriter:
     ) -> None:
         """Without an error: drain, then close. With one: the same within a bound; when cancelled: confirm, then abandon.
 
-        A stream is released, not closed. What was not confirmed beside an error is warned of: the error goes on.
+        A stream is released, not closed. What was not confirmed when another error ends it is warned of: the error goes on.
         """
         if kind is None:
             try:
@@ -647,13 +647,13 @@ class LedgerWriter:
         lac, slots, places = self._machine.lac, self._machine.change.live, self._outgoing.places
         if self._machine.window.next_run and slots:
             access, timeout_ms = self.access, self._context.config.flush_ms
-            told = [
+            sends = [
                 self._context.bookies.write_lac(
                     places[slot].bookie, access, lac, term=access.term, timeout_ms=timeout_ms
                 )
                 for slot in slots
             ]
-            await asyncio.wait(told)
+            await asyncio.wait(sends)
 
     def end(self, why: str) -> int:
         """End at once: fail what is not confirmed, because of `why`; returns how many entries that are."""
@@ -704,7 +704,7 @@ class LedgerWriter:
         self._context.lacs.stopped(self.access.ledger_id, self._effects)
         if self._machine.status is Status.CLOSING:
             self._context.ticks.keep(self._effects)
-            if self._outgoing.lags:  # what is given up at once stands in the closing record
+            if self._outgoing.lags:  # what is abandoned at once stands in the closing record
                 self._effects.begin_flush()
         elif self._effects.flush is None:
             self._outgoing.retire_all()
@@ -827,7 +827,7 @@ class WriterEffects:
 
     def _send_explicit_lac(self, effect: e.SendExplicitLac) -> None:
         if not self.outgoing.has_places:
-            return  # what takes bundles takes LACs in frames of many, and nobody is known to wait for this one
+            return  # what takes bundles takes LACs in frames of many, and no reader is known to wait for this one
         if self._news is None:
             timeout_ms = self._context.config.explicit_lac_timeout_ms
             self._news = LacNews(

@@ -1,7 +1,7 @@
 """Copies too many: entries that a bookie holds and the ledger's record does not give it, and when it may drop them.
 
 A bookie was replaced, by a repair or an ensemble change, and what it had is still there; or it was sent entries above the
-end at which the ledger was closed. Nobody asks it for them, but three things can still make them needed: the bookie is
+end at which the ledger was closed. No client asks it for them, but three things can still make them needed: the bookie is
 chosen again, the last other copy was lost, or the record that was read is an old one.
 
 1. *First look.* The bookie notes its last LSN, and then reads the record: what the record does not give it, and was put up to
@@ -36,7 +36,7 @@ class ExtraRange(NamedTuple):
     Attributes:
         first: of the range.
         last: its last id; `ID_MAX` above a closed end.
-        members: who has them by the record, by slot; nobody above a closed end.
+        members: who has them by the record, by slot; none above a closed end.
     """
 
     first: int

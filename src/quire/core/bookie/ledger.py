@@ -361,7 +361,7 @@ class BookieLedgerMachine:
         return True
 
     def may_read(self, key: bytes, token: int, *, term: int | None = None) -> Answer:
-        """May this reader get entries? Reads need no key, but a key or token that is given must fit.
+        """May this reader get entries? Reads need no key, but a key or token that is sent must fit.
 
         Args:
             key, token: the reader's, where it has them.
@@ -404,7 +404,7 @@ class BookieLedgerMachine:
         fenced before the loss, and later fences come to this machine. The doubt about entries stays.
 
         Args:
-            term: a stream's in its record. No bookie was given a higher one before, so none that was lost was higher.
+            term: a stream's in its record. No bookie was sent a higher one before, so none that was lost was higher.
 
         Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
         """

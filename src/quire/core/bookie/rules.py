@@ -47,7 +47,7 @@ class BookieRules(LedgerRules):
 
     @staticmethod
     def truncate_takes(origin: int, term: int) -> bool:
-        """A truncate takes entries of earlier origin terms only: it may come again, late, when its own writer has gone on."""
+        """A truncate takes entries of earlier origin terms only: it may come again, late, when its own writer has moved on."""
         return origin < term
 
     @staticmethod
@@ -94,7 +94,7 @@ class BookieRules(LedgerRules):
 
     @staticmethod
     def without_record(*, trusted: bool) -> Answer:
-        """An id without a record was deleted or never given: nothing may be kept of it. A store that went back proves neither."""
+        """An id without a record was deleted or never assigned: nothing may be kept of it. A store that went back proves neither."""
         return Answer.DELETED if trusted else Answer.UNKNOWN
 
     @staticmethod
@@ -120,7 +120,7 @@ class BookieRules(LedgerRules):
         """No fence was lost if the record is still OPEN, as a recoverer "first updates the state to IN_RECOVERY".
 
         The bookie must be in the last fragment besides: no other one is written to. A stream's record has the highest term
-        that any bookie can have heard of, whatever its state.
+        that any bookie can have received, whatever its state.
         """
         return record.term > 0 or (
             record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble

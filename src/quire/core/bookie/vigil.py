@@ -1,6 +1,6 @@
 """When a bookie must hold its responses: another process may have its identity.
 
-A bookie that was stopped for longer than its session, or whose registration is gone, may have been replaced by a copy
+A bookie that was stopped for longer than its session, or whose registration is deleted, may have been replaced by a copy
 of itself. What it then acknowledged or denied, the other would not know of. So it *holds* adds, fences and negative
 responses until it is registered again under its own boot number, and ends when another boot has the identity. Entries
 that it has it may show: they are what they were.

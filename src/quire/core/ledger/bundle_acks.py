@@ -36,15 +36,15 @@ class BundleAcks:
         together: nothing has happened to one of its ledgers alone.
     """
 
-    __slots__ = ("_due", "_every", "_quorum", "_rows", "_stored", "_told", "together")
+    __slots__ = ("_delivered", "_due", "_every", "_quorum", "_rows", "_stored", "together")
 
     def __init__(self, rows: int, bookies: int, ack_quorum: int) -> None:
         self._rows = rows
         self._every = (1 << rows) - 1
         self._quorum = ack_quorum
-        self._due = 0  # the rows that have their ack quorum, and were told of it
+        self._due = 0  # the rows that have their ack quorum, and were sent its acknowledgements
         self._stored = [0] * bookies  # by bookie: the rows that it has acknowledged
-        self._told = [0] * bookies  # by bookie: the rows that its acknowledgement has reached
+        self._delivered = [0] * bookies  # by bookie: the rows that its acknowledgement has reached
         self.together = True
 
     @property
@@ -71,7 +71,7 @@ class BundleAcks:
             return ()  # a row that has its quorum gets no more: whose ledger needs more has left the bundle
         self._due |= due
         if due == self._every and all(has in (0, due) for has in self._stored):  # as nearly always
-            self._told = list(self._stored)
+            self._delivered = list(self._stored)
             return (Delivery(0, self._rows, sum(1 << each for each, has in enumerate(self._stored) if has)),)
         return self._deliver(due)
 
@@ -104,19 +104,19 @@ class BundleAcks:
         return found
 
     def _deliver(self, rows: int) -> list[Delivery]:
-        """To some rows: what they have not been told."""
+        """To some rows: the acknowledgements that have not reached them."""
         due = []
         for bookie, has in enumerate(self._stored):
-            new = has & rows & ~self._told[bookie]
-            self._told[bookie] |= new
+            new = has & rows & ~self._delivered[bookie]
+            self._delivered[bookie] |= new
             due += [Delivery(first, count, 1 << bookie) for first, count in _spans(new)]
         return due
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
-        for has, told in zip(self._stored, self._told, strict=True):
+        for has, delivered in zip(self._stored, self._delivered, strict=True):
             assert has & ~self._every == 0
-            assert told & ~has == 0, "nothing is delivered that is not acknowledged"
+            assert delivered & ~has == 0, "nothing is delivered that is not acknowledged"
         if self.together:
             assert self._due == self._with_quorum(), "a row waits for nothing else than its quorum"
 

@@ -88,7 +88,7 @@ class Closing:
         self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.WAITING]
 
     def begin(self, lac: int, length: int, *, guaranteed: bool = True) -> None:
-        """The ledger is to end here. Without `guaranteed` a guarantee of the write quorum is given up."""
+        """The ledger is to end here. Without `guaranteed` a guarantee of the write quorum is waived."""
         assert CLOSING_TABLE.acts["begin"][self.status]
         self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.CLOSING]
         self.lac, self.length, self.guaranteed = lac, length, guaranteed

@@ -368,7 +368,7 @@ class RecoveryInconclusive:
 class RecoveryFailed:
     """A definite obstacle, named by a response.
 
-    `UNAUTHORISED`: the key is wrong. `NO_LEDGER`: the record is gone. `READ_ONLY`: too few bookies take the entries
+    `UNAUTHORISED`: the key is wrong. `NO_LEDGER`: the record is deleted. `READ_ONLY`: too few bookies take the entries
     back. `ERROR`: the record changed in a way that the protocol does not allow.
     """
 

@@ -4,12 +4,12 @@ What is acknowledged is on Qa bookies; the others may not have been sent it yet.
 
 1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes, and where
    a bookie takes entries one by one with each entry that it answers.
-2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is given up. What
+2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is abandoned. What
    it has not acknowledged up to the LAC is a hole.
 3. When nothing is outstanding any more the flush is done.
 
 The patience begins when its oldest outstanding entry became the oldest, so a bookie that was silent before the end is
-given up at once. Entries above the LAC are not waited for: they were not confirmed to callers. Pure: time is an
+abandoned at once. Entries above the LAC are not waited for: they were not confirmed to callers. Pure: time is an
 argument.
 
 Source: `docs/protocol/closing.md`, "What bookies have not been sent".
@@ -51,7 +51,7 @@ FLUSH_TABLE: Final = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class UnacknowledgedCopies:
-    """What one bookie was given and has not acknowledged.
+    """What one bookie was sent and has not acknowledged.
 
     Attributes:
         slot: where in the ensemble it is.

@@ -1,4 +1,4 @@
-"""What the record of a ledger says of a guaranteed write quorum: that it is, that it was given up, that it was kept.
+"""What the record of a ledger says of a guaranteed write quorum: that it is, that it was waived, that it was kept.
 
 Source: docs/protocol/write-quorum.md.
 """
@@ -14,11 +14,11 @@ GUARANTEE_KEY, WRITE_QUORUM, ACK_QUORUM = "quire.guarantee", "write_quorum", "ac
 GUARANTEED, GIVEN_UP = (GUARANTEE_KEY, WRITE_QUORUM.encode()), (GUARANTEE_KEY, ACK_QUORUM.encode())
 """The write quorum is guaranteed; it was, and who closed the ledger gave that up."""
 KEPT: Final = ("quire.guarantee.kept", WRITE_QUORUM.encode())
-"""Beside `GUARANTEED` in a closed record: who closed the ledger knew the guarantee, or a repair kept it afterwards."""
+"""Together with `GUARANTEED` in a closed record: the client that closed the ledger knew the guarantee, or a repair kept it afterwards."""
 
 
 def given_up(custom: Custom) -> Custom:
-    """The metadata once a client has given the guarantee up; any other is as it was."""
+    """The metadata once a client has waived the guarantee; any other is as it was."""
     return tuple(GIVEN_UP if item == GUARANTEED else item for item in custom)
 
 
@@ -30,6 +30,6 @@ def kept(custom: Custom) -> Custom:
 def is_unkept(custom: Custom) -> bool:
     """Whether a closed record does not say that a write quorum is kept which is guaranteed, or was.
 
-    The guarantee was given up, or who closed the ledger did not know it, such as a Java client.
+    The guarantee was waived, or the client that closed the ledger did not know it, such as a Java client.
     """
     return GIVEN_UP in custom or (GUARANTEED in custom and KEPT not in custom)

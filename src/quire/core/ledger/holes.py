@@ -1,4 +1,4 @@
-"""Which holes a ledger's record gets: what its writer knows that bookies lack, beside what stands there already.
+"""Which holes a ledger's record gets: what its writer knows that bookies lack, with what stands there already.
 
 A hole says that a bookie *may* lack entries although the record names it for them. A hole too many costs a look at the
 bookie; one too few costs a copy whose loss no check finds. So where there are too many ranges, neighbours become one.

@@ -1,6 +1,6 @@
 """When an entry that cannot be read is proven lost, and not only out of reach.
 
-An outage ends, and what it hides is there again; what is gone is gone. A caller that skips entries has to know which it
+An outage ends, and what it hides is there again; what is lost stays lost. A caller that skips entries has to know which it
 is. Pure.
 
 Source: BookKeeper protocol, "Guarantees"; `docs/spark.md`, "What is lost, and what is reported".

@@ -27,7 +27,7 @@ NEWEST_FORMAT: Final = 3
 """The stored format of new ledgers' records; that of BookKeeper 4.9 and later."""
 
 TOKEN_KEY = "quire.token"  # noqa: S105 - the name of a field, not a secret
-"""Custom metadata: 8 random bytes given at creation. The same id used again for another ledger has another token."""
+"""Custom metadata: 8 random bytes drawn at creation. The same id used again for another ledger has another token."""
 FORMAT_KEY = "quire.format"
 """Custom metadata: what the entries are; absent = opaque bytes, b"batch1" = batch entries of a log."""
 
@@ -232,7 +232,7 @@ class LedgerMetadata:
     # --- transitions -------------------------------------------------------------------------------------------
 
     def without_guarantee(self) -> LedgerMetadata:
-        """The record once a client has given up the guaranteed write quorum; any other record is as it was."""
+        """The record once a client has waived the guaranteed write quorum; any other record is as it was."""
         return replace(self, custom=given_up(self.custom), creation_token=0)
 
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId]) -> LedgerMetadata:

@@ -1,6 +1,6 @@
 """What is known of a ledger besides its record: entries that bookies lack, and losses that a person accepted.
 
-Holes: a bookie that the record names lacks these entries; it was put into the record although it could not be given
+Holes: a bookie that the record names lacks these entries; it was put into the record although it could not be sent
 them. Losses: these entries may be on no bookie any more, and a person said that the ledger is to be read without them.
 Both stand with the record, because what is not listed as lost could be dropped as an extra copy while it is the only
 one. Pure.
@@ -77,7 +77,7 @@ class AcceptedLoss:
         ranges: which.
         accepted_ms: wall time, for people.
         accepted_by: who it was, for people.
-        gone: the bookies that had them last, if that is known: one that comes back is a source of them.
+        lost_bookies: the bookies that had them last, if that is known: one that comes back is a source of them.
     """
 
     ranges: tuple[EntryRange, ...]
@@ -91,7 +91,7 @@ class AcceptedLoss:
 class LedgerNotes:
     """All notes of one ledger; `holes` in the order of the bookies' ids.
 
-    `unknown_of_holes`, `unknown_of_losses`: fields of later versions beside the two lists.
+    `unknown_of_holes`, `unknown_of_losses`: fields of later versions next to the two lists.
     """
 
     holes: tuple[BookieHoles, ...] = ()

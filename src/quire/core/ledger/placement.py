@@ -133,8 +133,10 @@ def place_ledger(
         raise NotEnoughBookiesError(_too_few(shape, writable, away))
     if len(away) < len(absent):
         raise NotEnoughBookiesError(_nobody_for_slots(shape, writable, away))
-    there, gone = _draw(chance, writable, len(writable)), _draw(chance, away, len(absent))
-    return Placement(tuple((gone if slot in absent else there).pop(0) for slot in range(size)), absent)
+    writable_left, away_left = _draw(chance, writable, len(writable)), _draw(chance, away, len(absent))
+    return Placement(
+        tuple((away_left if slot in absent else writable_left).pop(0) for slot in range(size)), absent
+    )
 
 
 def _too_few(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId]) -> str:

@@ -85,7 +85,7 @@ class RecordSwap:
         self.forget()
 
     def missing(self) -> None:
-        """The record is gone."""
+        """The record is deleted."""
         assert SWAP_TABLE.acts["missing"][self.asked]
         self.forget()
 

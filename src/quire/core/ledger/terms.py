@@ -99,7 +99,7 @@ def last_of_term(term: int, ranges: Sequence[TermRange]) -> int | None:
 
 
 def told_in(term: int, lac: int, ranges: Sequence[TermRange]) -> int:
-    """What a LAC says that a writer of this term told: never more than the entries which its term was left with.
+    """What a LAC says that a writer of this term confirmed: never more than the entries which its term was left with.
 
     What was acknowledged in a term lies below the first entry of the next one, and a LAC as well, unless an operator has had
     LACs ignored: then what is at or above that entry is of another writer, who says for himself how far it is confirmed.
@@ -145,7 +145,7 @@ class Terms:
     Attributes:
         term: of the last take-over that began; above that of the last range until the take-over is done.
         ranges: which term wrote which entries, ascending in both; of a term that wrote nothing the first entry is the
-            next one's too. Those wholly before `start` may be gone.
+            next one's too. Those wholly before `start` may be deleted.
         owner: 64 random bits of the last take-over: they show whether a compare-and-swap whose response was lost was
             one's own.
         mode: how a writer is kept out.

@@ -266,7 +266,7 @@ class RunWindow:
                 yield number, run, storing, self._acked[number]
 
     def may_replace(self, replaced: int) -> bool:
-        """Whether the bookies at these slots (a mask) may be replaced: what callers were told of keeps its ack quorum."""
+        """Whether the bookies at these slots (a mask) may be replaced: what is confirmed to callers keeps its ack quorum."""
         may, acked, ack_quorum = self.rules.may_replace, self._acked, self.ack_quorum
         return all(
             may(acked[number], replaced, mask, ack_quorum)
@@ -298,7 +298,7 @@ class RunWindow:
         for offset, (number, run) in enumerate(self.kept.items(), self._head - len(self.kept)):
             assert (number, run.first) == (offset, last + 1), "kept entries are LAFR + 1 .. LAC without a gap"
             assert not self._lacks(run, self._acked[number], self.ack_quorum), (
-                "I2: what callers were told of is on its ack quorum"
+                "I2: what is confirmed to callers is on its ack quorum"
             )
             last = run.last
         assert not self.kept or last == self.lac, "kept entries are LAFR + 1 .. LAC without a gap"
@@ -319,7 +319,7 @@ class RunWindow:
             self.held
             or not self.runs
             or self._lacks(self.runs[self._head], self._acked[self._head], self.ack_quorum)
-        ), "a confirmed head is told"
+        ), "a confirmed head is reported"
 
 
 def slots_of(masks: Iterable[int], slots: Sequence[int]) -> tuple[int, ...]:
@@ -457,7 +457,7 @@ class WriterMachine:
 
     @property
     def guarantees(self) -> bool:
-        """Whether the write quorum is guaranteed, and that was not given up by the close."""
+        """Whether the write quorum is guaranteed, and that was not waived by the close."""
         return self.window.final_quorum > self.window.ack_quorum and self.closing.guaranteed
 
     # --- adding ----------------------------------------------------------------------------------------------------
@@ -592,7 +592,7 @@ class WriterMachine:
             or slot not in change.live
         ):
             return
-        # That a registration is gone is advice: such a bookie may answer, and all are gone after an outage of the store.
+        # That a registration is deleted is advice: such a bookie may answer, and all are deleted after an outage of the store.
         at_ms = now_ms if self.window.pending else now_ms + wait_ms
         if waits.left_at_ms is None or at_ms < waits.left_at_ms:
             waits.left_at_ms = at_ms
@@ -904,7 +904,7 @@ class WriterMachine:
                 self._change_read()
 
     def metadata_missing(self) -> None:
-        """The record is gone: the ledger was deleted.
+        """The record is missing: the ledger was deleted.
 
         Effects:
             Ended or CloseFailed.
@@ -950,7 +950,7 @@ class WriterMachine:
         Where the write quorum is guaranteed the close waits until every entry is on all of it.
 
         Args:
-            at_ack_quorum: wait for nothing; a guarantee of the write quorum is given up, and the record says so.
+            at_ack_quorum: wait for nothing; a guarantee of the write quorum is waived, and the record says so.
 
         Effects:
             Failed for what is pending; WriteMetadata, at once or when the response to the change's own compare-and-swap

@@ -31,7 +31,7 @@ class WriterWaits:
         looking: a look is under way.
         look_at_ms, read_at_ms: when to look, and to read the record again; None: nothing of the kind is due.
         quorum_until_ms: set from the loss of the ack quorum on, until something is confirmed again.
-        left_at_ms: when to ask the bookies whose registrations are gone.
+        left_at_ms: when to ask the bookies whose registrations are deleted.
         answering: those that answered all the same while another could take the slot, each with the time it did first.
         timer_at_ms: what the timer is set to.
     """

@@ -478,7 +478,7 @@ class CommitMachine:
             self._swap_heads()
 
     def recovery_failed(self, ledger_id: LedgerId, *, deleted: bool, detail: str) -> None:
-        """A ledger could not be closed; one that is gone was truncated away since the head was read."""
+        """A ledger could not be closed; one that is deleted was truncated away since the head was read."""
         if not COMMIT.acts["recovery_failed"][self.status] or ledger_id not in self._fencing.waiting:
             return
         if self._fencing.failed(deleted=deleted, version=self._swap.version):
@@ -559,7 +559,7 @@ class CommitMachine:
             self._end(CommitEnded(CommitOutcome.REFUSED, detail="the store did not answer"))
 
     def ledger_missing(self) -> None:
-        """A ledger of the batch is gone. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
+        """A ledger of the batch is deleted. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
         if COMMIT.acts["ledger_missing"][self.status]:
             self._missing = True
             self._read()

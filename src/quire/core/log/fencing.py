@@ -42,7 +42,7 @@ class Fencing:
         return not self.waiting
 
     def failed(self, *, deleted: bool, version: object) -> bool:
-        """A ledger could not be closed; whether to read again: a truncation may have taken one that is gone."""
+        """A ledger could not be closed; whether to read again: a truncation may have taken one that is deleted."""
         self.waiting = ()
         again = deleted and version != self.deleted_at
         if again:

@@ -52,7 +52,7 @@ class ItemFlags(IntFlag):
     REWRITTEN = 1
     """It took the place of others that held the same records."""
     COMPACTED = 2
-    """Records of some of its offsets are gone, since their keys had later ones."""
+    """Records of some of its offsets are removed, since their keys had later ones."""
 
 
 class IntentKind(IntEnum):
@@ -296,7 +296,7 @@ class LogHead:
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
         marks_dropped: marks that were dropped since the log began; `marks_dropped_ms` is the time of the newest.
-        compacted_below: records below this offset whose key has a later one below it may be gone.
+        compacted_below: records below this offset whose key has a later one below it may be removed.
     """
 
     log_id: bytes
@@ -403,7 +403,7 @@ class LogHead:
     def without_leftovers(self) -> LogHead:
         """Items that a truncation had to leave, open or last then, and that are neither now: their time has come.
 
-        Left in the list they would get into a page, where they could not be distinguished from ledgers that are gone.
+        Left in the list they would get into a page, where they could not be distinguished from ledgers that are deleted.
         """
         items = self.items
         count = 0
@@ -417,12 +417,12 @@ class LogHead:
             count += 1
         if not count:
             return self
-        gone, intents = items[:count], self.intents
+        removed, intents = items[:count], self.intents
         if intents and intents[-1].kind is IntentKind.TRUNCATE:
-            intents = (*intents[:-1], replace(intents[-1], items=(*intents[-1].items, *gone)))
+            intents = (*intents[:-1], replace(intents[-1], items=(*intents[-1].items, *removed)))
         else:
             start = self.start_offset
-            intents = (*intents, Intent(IntentKind.TRUNCATE, start, start, gone))
+            intents = (*intents, Intent(IntentKind.TRUNCATE, start, start, removed))
         return replace(self, dropped_items=self.dropped_items + count, items=items[count:], intents=intents)
 
     def with_adoptions_placed(self) -> LogHead:

@@ -269,7 +269,7 @@ class LogMachine:
             detail: for people.
 
         Effects:
-            ReadHead when it is gone and that may be why; else LeadershipEnded: nothing was confirmed to callers.
+            ReadHead when it is deleted and that may be why; else LeadershipEnded: nothing was confirmed to callers.
         """
         if not self._is_fencing("recovery_failed", ledger_id):
             return
@@ -359,7 +359,7 @@ class LogMachine:
             self.out.append(DeleteLedger(ledger_id))
 
     def create_failed(self, detail: str) -> None:
-        """No ledger could be made: opening ends, a roll is given up and may be tried again later."""
+        """No ledger could be made: opening ends, a roll is abandoned and may be tried again later."""
         if self.status is LogStatus.CREATING:
             self._end(EndReason.CREATE_FAILED, detail)
         elif LOG.acts["create_failed"][self.status] and ROLL.acts["create_failed"][self.rolls.step]:

@@ -142,10 +142,10 @@ def with_mark(head: LogHead, mark: Mark, retention_ms: int = MARK_RETENTION_MS) 
             )
             raise MisuseError(msg, log=head.name)
         kept.remove(oldest)
-    gone = [each.time_ms for each in others if each not in kept]
+    dropped = [each.time_ms for each in others if each not in kept]
     return replace(
         head,
         marks=(*kept, mark),
-        marks_dropped=head.marks_dropped + len(gone),
-        marks_dropped_ms=max([head.marks_dropped_ms, *gone]),
+        marks_dropped=head.marks_dropped + len(dropped),
+        marks_dropped_ms=max([head.marks_dropped_ms, *dropped]),
     )

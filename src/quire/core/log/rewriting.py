@@ -157,7 +157,7 @@ def with_replaced(
             break
         untouched += 1
     left = [item for _, items in paged_items[untouched:] for item in items]
-    # What a truncation took out of a page that reaches beyond the start is gone: it must not come back as an item.
+    # What a truncation took out of a page that reaches beyond the start is deleted: it must not come back as an item.
     left = [item for item in left if (item.next_offset or 0) > head.start_offset]
     before = [*left, *head.items]
     allowed = {item.ledger_id: item for item in replaceable(head, before)}

@@ -1,6 +1,6 @@
 """Truncating and deleting a log: the list first, with the intent in the same compare-and-swap, the ledgers after it.
 
-Any client may do it, beside a leader: it is one change of the head that the leader merges. Wherever it stops, the
+Any client may do it, while a leader writes: it is one change of the head that the leader merges. Wherever it stops, the
 intent stays in the head, and the next machine that runs carries it out; so a crash leaves no orphans. The machine must
 not know stores; the driver is `log/trimming.py`.
 
@@ -74,7 +74,7 @@ class TrimWriteHead:
 
 @dataclass(frozen=True, slots=True)
 class TrimReadPage:
-    """Read a page; answer `page_read` (None: it is gone already)."""
+    """Read a page; answer `page_read` (None: it is deleted already)."""
 
     page: PageRef
 
@@ -189,7 +189,7 @@ class TrimMachine:
         return head.with_truncation(self._before, self._end, self._now_ms)
 
     def head_written(self, version: int) -> None:
-        """The compare-and-swap is done: the intent stands, or is gone."""
+        """The compare-and-swap is done: the intent stands, or is removed."""
         if TRIM.acts["head_written"][self.status] and self._swap.awaits("written"):
             self._swap.written(version)
             self._next_intent()
@@ -218,7 +218,7 @@ class TrimMachine:
             self._items_deleted()
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
-        """A ledger is gone. Effects: after the last of a page the page's own end, then the next page."""
+        """A ledger is deleted. Effects: after the last of a page the page's own end, then the next page."""
         if TRIM.acts["ledger_deleted"][self.status] and ledger_id in self._waiting:
             self._waiting.remove(ledger_id)
             if not self._waiting:
@@ -234,7 +234,7 @@ class TrimMachine:
             self._next_page()
 
     def page_deleted(self, name: str) -> None:
-        """A page is gone."""
+        """A page is deleted."""
         del name
         if TRIM.acts["page_deleted"][self.status]:
             self._next_page()
@@ -252,7 +252,7 @@ class TrimMachine:
             self.out.append(TrimReadPage(page))
 
     def page_read(self, page: LogPage | None) -> None:
-        """A page of the intent, or None when it is gone already.
+        """A page of the intent, or None when it is deleted already.
 
         Effects:
             TrimDeleteLedger for its items; or TrimReadPage for the pages below it that reach under the new start.
@@ -286,7 +286,7 @@ class TrimMachine:
             self._write(head.without_intent(self._intent), TrimStatus.CLEARING)
 
     def log_deleted(self) -> None:
-        """Head and name are gone."""
+        """Head and name are deleted."""
         if TRIM.acts["log_deleted"][self.status]:
             self._finish(TrimOutcome.DONE)
 

@@ -60,6 +60,6 @@ class LogGarbage:
         return rule(log_gone=log_gone, replayed=replayed, age_ms=age_ms, grace_ms=grace_ms)
 
     def cleared(self, things: Iterable[Thing]) -> None:
-        """These are gone."""
+        """These are deleted."""
         for thing in things:
             self._since.pop(thing, None)
