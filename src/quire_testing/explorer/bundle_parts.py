@@ -427,7 +427,7 @@ class OneLedger:
         """A bookie's oldest response to a run reaches the writer, whatever was sent before it."""
         world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
         index = next(index for index, reply in enumerate(link.replies) if reply[0][2] == run)
-        moved = world._heard(0, bookie, state[world.at_client], link.replies[index])
+        moved = world._on_response(0, bookie, state[world.at_client], link.replies[index])
         link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
         new = list(state)
         new[world.at_link + bookie] = world.links.number(link)

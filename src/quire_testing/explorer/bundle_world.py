@@ -285,10 +285,10 @@ class BundleWorld:
         for delivery in deliveries:
             some = [bookie for tag, bookie in enumerate(bundle.bookies) if delivery.bookies >> tag & 1]
             for row in range(delivery.first, delivery.first + delivery.rows):
-                found = [each for one in found for each in self._told(*one, row, bundle, tuple(some))]
+                found = [each for one in found for each in self._confirmed(*one, row, bundle, tuple(some))]
         yield from found
 
-    def _told(
+    def _confirmed(
         self,
         said: tuple[str, ...],
         state: BundleState,

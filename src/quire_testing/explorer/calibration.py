@@ -138,7 +138,7 @@ class ClassicWorld:
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
             elif kind == "fence":
                 after = state._replace(fenced=state.fenced | 1 << bookie)
-                answer = ("fenced", bookie, client, self._told(state, bookie))
+                answer = ("fenced", bookie, client, self._lac_reported(state, bookie))
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
             elif kind == "read":
                 after = state._replace(fenced=state.fenced | 1 << bookie)
@@ -153,7 +153,7 @@ class ClassicWorld:
         lacs[bookie] = max(lac, lacs[bookie]) if "S6" in self.mended else lac
         return state._replace(entries=tuple(entries), lacs=tuple(lacs))
 
-    def _told(self, state: Classic, bookie: int) -> int:
+    def _lac_reported(self, state: Classic, bookie: int) -> int:
         """What a bookie says of the ledger when it is fenced."""
         return state.lacs[bookie]
 

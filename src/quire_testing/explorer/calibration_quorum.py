@@ -52,7 +52,7 @@ class GuaranteedWorld(ClassicWorld):
         lafrs[bookie] = max(lafrs[bookie], message[6])
         return super()._stored(state, bookie, message)._replace(lafrs=tuple(lafrs))
 
-    def _told(self, state: Classic, bookie: int) -> int:
+    def _lac_reported(self, state: Classic, bookie: int) -> int:
         return state.lafrs[bookie]
 
     def _begins_at(self, client: ClassicClient, lac: int) -> ClassicClient:

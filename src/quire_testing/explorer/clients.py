@@ -253,7 +253,10 @@ class LedgerWriterDriver(ClientDriver):
             running.asks.append(("read",))
         elif isinstance(effect, e.Confirmed):
             if effect.first != running.confirmed + 1:
-                running.fault = ("I5", f"callers were told of {effect.first} after {running.confirmed}")
+                running.fault = (
+                    "I5",
+                    f"entry {effect.first} was confirmed to callers after {running.confirmed}",
+                )
             running.confirmed = effect.last
         elif isinstance(effect, e.SendExplicitLac) and self.configuration.explicit_lac:
             for slot in effect.slots:

@@ -220,7 +220,7 @@ class DirectoryWorld:
             return _ended(state, place, process)
         if disk.suspects:
             disk = disk._replace(suspects=False, doubted=disk.doubted | frozenset(range(state.written)))
-        after = _told(_with_disk(state, place, disk), process.own._replace(lsn=disk.lsn))
+        after = _recorded(_with_disk(state, place, disk), process.own._replace(lsn=disk.lsn))
         return _with(after, place, process._replace(phase="serving", holding=False))
 
     def _serves(self, state: DirectoryState, place: int, process: Process) -> Moves:
@@ -242,7 +242,7 @@ class DirectoryWorld:
             if claim(state.record, own) is Claim.ANOTHER:
                 after = _ended(state, place, process)
             else:
-                after = _told(state, own._replace(lsn=disk.lsn))
+                after = _recorded(state, own._replace(lsn=disk.lsn))
             yield _label(place, f"tells LSN {disk.lsn}", "tell"), after
         if state.left.stops:
             stopped = disk._replace(lsn=disk.lsn + 1, clean=True)
@@ -252,7 +252,7 @@ class DirectoryWorld:
             if claim(state.record, own) is not Claim.ANOTHER:
                 yield (
                     _label(place, "stops", "stop"),
-                    _told(after, own._replace(lsn=stopped.lsn, clean=True)),
+                    _recorded(after, own._replace(lsn=stopped.lsn, clean=True)),
                 )
 
     def _wakes(self, state: DirectoryState, place: int, process: Process) -> DirectoryState:
@@ -273,7 +273,7 @@ class DirectoryWorld:
             )
         if claim(state.record, process.own) is Claim.ANOTHER:
             return _label(place, "was replaced", "replaced"), _ended(state, place, process)
-        after = _told(state, process.own._replace(lsn=state.disks[place].lsn))
+        after = _recorded(state, process.own._replace(lsn=state.disks[place].lsn))
         after = _with(after, place, process._replace(phase="serving", holding=False))
         return _label(place, "writes its record, and goes on", "confirm"), after
 
@@ -334,7 +334,7 @@ def _with_disk(state: DirectoryState, place: int, disk: DirectoryDisk) -> Direct
     return state._replace(disks=(*state.disks[:place], disk, *state.disks[place + 1 :]))
 
 
-def _told(state: DirectoryState, record: BootState) -> DirectoryState:
+def _recorded(state: DirectoryState, record: BootState) -> DirectoryState:
     return state._replace(record=record, version=state.version + 1)
 
 

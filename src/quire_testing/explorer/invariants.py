@@ -344,7 +344,9 @@ class InvariantWatch:
         if record is None or not record.guaranteed:
             return None
         if "Q3" in self._names and writer.lafr > writer.confirmed:
-            return Violation("Q3", f"the LAFR is {writer.lafr}, and callers were told of {writer.confirmed}")
+            return Violation(
+                "Q3", f"the LAFR is {writer.lafr}, and {writer.confirmed} is confirmed to callers"
+            )
         throughs = {
             "Q1": record.last_fragment.first_entry - 1,
             "Q2": NO_ENTRY if seen.end is None else seen.end,

@@ -324,8 +324,8 @@ class LogWorld:
         kind, head, version = work
         new = self._taken(state, who, head, version)
         answer = "conflict" if new is None else "written"
-        heard = ("answer", answer, state.version + 1)
-        after = rest if kind == "late" else replace(rest, work=(*rest.work, heard))
+        response = ("answer", answer, state.version + 1)
+        after = rest if kind == "late" else replace(rest, work=(*rest.work, response))
         swapped = self._with(state, who, after)
         if new is not None:
             swapped = self._listed(swapped, new)

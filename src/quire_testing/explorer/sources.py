@@ -147,7 +147,7 @@ class SourcesWorld(LedgerWorld):
         key = (client, bookie, state[self.at_client + client], reply)
         moved = self._answers.get(key)
         if moved is None:
-            moved = self._answers[key] = self._heard(*key)
+            moved = self._answers[key] = self._on_response(*key)
         if moved:
             rest = self.links.number(link._replace(replies=link.replies[1:]))
             for move in moved:

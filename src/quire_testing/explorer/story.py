@@ -159,8 +159,8 @@ def _bookie_text(bookie: BookieState) -> str:
     held = " ".join(str(entry) for entry in range(bookie.held.bit_length()) if bookie.held >> entry & 1)
     fence = "fenced" if bookie.is_fenced else "not fenced"
     durable = " (not durable)" if bookie.is_fenced and not bookie.fence_is_durable else ""
-    gone = "gone for ever, with " if bookie.lost else ""
-    return f"{gone}entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
+    lost = "gone for ever, with " if bookie.lost else ""
+    return f"{lost}entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
 
 
 def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:

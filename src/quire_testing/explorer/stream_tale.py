@@ -46,7 +46,7 @@ class _Teller:
         self._world = world
         self.sentences: list[str] = []
         self._taker = ""
-        self._heard: list[str] = []
+        self._responded: list[str] = []
         self._stored: dict[str, list[str]] = {}
         self._acked: list[str] = []
         self._no_ops: set[Value] = set()
@@ -68,10 +68,10 @@ class _Teller:
         record, was = self._record(after), self._record(before)
         if record.term > was.term:
             self.say()
-            self._taker, self._heard = label.other, []
+            self._taker, self._responded = label.other, []
         elif record.state is LedgerState.OPEN and was.state is LedgerState.IN_RECOVERY:
             self.say()
-            who = f" ({_names(self._heard)} take{'s' * (len(self._heard) == 1)} the term)"
+            who = f" ({_names(self._responded)} take{'s' * (len(self._responded) == 1)} the term)"
             first = record.ranges[-1].first_entry
             self.sentences.append(
                 f"{label.other} takes the stream over in term {record.term}{who}; it is open from entry {first} on"
@@ -90,8 +90,8 @@ class _Teller:
         for number in range(self._world.n):
             old, new = (self._world.bookies.parts[state[number]] for state in (before, after))
             name = bookie_name(number)
-            if new.known.term > old.known.term and name not in self._heard:
-                self._heard.append(name)
+            if new.known.term > old.known.term and name not in self._responded:
+                self._responded.append(name)
             came, went = {*new.entries} - {*old.entries}, {*old.entries} - {*new.entries}
             for entry, origin in sorted(came):
                 over = [f" over that of term {other}" for same, other in went if same == entry]

@@ -363,13 +363,13 @@ class StreamWorld:
         key = ("hear", client, bookie, state[self.at.client + client], state[place])
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._heard(*key[1:])
+            found = self._memo[key] = self._on_response(*key[1:])
         for done, link_after in found:
             new = list(state)
             new[place] = link_after
             moves.append((done[0], self.after(new, client, done)))
 
-    def _heard(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
+    def _on_response(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
         link, who = self.links.parts[link_at], self.clients.parts[client_at]
         driver = self.driver_of(client)
         if not link.replies or not driver.heeds(who, link.replies[0]):
@@ -639,8 +639,8 @@ class StreamRepairDriver(RepairDriver):
 class StreamRepairs:
     """What repairers do in a stream's world, and what is said of their swaps and of their ends.
 
-    Each repairs once what is decided of the stream, and begins with what an operator says is gone. That may be wrong: a
-    bookie that is called gone may live, and takes part as before.
+    Each repairs once what is decided of the stream, and begins with what an operator says is lost. That may be wrong: a
+    bookie that is called lost may live, and takes part as before.
 
     Args:
         world: the stream's.

@@ -233,13 +233,13 @@ class LedgerWorld(WorldParts):
         link = self.links.parts[link_at]
         if not link.replies:
             return []
-        moved = self._heard(client, bookie, client_at, link.replies[0])
+        moved = self._on_response(client, bookie, client_at, link.replies[0])
         if not moved:
             return []
         link_after = self.links.number(link._replace(replies=link.replies[1:]))
         return [(move, link_after) for move in moved]
 
-    def _heard(self, client: int, bookie: int, client_at: int, reply: Reply) -> list[ClientMove]:
+    def _on_response(self, client: int, bookie: int, client_at: int, reply: Reply) -> list[ClientMove]:
         """What a client does with a reply."""
         who = self.clients.parts[client_at]
         driver = self.driver_of(client)
@@ -334,7 +334,7 @@ class LedgerWorld(WorldParts):
             elif not ask.answer:
                 self._swap(state, client, questions, index, moves)
             elif ask.waits:
-                self._swap_heard(state, client, rest, ask, moves)
+                self._swap_response(state, client, rest, ask, moves)
 
     def _swap(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
@@ -376,10 +376,10 @@ class LedgerWorld(WorldParts):
         closes = min(2, store.closes + (closing and not moved))
         return Store(ask.record, store.version + 1, closes, fault, store.notes), "written"
 
-    def _swap_heard(
+    def _swap_response(
         self, state: State, client: int, rest: tuple[Ask, ...], ask: Ask, moves: list[Move]
     ) -> None:
-        memo = self._memo("heard")
+        memo = self._memo("swap response")
         key = (client, state[self.at_client + client], ask)
         found = memo.get(key)
         if found is None:
