@@ -12,7 +12,7 @@ import pytest
 
 from check.test_exercised import Seen
 from quire.core.ledger import effects
-from quire.core.ledger.terms import NO_TERM, reach_of, told_in
+from quire.core.ledger.terms import NO_TERM, confirmed_in, reach_of
 from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
@@ -115,7 +115,7 @@ def test_a_lac_is_below_the_first_entry_of_every_later_term(configuration, fenci
         ranges = world.stores.parts[state[world.at.store]].record.ranges
         for bookie in world.bookies_of(state):
             lac, term = bookie.known.lac, bookie.known.lac_term
-            assert told_in(term, lac, ranges) == lac
+            assert confirmed_in(term, lac, ranges) == lac
             if NO_TERM < term < reach_of(ranges):
                 later.add((lac, term, ranges))
         return watch(state)

@@ -121,7 +121,7 @@ def test_1067_one_hanging_bookie(fault: bool) -> None:
         "Entry 0 is acknowledged and no header says so yet, entry 1 has one copy; both are in the closed ledger. What "
         "must never happen is the opposite mistake."
     ),
-    switch="the ledger is closed at the LAC that was heard",
+    switch="the ledger is closed at the LAC that was received",
     violates="I1",
 )
 def test_4226_one_copy_is_kept(fault: bool) -> None:

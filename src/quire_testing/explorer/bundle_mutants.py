@@ -56,7 +56,7 @@ BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
     ),
     Mutant(
         "bundle-by-slot",
-        "a bundle's acknowledgement counts for whoever is at the bookie's slot when it is delivered",
+        "a bundle's acknowledgement counts for the bookie that is at the slot when it is delivered",
         replace(SHIPPED, writer=CountsForTheSlots),
         BundleConfiguration(4, 3, 3, 2, leaves=1),
         "I2",

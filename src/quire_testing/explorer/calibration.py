@@ -352,5 +352,5 @@ class ClassicWorld:
             if client.status in ("open", "closed"):
                 for entry in range(1, client.lac + 1):
                     if not any(held >> entry & 1 for held in state.entries):
-                        return Violation("I2", f"entry {entry} was acknowledged and nobody holds it")
+                        return Violation("I2", f"entry {entry} was acknowledged and no bookie holds it")
         return None

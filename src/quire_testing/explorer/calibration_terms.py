@@ -364,10 +364,10 @@ class TermsWorld:
             if client.status in ("open", "closed"):
                 for entry in range(client.lac):
                     if not any(held[entry] for held in state.entries):
-                        return Violation("U3", f"entry {entry + 1} was acknowledged and nobody holds it")
+                        return Violation("U3", f"entry {entry + 1} was acknowledged and no bookie holds it")
         for value in state.acked:
             if not any(value in held for held in state.entries):
-                return Violation("U3", f"{value} was acknowledged and nobody holds it")
+                return Violation("U3", f"{value} was acknowledged and no bookie holds it")
         return self._of_bookies(state)
 
     def _of_bookies(self, state: TermsState) -> Violation | None:

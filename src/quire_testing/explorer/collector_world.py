@@ -408,7 +408,7 @@ class CollectorWorld:
             if proof.by is By.CHAIN:
                 # What a tombstone would delete is reported; this is not.
                 after = _with_fault(
-                    after, "G2", "ledger 1 is missing in a store that went back, and nobody is told"
+                    after, "G2", "ledger 1 is missing in a store that went back, and it is not reported"
                 )
             return label, after
         if at.version == NOT_OWN:
@@ -470,7 +470,7 @@ class CollectorWorld:
         label, after = self._finished(label, state._replace(bookie=dropped), machine, unknown=False)
         lost = [life for life, _ in bookie.held if life not in state.deleted]
         if lost:
-            after = _with_fault(after, "G1", "entries of a life are dropped, and nobody deleted it")
+            after = _with_fault(after, "G1", "entries of a life are dropped, and no client deleted it")
         return label, after
 
     def _finished(
@@ -481,7 +481,7 @@ class CollectorWorld:
         said = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
         after = self._now(state, Pass("keep"), machine)
         if unknown and not machine.unknown:
-            after = _with_fault(after, "G2", "ledger 1 is missing without a proof, and nobody is told")
+            after = _with_fault(after, "G2", "ledger 1 is missing without a proof, and it is not reported")
         return label._replace(said=(*label.said, *said)), after
 
 

@@ -28,17 +28,17 @@ INVARIANTS: Final = {
     "I4": "one end: once CLOSED, state and last entry never change",
     "I5": "order: callers hear of 0, 1, 2, ... without a gap; no LAC falls; LAC <= LAP",
     "I6": "fragments: the record, and every client's copy of it, is a possible one",
-    "I7": "fence effective: whoever reads forward has durably fenced enough of the original ensemble",
+    "I7": "fence effective: the client that reads forward has durably fenced enough of the original ensemble",
     "I8": "negative is stable: an entry that was judged not recoverable never becomes acknowledged",
     "I9": "fenced stays: a fence that was answered never falls, crashes included; no normal add is stored after it",
     "I10": "LAC is true: a bookie's LAC is not above what was acknowledged or, after the close, not above the end",
-    "I11": "read once, read always: what a reader beside has read, or may read, is never above a closed end",
+    "I11": "read once, read always: what a concurrent reader has read, or may read, is never above a closed end",
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
     "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
     "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
     "P": "no phantom: nothing is recovered that was never written",
-    "R": "read what is there: a reader is never told that a confirmed entry does not exist",
+    "R": "read what is there: a reader never gets the answer that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
     "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in doubt (where doubts end)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
@@ -58,7 +58,7 @@ INVARIANTS: Final = {
 LOG_INVARIANTS: Final = {
     "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
     "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
-    "L3": "after a newer leader's swap nobody else has an open ledger in the list: one leader can be acknowledged",
+    "L3": "after a newer leader's swap no other client has an open ledger in the list: one leader can be acknowledged",
     "L4": "the list only grows at its end and shrinks at its front",
     "L5": "two readers see lists of which one is a prefix of the other",
     "L6": "only ledgers that the list calls open, at most two, may be not closed",
@@ -66,8 +66,8 @@ LOG_INVARIANTS: Final = {
 }
 
 COLLECTOR_INVARIANTS: Final = {
-    "G1": "nothing is dropped of a ledger that nobody deleted, in whatever time line of the metadata store",
-    "G2": "what is unknown is told: a ledger that is missing without a proof is listed when the pass ends",
+    "G1": "nothing is dropped of a ledger that no client deleted, in whatever time line of the metadata store",
+    "G2": "what is unknown is reported: a ledger that is missing without a proof is listed when the pass ends",
     "G3": "a store that went back allows no drop: no look does in one that shows fewer passes than the bookie has made",
     "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
 }
@@ -378,7 +378,7 @@ class InvariantWatch:
             if "I10" in self._names and bookie.lac > acked and (end is None or bookie.lac > end):
                 return Violation("I10", f"a bookie says that {bookie.lac} is confirmed, and it is not")
             if "I11" in self._names and end is not None and bookie.lac > end:
-                text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"
+                text = f"a concurrent reader may have read entry {bookie.lac}, the ledger ends at {end}"
                 return Violation("I11", text)
         return None
 

@@ -242,7 +242,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules("X3", "the fence is covered with one answer too few", THREE, "I7", covers=_one_answer_less),
     with_rules(
         "X4",
-        "the ledger is closed at the LAC that was heard",
+        "the ledger is closed at the LAC that was received",
         TWO_ONE,
         "I1",
         Patch(RecoveryMachine._close, "self.end.lap", "self.end.start"),
@@ -423,7 +423,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     with_rules(
         "may_go_on_after_unknown",
-        "a swap of unknown outcome is not settled before callers are told",
+        "a swap of unknown outcome is not settled before callers get the result",
         Configuration(3, 2, 2, 1, entries=1, timeouts=1, lost_swaps=1, absent=True),
         "I2",
         may_go_on_after_unknown=lambda unknown_version, version: True,
@@ -469,7 +469,7 @@ READER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     with_rules(
         "reader-damage",
-        "a reader is told that an entry does not exist where its copy has rotted",
+        "a reader gets the answer that an entry does not exist where its copy has rotted",
         Configuration(ack_quorum=1, damages=1, explicit_lac=True, recoverers=0, readers=1),
         "R",
         negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,

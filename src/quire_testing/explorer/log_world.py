@@ -293,7 +293,7 @@ class LogWorld:
             who,
             rest,
             lambda m: m.recovery_failed(LedgerId(ledger_id), deleted=True, detail="it does not exist"),
-            f"finds that ledger {ledger_id} is gone",
+            f"finds that ledger {ledger_id} is deleted",
         )
 
     def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:

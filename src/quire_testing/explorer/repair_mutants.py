@@ -123,7 +123,7 @@ EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     with_rules(
         "extra-loss",
-        "what was accepted as lost is nobody's, and goes as what stands above the end does",
+        "what was accepted as lost is no bookie's, and goes as what stands above the end does",
         Configuration(
             3,
             2,

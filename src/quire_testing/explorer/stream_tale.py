@@ -102,7 +102,7 @@ class _Teller:
             if lost and label.kind != "loss":
                 self.say()
                 what = " and ".join(map(self._text, lost))
-                self.sentences.append(f"{what} {'is' if len(lost) == 1 else 'are'} gone at {name}")
+                self.sentences.append(f"{what} {'is' if len(lost) == 1 else 'are'} lost at {name}")
         if label.kind == "loss":
             self.say()
             self.sentences.append(f"{label.actor} {label.command}")

@@ -385,7 +385,7 @@ class LogPlay:
                     False,
                 )
             case ("recovered" | "recover", ledger) if self.ledgers[ledger - 1].deleted:
-                return f"finds that ledger {ledger} is gone", False
+                return f"finds that ledger {ledger} is deleted", False
             case ("recovered", ledger):
                 return f"hears that ledger {ledger} is recovered", False
             case ("recover", ledger):
@@ -453,7 +453,7 @@ _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"reads the list": LogPlay._reads,
     r"fences and closes ledger (\d+)": LogPlay._fences,
     r"hears that ledger (\d+) is recovered": LogPlay._recovered,
-    r"finds that ledger (\d+) is gone": LogPlay._finds_deleted,
+    r"finds that ledger (\d+) is deleted": LogPlay._finds_deleted,
     r"creates ledger (\d+)": LogPlay._creates,
     r"(?:closes|cannot close) ledger (\d+)": LogPlay._closes,
     r"deletes ledger (\d+)": LogPlay._deletes,

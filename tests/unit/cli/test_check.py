@@ -88,7 +88,7 @@ def test_two_ledgers_in_bundles(tmp_path):
 
 def test_what_breaks_in_a_collectors_world_is_saved_and_judged_again(tmp_path):
     result = check("--mutant", "collector-zxid", "--save", str(tmp_path), code=1)
-    assert "G1 is: nothing is dropped of a ledger that nobody deleted" in result.stdout
+    assert "G1 is: nothing is dropped of a ledger that no client deleted" in result.stdout
     facts = json.loads(check("--json", "--replay", str(tmp_path / "counterexample.txt")).stdout)
     assert [violation[:3] for violation in facts["violations"]] == ["G1:"]
 

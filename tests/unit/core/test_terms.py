@@ -20,11 +20,11 @@ from quire.core.ledger.terms import (
     TermRange,
     Terms,
     by_origin,
+    confirmed_in,
     last_of_range,
     origin_of,
     reach_of,
     resolve,
-    told_in,
 )
 from quire.wire import ledger_metadata
 from quire.wire.proto import quire_metadata_pb2 as pb
@@ -225,5 +225,5 @@ def test_a_name_of_a_stream_that_cannot_be_read_is_named():
 )
 def test_a_lac_says_nothing_about_the_entries_of_later_terms(term, lac, says):
     ranges = [TermRange(Term(1), EntryId(0)), TermRange(Term(3), EntryId(9)), TermRange(Term(5), EntryId(14))]
-    assert told_in(term, lac, ranges) == says
-    assert told_in(term, lac, ()) == lac, "a ledger has no terms"
+    assert confirmed_in(term, lac, ranges) == says
+    assert confirmed_in(term, lac, ()) == lac, "a ledger has no terms"

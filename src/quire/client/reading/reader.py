@@ -38,7 +38,7 @@ from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.reader import ReadMachine
 from quire.core.ledger.rules import RULES
-from quire.core.ledger.terms import last_of_range, reach_of, told_in
+from quire.core.ledger.terms import confirmed_in, last_of_range, reach_of
 from quire.env.home import not_pickled
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
@@ -172,7 +172,7 @@ class LedgerReader:
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
         lac = found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed
         if record.terms is not None:  # of its last term at most, and it may have been read again meanwhile
-            lac = EntryId(told_in(reach_of(record.ranges), lac, self._record.ranges))
+            lac = EntryId(confirmed_in(reach_of(record.ranges), lac, self._record.ranges))
         self._raise_lac(lac)
         if self._bookies.are_in_trouble(self._record.last_fragment.ensemble):
             # That no bookie responded does not show that there is nothing.
@@ -186,20 +186,20 @@ class LedgerReader:
         if not self.closed and lac > self._lac:
             self._lac = lac
 
-    def _heard(self, lac: int, lac_term: int) -> bool:
+    def _take_lac(self, lac: int, lac_term: int) -> bool:
         """The same, with the term of the writer that sent it; False: the record is too old to use it."""
         if self._record.terms is not None:
             if not RULES.may_use_lac(lac_term, self._record):
                 return False
-            lac = told_in(lac_term, lac, self._record.ranges)
+            lac = confirmed_in(lac_term, lac, self._record.ranges)
         self._raise_lac(lac)
         return True
 
-    def _heard_in_answer(self, reply: ReadReply, took_ms: int) -> None:
+    def _on_response(self, reply: ReadReply, took_ms: int) -> None:
         # A response counts as slow by what is usual here and now, so that load does not double itself.
         self._usual_ms += (took_ms - self._usual_ms) / 8
         if self._access.digest.digest_type is not DigestType.HMAC:
-            self._heard(reply.lac, reply.lac_term)
+            self._take_lac(reply.lac, reply.lac_term)
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class LedgerReader:
             self._settings,
             self._clock,
             trouble=self._trouble,
-            on_response=self._heard_in_answer,
+            on_response=self._on_response,
             origin_term=0 if record.terms is None else origin_to_ask(record, first),
             ranges=() if record.terms is None else record.ranges,
         )
@@ -538,9 +538,9 @@ class LedgerReader:
             lac, lac_term = self._access.trusted_lac(known), known.lac_term
             if lac < next_entry:
                 self._turn += 1
-        if not self._heard(lac, lac_term):
+        if not self._take_lac(lac, lac_term):
             await self._reread_record()
-            self._heard(lac, lac_term)
+            self._take_lac(lac, lac_term)
         if self._record.terms is not None and self._lac < next_entry:
             await self._quorum_lac()  # its LAC is of an earlier term: others may have that of the newest one
         record, last = self._record, self._lac

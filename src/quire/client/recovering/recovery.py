@@ -50,7 +50,7 @@ from quire.core.ledger.holes import joined
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.placement import choose_replacements
 from quire.core.ledger.reader import ReadMachine
-from quire.core.ledger.terms import by_origin, needs_of, told_in
+from quire.core.ledger.terms import by_origin, confirmed_in, needs_of
 from quire.core.ledger.writer_state import Hole
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
@@ -231,7 +231,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         )
         lac, record = self._access.trusted_lac(reply), self._machine.record
         if record.terms is not None:  # it says nothing about the entries of later terms
-            lac = told_in(reply.lac_term, lac, record.ranges)
+            lac = confirmed_in(reply.lac_term, lac, record.ranges)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac, reply.lafr)
 

@@ -55,11 +55,11 @@ class News(NamedTuple):
 class Announcements:
     """Which states are news."""
 
-    __slots__ = ("_told", "_told_at")
+    __slots__ = ("_reported", "_reported_at")
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], Condition] = {}
-        self._told_at: dict[tuple[str, str], int] = {}
+        self._reported: dict[tuple[str, str], Condition] = {}
+        self._reported_at: dict[tuple[str, str], int] = {}
 
     def look(self, conditions: Iterable[Condition], now_ms: int) -> News:
         """Compare the states as they are with those that were reported.
@@ -71,15 +71,17 @@ class Announcements:
         now = {(one.kind, one.about): one for one in conditions}
         news = News([], [])
         for key, one in now.items():
-            told_at = self._told_at.get(key)
-            if key not in self._told and (told_at is None or now_ms - told_at >= AGAIN_MS):
-                self._told[key] = one
-                self._told_at[key] = now_ms
+            reported_at = self._reported_at.get(key)
+            if key not in self._reported and (reported_at is None or now_ms - reported_at >= AGAIN_MS):
+                self._reported[key] = one
+                self._reported_at[key] = now_ms
                 news.began.append(one)
-        for key in [key for key in self._told if key not in now]:
-            news.over.append(self._told.pop(key))
-        for key in [key for key, at in self._told_at.items() if key not in now and now_ms - at >= AGAIN_MS]:
-            del self._told_at[key]
+        for key in [key for key in self._reported if key not in now]:
+            news.over.append(self._reported.pop(key))
+        for key in [
+            key for key, at in self._reported_at.items() if key not in now and now_ms - at >= AGAIN_MS
+        ]:
+            del self._reported_at[key]
         return news
 
 

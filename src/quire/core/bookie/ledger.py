@@ -330,8 +330,8 @@ class BookieLedgerMachine:
             self._learn(key, token, digest_type, term)
             self._overrule(lac, term)
             if lac > facts.lac or (lac == facts.lac and not facts.explicit_lac):
-                told_in = term if lac > facts.lac else facts.lac_term
-                facts.lac, facts.lac_term, facts.explicit_lac = lac, told_in, body
+                lac_term = term if lac > facts.lac else facts.lac_term
+                facts.lac, facts.lac_term, facts.explicit_lac = lac, lac_term, body
             if term and self.fence is Fence.PENDING:
                 return self.save()
         return _AT_ONCE[answer]

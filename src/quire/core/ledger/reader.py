@@ -28,7 +28,7 @@ from quire.core.ledger.effects import (
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot, told_through, write_set, write_set_mask
 from quire.core.ledger.rules import RULES, LedgerRules
-from quire.core.ledger.terms import told_in
+from quire.core.ledger.terms import confirmed_in
 from quire.core.state_table import StateTable
 
 
@@ -411,7 +411,7 @@ class LacMachine:
                 self._behind = True
             else:  # any bookie's LAC is safe to read up to; only the newest needs a quorum
                 if self._record is not None and self._record.terms is not None:
-                    last_add_confirmed = told_in(lac_term, last_add_confirmed, self._record.ranges)
+                    last_add_confirmed = confirmed_in(lac_term, last_add_confirmed, self._record.ranges)
                 self._highest = max(self._highest, last_add_confirmed)
         if self._rules.covers(self._known, *self._quorums):
             self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]

@@ -98,7 +98,7 @@ def last_of_term(term: int, ranges: Sequence[TermRange]) -> int | None:
     return next((each.first_entry - 1 for each in ranges if each.term > term), None)
 
 
-def told_in(term: int, lac: int, ranges: Sequence[TermRange]) -> int:
+def confirmed_in(term: int, lac: int, ranges: Sequence[TermRange]) -> int:
     """What a LAC says that a writer of this term confirmed: never more than the entries which its term was left with.
 
     What was acknowledged in a term lies below the first entry of the next one, and a LAC as well, unless an operator has had

@@ -268,7 +268,7 @@ class TakeOverMachine:
         unopened = tuple(each for each in self.recovery.end.origins if each.term > opened)
         self.out.append(WriteMetadata(self.record.opened(last_entry, fragments, unopened), self._version))
 
-    def _heard(self, name: str, answer: Answer) -> RecoveryMachine | None:
+    def _on_response(self, name: str, answer: Answer) -> RecoveryMachine | None:
         """The recovery that a bookie's response is for; None if it is for none, or ends the take-over."""
         if not TAKE_OVER_TABLE.acts[name][self.status]:
             return None
@@ -288,7 +288,7 @@ class TakeOverMachine:
         Source: Vanlightly's unbounded ledgers: "The client sends the LAC requests to the current fragment as normal, but with the new
         term, rather than a fencing flag".
         """
-        if (recovery := self._heard("fence_answered", answer)) is not None:
+        if (recovery := self._on_response("fence_answered", answer)) is not None:
             recovery.fence_answered(slot, answer, last_add_confirmed, lafr)
             self._follow()
 
@@ -311,7 +311,7 @@ class TakeOverMachine:
         Effects:
             TakeOverSuperseded when it has a higher term.
         """
-        if (recovery := self._heard("read_answered", answer)) is None:
+        if (recovery := self._on_response("read_answered", answer)) is None:
             return
         recovery.read_answered(slot, answer, entries, vouched_through, unknown, origins)
         self._follow()
@@ -337,7 +337,7 @@ class TakeOverMachine:
         Effects:
             TakeOverSuperseded when it has a higher term.
         """
-        if (recovery := self._heard("adds_answered", answer)) is not None:
+        if (recovery := self._on_response("adds_answered", answer)) is not None:
             recovery.adds_answered(slot, bookie, first, last, answer)
             self._follow()
 
@@ -420,7 +420,7 @@ class TakeOverMachine:
         Source: Vanlightly's unbounded ledgers: "We must guarantee that this last entry is written to all bookies of the last
         fragment".
         """
-        recovery = self._heard("truncation_answered", answer)
+        recovery = self._on_response("truncation_answered", answer)
         if recovery is None or recovery.back.change.ensemble[slot] != bookie:
             return
         assert self.truncation is not None
