@@ -209,7 +209,7 @@ class Client:
             ledger_id: which.
             password: the one it was created with.
             recover: fence its writer, recover and close it, unless it is closed already. False reads while the
-                writer, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
+                writer writes, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
                 and `read(recover=True)` finds it.
 
         Raises:

@@ -1,6 +1,6 @@
 """Marks closed ledgers for repair whose entries may be below the write quorum that was guaranteed.
 
-The client that closes such a ledger marks it, and the auditor marks what it finds: the guarantee was waived, or a client closed
+Who closes such a ledger marks it, and the auditor marks what it finds: the guarantee was waived, or a client closed
 the ledger that does not know it. A repair that finds every copy, or makes it, says in the record that the guarantee is
 kept; then nothing marks it again.
 

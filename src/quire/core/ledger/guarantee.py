@@ -14,7 +14,7 @@ GUARANTEE_KEY, WRITE_QUORUM, ACK_QUORUM = "quire.guarantee", "write_quorum", "ac
 GUARANTEED, GIVEN_UP = (GUARANTEE_KEY, WRITE_QUORUM.encode()), (GUARANTEE_KEY, ACK_QUORUM.encode())
 """The write quorum is guaranteed; it was, and who closed the ledger gave that up."""
 KEPT: Final = ("quire.guarantee.kept", WRITE_QUORUM.encode())
-"""Together with `GUARANTEED` in a closed record: the client that closed the ledger knew the guarantee, or a repair kept it afterwards."""
+"""With `GUARANTEED` in a closed record: the client that closed it knew the guarantee, or a repair kept it afterwards."""
 
 
 def given_up(custom: Custom) -> Custom:
