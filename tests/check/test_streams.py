@@ -218,7 +218,7 @@ def test_each_counterexample_is_told_in_a_few_sentences(name):
 
 def test_what_is_overwritten_truncated_and_replaced_is_told():
     assert "b0 stores the no-op 0 of term 2 over that of term 1" in " ".join(saved("X25").tale)
-    assert "entry 1 of term 2 is gone at b1" in saved("late-truncate").tale
+    assert "entry 1 of term 2 is lost at b1" in saved("late-truncate").tale
     assert "client 1 goes on with b0, b1 and b2 from entry 1 on" in saved("D9").tale
     assert "b0 loses its disk" in saved("X48").tale
 
