@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -113,7 +112,7 @@ def test_a_truncation_that_is_answered_too_early_is_noticed(monkeypatch) -> None
 
 def test_a_truncation_that_takes_what_came_behind_it_is_noticed(monkeypatch) -> None:
     def lax(dropper, *what):
-        init(dropper, *what[:-1], replace(what[-1], truncate_takes=lambda origin, term: origin <= term))
+        init(dropper, *what[:-1], what[-1].but(truncate_takes=lambda origin, term: origin <= term))
 
     init = EntryDropper.__init__
     monkeypatch.setattr(EntryDropper, "__init__", lax)
