@@ -37,7 +37,7 @@ class Teller(Protocol):
     """A writer, which stands above, as the frames see it."""
 
     def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
-        """The LAC, and the bookies that were not told it and take it in a frame of many: they are told now."""
+        """The LAC, and the bookies that were not sent it and take it in a frame of many: it is sent now."""
 
     @property
     def access(self) -> LedgerAccess:
