@@ -36,7 +36,7 @@ demo: $(RUNTIME) java  ## the main job, narrated (ARGS="--input FILE" for your o
 
 test: $(DEV) java static  ## everything a change must pass
 	@$(BIN)/python bench/guard.py
-	@$(WITH_JAVA) $(BIN)/python -m pytest -n 3 --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m pytest -n 4 --no-loadscope-reorder -m "not slow" $(ARGS)
 
 setup: $(DEV)  ## the environment in .venv, with all that development needs
 

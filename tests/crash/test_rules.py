@@ -240,5 +240,5 @@ def test_the_fixture_is_a_plugin(tmp_path) -> None:
         "    crash_recorder.files.write_whole(crash_recorder.directory / 'a', b'x')\n"
         "    assert crash_recorder.check(lambda files, told: None) > 3\n"
     )
-    plugin = ["-p", "quire_testing.crash.pytest_plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "quire_testing.crash.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:asyncio"]
     assert pytest.main([*plugin, "-q", "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)]) == 0

@@ -53,7 +53,7 @@ def etcd(_: Path) -> str:
 CASES = [
     (sqlite, signal.SIGKILL),
     pytest.param(sqlite, signal.SIGTERM, marks=pytest.mark.slow),
-    pytest.param(zookeeper, signal.SIGKILL, marks=pytest.mark.interop),
+    pytest.param(zookeeper, signal.SIGKILL, marks=(pytest.mark.interop, pytest.mark.slow)),
     pytest.param(etcd, signal.SIGTERM, marks=pytest.mark.interop),
 ]
 
