@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Final
 
+from quire.core.errors import AlreadyExistsError
 from quire.metadata.store import Registration
 
 _LOG: Final = logging.getLogger(__name__)
@@ -71,6 +72,16 @@ class HeldRegistrations(dict[str, Registration]):
         if (registration := self.get(name)) is not None:
             registration.renewed += 1
             _LOG.warning("registered %s again", registration.key)
+
+    def make_again(self, name: str, make: Callable[[Registration], object]) -> None:
+        """The store does not have it, and answers at once: it comes back, or another client has its key and it is lost."""
+        if self.found(name, Owner.NONE) is Next.MAKE:
+            try:
+                make(self[name])
+            except AlreadyExistsError:
+                self.lose(name)
+            else:
+                self.made(name)
 
     def lose(self, name: str) -> None:
         """It does not come back."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, MisuseError
+from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
-from quire.metadata.held import HeldRegistrations, Next, Owner
+from quire.metadata.held import HeldRegistrations
 from quire.metadata.id_floor import check_raised
 from quire.metadata.keys import sequential_key
 from quire.metadata.store import (
@@ -217,14 +217,10 @@ class MemoryStore(MetadataStore):
         """What happens to an owner that was paused for the session's timeout and then runs on."""
         self._space.end_session(self._session)
         self._session = self._new_session()
-        for key, registration in list(self._held.items()):
-            if self._held.found(key, Owner.NONE) is Next.MAKE:
-                try:
-                    self._space.apply((Create(key, registration.value),), self._session)
-                except AlreadyExistsError:
-                    self._held.lose(key)
-                else:
-                    self._held.made(key)
+        for key in list(self._held):
+            self._held.make_again(
+                key, lambda one: self._space.apply((Create(one.key, one.value),), self._session)
+            )
 
     # --- inside --------------------------------------------------------------------------------------------------
 

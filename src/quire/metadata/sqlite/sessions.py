@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, StorageError
+from quire.core.errors import StorageError
 from quire.env.private import FILE_MODE, FOLDER_MODE, share_as
-from quire.metadata.held import HeldRegistrations, Next, Owner
+from quire.metadata.held import HeldRegistrations
 from quire.metadata.keys import sequential_key
 from quire.metadata.sqlite.file import SessionRow, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import SESSIONS
@@ -349,13 +349,10 @@ class SqliteRegistrations:
         number = self._own_session()
         present = self._file.keys_of_session(number)
         for key in sorted(self._held.keys() - present):
-            if self._held.found(key, Owner.NONE) is Next.MAKE:
-                try:
-                    self._file.apply((Create(key, self._held[key].value),), number, over=self.remove_if_over)
-                except AlreadyExistsError:
-                    self._held.lose(key)
-                else:
-                    self._held.made(key)
+            self._held.make_again(
+                key,
+                lambda one: self._file.apply((Create(one.key, one.value),), number, over=self.remove_if_over),
+            )
         return present
 
     def _own_session(self) -> int:
