@@ -30,7 +30,7 @@ from quire.core.log.machine import LogMachine
 from quire.core.log.roll import Roll
 from quire.core.log.swap import HeadSwap
 from quire.core.log.trimming import TrimMachine
-from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
+from quire.core.recovery.log_end_search import FenceAnswers, LogEndSearch, Votes
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.write_back import WriteBack
 from quire_testing.explorer.bundle_parts import BundleConfiguration
@@ -51,7 +51,7 @@ PARTS = {
         RecordSwap,
         Closing,
         RecoveryMachine,
-        EndSearch,
+        LogEndSearch,
         FenceAnswers,
         Votes,
         WriteBack,
@@ -144,10 +144,10 @@ NOT_CALLED = {
     ("WriterWaits", "read_later"): "a store that answers nothing twice (tests/golden/writer)",
     ("RecoveryMachine", "lac"): "only the table under a counterexample shows it",
     ("RecoveryMachine", "length_unavailable"): "with fewer than Qa copies lost somebody has the last entry",
-    ("EndSearch", "asks_again"): NO_LACS,
-    ("EndSearch", "contradicted"): NO_LACS,
-    ("EndSearch", "_until_votes_fall"): NO_TERMS,
-    ("EndSearch", "_not_left_over"): NO_TERMS,
+    ("LogEndSearch", "asks_again"): NO_LACS,
+    ("LogEndSearch", "contradicted"): NO_LACS,
+    ("LogEndSearch", "_until_votes_fall"): NO_TERMS,
+    ("LogEndSearch", "_not_left_over"): NO_TERMS,
     ("Votes", "end_at"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,

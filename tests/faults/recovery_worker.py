@@ -17,7 +17,7 @@ from typing import Any
 import quire
 from quire.autorecovery.daemon import AutoRecovery
 from quire.core.repair.audit_effects import AuditLimits
-from quire.core.repair.open_tails import GraceLimits
+from quire.core.repair.open_last_fragments import GraceLimits
 from quire.log.client import QuireClient
 from quire.metadata.store import MetadataStore
 

@@ -16,7 +16,7 @@ from quire.autorecovery.worker import RepairWorker
 from quire.client.client import Client
 from quire.core.repair.audit_effects import LIMITS as AUDIT_LIMITS
 from quire.core.repair.audit_effects import AuditLimits
-from quire.core.repair.open_tails import GRACE, GraceLimits
+from quire.core.repair.open_last_fragments import GRACE, GraceLimits
 from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.work_queue import LIMITS as QUEUE_LIMITS
 from quire.core.repair.work_queue import QueueLimits

@@ -24,7 +24,7 @@ from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import RepairEnded, RepairReport
 from quire.core.repair.marks import RepairWorkerState
-from quire.core.repair.open_tails import GRACE, GraceLimits, OpenTails
+from quire.core.repair.open_last_fragments import GRACE, GraceLimits, OpenLastFragments
 from quire.core.repair.rate import RepairRate
 from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.work_queue import (
@@ -101,7 +101,7 @@ class RepairWorker:
         self._targets = RepairTargets(client, bytes_per_s)
         self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
         self.state = RepairWorkerState(name)
-        self._tails, self._tick_ms = OpenTails(grace, rules), 1000 * grace.tick_s
+        self._open_fragments, self._tick_ms = OpenLastFragments(grace, rules), 1000 * grace.tick_s
         self._wake = asyncio.Event()
         self._listing = _Listing()
         self._registered: dict[BookieId, bool] = {}
@@ -196,7 +196,7 @@ class RepairWorker:
         self._there = None
         self._known |= dict.fromkeys(registered)
         self._known |= dict.fromkeys(bookie for one in self._marked.listed.values() for bookie in one.bookies)
-        self._tails.looked(registered, self._known, now_ms)
+        self._open_fragments.looked(registered, self._known, now_ms)
         if came := registered.keys() - before:
             self.queue.bookies_came(came)
         if any(writable and before.get(bookie) is False for bookie, writable in registered.items()):
@@ -349,8 +349,8 @@ class RepairWorker:
             ended = await self._run(ledger_id)
             if ended.report.undecided:
                 record, _ = await self._client.both_records.read(ledger_id)
-                wait_s = self._tails.wait_s(record)
-                if self._tails.may_recover(record):
+                wait_s = self._open_fragments.wait_s(record)
+                if self._open_fragments.may_recover(record):
                     _LOG.info(
                         "ledger %d is recovered: one of its bookies is lost, and its writer did not replace it in time",
                         ledger_id,

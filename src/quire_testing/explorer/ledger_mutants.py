@@ -15,7 +15,7 @@ from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import AddOutcome, CloseOutcome
 from quire.core.ledger.writer import RunWindow, WriterMachine
-from quire.core.recovery.finding_end import Votes
+from quire.core.recovery.log_end_search import Votes
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.write_back import WriteBack
 from quire_testing.explorer.bookies import BookieDriver

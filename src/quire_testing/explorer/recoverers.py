@@ -13,7 +13,7 @@ from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger import effects as e
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import write_set
-from quire.core.recovery.finding_end import EndStatus
+from quire.core.recovery.log_end_search import EndStatus
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.clients import (
     ClientDriver,

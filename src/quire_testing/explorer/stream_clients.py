@@ -20,7 +20,7 @@ from quire.core.ledger import effects as e
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.terms import NO_TERM
 from quire.core.ledger.writer import WriterMachine
-from quire.core.recovery.finding_end import EndStatus
+from quire.core.recovery.log_end_search import EndStatus
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
 from quire_testing.explorer.clients import (

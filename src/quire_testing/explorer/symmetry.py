@@ -26,7 +26,7 @@ from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.ledger.writer import RunWindow, WriterMachine
 from quire.core.ledger.writer_state import Hole
 from quire.core.ledger.writer_waits import WriterWaits
-from quire.core.recovery.finding_end import EndSearch, FenceAnswers, Votes
+from quire.core.recovery.log_end_search import FenceAnswers, LogEndSearch, Votes
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.write_back import WriteBack
 from quire.core.repair.effects import CopyRange, EndLimbo, RepairReport, WriteRepaired
@@ -77,7 +77,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "records": "record",
         "same": "_at_write_quorum _gives_up _ignored_lacs _rules _version _window_bytes _window_entries out status",
     },
-    EndSearch: {
+    LogEndSearch: {
         "parts": "fence votes",
         "ensembles": "ensemble",
         "records": "record",

@@ -21,7 +21,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.shares import BookieShare, HeldInterval, not_held, shares
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason
-from quire.core.repair.open_tails import GraceLimits
+from quire.core.repair.open_last_fragments import GraceLimits
 from quire.core.repair.work_queue import QueueLimits
 from quire.log.client import QuireClient
 from quire_testing.sim.responses import answer

@@ -14,7 +14,7 @@ from quire.core.repair.audit_effects import (
     MarkLedgers,
     ReadBookies,
 )
-from quire.core.repair.open_tails import GraceLimits, OpenTails
+from quire.core.repair.open_last_fragments import GraceLimits, OpenLastFragments
 from quire.core.repair.rules import RULES
 from quire_testing.explorer.patches import applied
 from support.audited_cluster import DELAY_S, SHORT_LISTING_IS_AN_AUDIT, TICK_S, AuditedCluster, B, ledger
@@ -427,12 +427,12 @@ def goes_wrong(rules):
 
 def tails_after(*looks, rules=RULES, **limits):
     """What a process knows that looked every ten seconds, and saw these bookies, as often as is said."""
-    tails, now_ms = OpenTails(GraceLimits(**limits), rules), 0
+    fragments, now_ms = OpenLastFragments(GraceLimits(**limits), rules), 0
     for count, writable in looks:
         for _ in range(count):
-            tails.looked({bookie: bookie in writable for bookie in writable}, B[:5], now_ms)
+            fragments.looked({bookie: bookie in writable for bookie in writable}, B[:5], now_ms)
             now_ms += 10_000
-    return tails
+    return fragments
 
 
 def test_an_open_ledger_is_recovered_after_a_spare_was_there_for_the_whole_grace_time():
@@ -452,10 +452,10 @@ def test_without_a_spare_no_open_ledger_is_recovered_however_long_its_bookie_is_
     assert not tails_after((99, three), (4, spare), (4, other)).may_recover(ledger(1))
     assert not tails_after((9, spare), (1, [*spare, B[0]]), (6, spare)).may_recover(ledger(1))
     # One that takes no entries is no spare.
-    tails = OpenTails()
+    fragments = OpenLastFragments()
     for look in range(20):
-        tails.looked({B[1]: True, B[2]: True, B[3]: False}, B[:5], 10_000 * look)
-    assert not tails.may_recover(ledger(1))
+        fragments.looked({B[1]: True, B[2]: True, B[3]: False}, B[:5], 10_000 * look)
+    assert not fragments.may_recover(ledger(1))
 
 
 def test_the_grace_time_is_never_shorter_than_twice_the_wait_of_an_idle_writer():
@@ -465,10 +465,10 @@ def test_the_grace_time_is_never_shorter_than_twice_the_wait_of_an_idle_writer()
 
 
 def test_a_process_that_stood_still_has_seen_a_tick():
-    tails = OpenTails()
+    fragments = OpenLastFragments()
     for now_ms in (0, 86_400_000):
-        tails.looked({B[1]: True, B[2]: True, B[3]: True}, B[:5], now_ms)
-    assert not tails.may_recover(ledger(1))
+        fragments.looked({B[1]: True, B[2]: True, B[3]: True}, B[:5], now_ms)
+    assert not fragments.may_recover(ledger(1))
 
 
 def test_grace_without_a_spare_would_end_writers_that_nothing_could_help():

@@ -13,7 +13,7 @@ from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.record_swap import SWAP_TABLE, RecordSwap
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import WRITER_TABLE
-from quire.core.recovery.finding_end import END_TABLE, EndSearch
+from quire.core.recovery.log_end_search import END_TABLE, LogEndSearch
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine
 from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine
 from quire.core.repair.audit import AUDIT_TABLE, AuditMachine
@@ -31,7 +31,7 @@ MADE = {
     WriterMachine: (WRITER_TABLE, "status", lambda: WriterMachine(RECORD, 0)),
     RecoveryMachine: (RECOVERY_TABLE, "status", lambda: RecoveryMachine(RECORD, 0)),
     TakeOverMachine: (TAKE_OVER_TABLE, "status", lambda: TakeOverMachine(RECORD, 0, 5)),
-    EndSearch: (END_TABLE, "status", lambda: EndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
+    LogEndSearch: (END_TABLE, "status", lambda: LogEndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
     EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
     RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
     AuditMachine: (AUDIT_TABLE, "status", AuditMachine),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quire.core.recovery.finding_end import Votes
+from quire.core.recovery.log_end_search import Votes
 
 
 def one_by_one(votes: Votes, slot: int, first: int, through: int, *, negative: bool) -> list[int]:

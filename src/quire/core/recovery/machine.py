@@ -10,7 +10,7 @@ Three phases, after announcing them in the record:
 Where the write quorum is guaranteed, reading begins after the LAFR, and the close waits until what was written back is on
 all of its write sets.
 
-It is made of parts with their own state: what finds the end (`recovery/finding_end.py`), and what writes back
+It is made of parts with their own state: what finds the end (`recovery/log_end_search.py`), and what writes back
 (`recovery/write_back.py`) with an ensemble change of its own. Here are the announcement, the close, and every effect.
 
 Entries are read by window (many ids, one request per bookie) but judged one by one, strictly in order. Reads go to
@@ -43,7 +43,7 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.recovery.finding_end import NO_ORIGINS, EndSearch, EndStatus, EndStep
+from quire.core.recovery.log_end_search import NO_ORIGINS, EndStatus, EndStep, LogEndSearch
 from quire.core.recovery.rules import RULES, RecoveryRules
 from quire.core.recovery.write_back import WriteBack
 from quire.core.state_table import StateTable
@@ -138,7 +138,7 @@ class RecoveryMachine:
     def _forget(self) -> None:
         """Know nothing but the record: at the beginning, and when it was reread before anything was asked."""
         ensemble, rules = self.record.fragments[-1].ensemble, self._rules
-        self.end = EndSearch(self.record, ensemble, rules, self._window_entries, self._ignored_lacs)
+        self.end = LogEndSearch(self.record, ensemble, rules, self._window_entries, self._ignored_lacs)
         slots = tuple(range(len(ensemble)))
         change = EnsembleChange(self.record.ledger_id, ensemble, slots, seeks_absent=False)
         self.back = WriteBack(self.record, change, rules)

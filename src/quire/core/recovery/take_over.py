@@ -41,7 +41,7 @@ from quire.core.ledger.effects import (
 from quire.core.ledger.ensemble_change import ChangeStatus
 from quire.core.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quire.core.ledger.terms import origin_of
-from quire.core.recovery.finding_end import NO_ORIGINS
+from quire.core.recovery.log_end_search import NO_ORIGINS
 from quire.core.recovery.machine import WINDOW_BYTES, WINDOW_ENTRIES, RecoveryMachine, RecoveryStatus
 from quire.core.recovery.rules import RULES, RecoveryRules
 from quire.core.recovery.truncation import FencingEnd

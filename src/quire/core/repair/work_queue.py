@@ -9,7 +9,7 @@ that ends such a failure can be seen: a link that is mended, a disk that has roo
 repair at once, and count attempts anew: a bookie that comes, and marks that say something else. A bookie that is writable
 again is one where it may take copies. What only a lost bookie has waits for that bookie, and for no other. An open ledger
 of which a bookie is lost is no failed attempt: it is looked at again until its writer has moved on, or has had its time
-(`repair/open_tails.py`).
+(`repair/open_last_fragments.py`).
 
 What is repaired side by side is bounded by bytes; one that needs much is not passed by those that need little.
 

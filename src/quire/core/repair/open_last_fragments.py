@@ -39,7 +39,7 @@ class GraceLimits:
 GRACE: Final = GraceLimits()
 
 
-class OpenTails:
+class OpenLastFragments:
     """What one process has seen of bookies since it began to look.
 
     Args:

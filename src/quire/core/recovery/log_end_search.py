@@ -1,4 +1,4 @@
-"""Where a ledger of an absent writer ends: what its bookies said to the fence and to the reads, and the verdicts.
+"""The log-end search: where a ledger of an absent writer ends, what its bookies said to the fence and to the reads, and the verdicts.
 
 1. The fence: enough bookies of the last fragment must have answered a fencing LAC read, so that no ack quorum is left
    which the old writer could still reach. Reading starts at the highest LAC that they reported.
@@ -212,7 +212,7 @@ class Votes:
 
 
 @dataclass(slots=True, eq=False)
-class EndSearch:
+class LogEndSearch:
     """The search for one ledger's end. Others read its fields, and only it changes them.
 
     Attributes:
