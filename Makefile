@@ -21,6 +21,8 @@ DEV := $(STAMPS)/dev
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export PYTHONHASHSEED := 0
+# The tests start hundreds of processes. Each compiles 500 modules (1 s instead of 0.2) where nothing may keep what was compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 FAST := not (interop or faults or spark or long or slow)
 SPARK42 := contract stream_contract losses rows bad_records threads checkpoints frames stream answers

@@ -189,6 +189,20 @@ async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path,
         assert [place.retired for place in places] == [False, False, True, True]
 
 
+async def test_a_bundle_to_fewer_than_the_quorum_counts_when_a_bookie_returns(tmp_path, sent):
+    """The one bookie that was there had acknowledged, and the callers waited for ever."""
+    async with writers(tmp_path, sent) as (cluster, bookies, ledgers):
+        names = [await cluster.stop_bookie(bookie) for bookie in bookies[1:]]
+        first = together(ledgers)
+        await until_async(lambda: all(len(ledger._machine.absent) == 2 for ledger in ledgers))
+        sent.requests.clear()
+        second = together(ledgers)
+        await until_async(lambda: sent.requests and not any(ledger._outgoing.owed for ledger in ledgers))
+        assert sent.to(bookies[0])[0] == ({ledger.ledger_id: 2 for ledger in ledgers}, True)
+        await cluster.start_bookie(names[0])
+        assert await asyncio.gather(*first, *second) == [1, 1, 2, 2]
+
+
 async def test_a_damaged_body_is_sent_again_alone(tmp_path, sent):
     async with writers(tmp_path, sent, ack_quorum=3) as (_, bookies, ledgers):
         sent.damaged = bookies[1]

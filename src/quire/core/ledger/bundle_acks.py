@@ -1,8 +1,9 @@
 """Who has acknowledged a bundle: runs of many ledgers that went to the same bookies in one request.
 
 As long as nothing happens to one of its ledgers alone, the acknowledgements are counted once for all its runs, and reach
-them together, with the last one that their ack quorum needs. An acknowledgement that has not reached a run yet is as one
-that is still on its way: the run's ledger judges it when it comes, as any other. So nothing here says what is confirmed.
+them together, with the last one that their ack quorum needs; where fewer bookies than that are there, with the last of all.
+An acknowledgement that has not reached a run yet is as one that is still on its way: the run's ledger judges it when it
+comes, as any other. So nothing here says what is confirmed.
 
 It must not know ledgers, entries or slots: runs are rows 0 to n - 1, bookies are numbered.
 
@@ -41,8 +42,10 @@ class BundleAcks:
     def __init__(self, rows: int, bookies: int, ack_quorum: int) -> None:
         self._rows = rows
         self._every = (1 << rows) - 1
-        self._quorum = ack_quorum
-        self._due = 0  # the rows that have their ack quorum, and were sent its acknowledgements
+        # While bookies are away a run goes to fewer than its quorum, and is sent to the others when they return. This bundle
+        # is over before that: what its bookies acknowledged has to be delivered by then.
+        self._quorum = min(ack_quorum, bookies)
+        self._due = 0  # the rows that have that many, and were sent these acknowledgements
         self._stored = [0] * bookies  # by bookie: the rows that it has acknowledged
         self._delivered = [0] * bookies  # by bookie: the rows that its acknowledgement has reached
         self.together = True
@@ -78,9 +81,6 @@ class BundleAcks:
     def dissolve(self) -> Sequence[Delivery]:
         """Something happens to one of its ledgers alone: from now on every row gets each acknowledgement as it comes.
 
-        A bookie that comes back to its slot is such a thing too. What was sent while it was away went to fewer bookies,
-        perhaps to fewer than the ack quorum: then nothing else would ever deliver what they acknowledged.
-
         Returns:
             What reaches rows by it: all that has not reached them.
         """
@@ -94,7 +94,7 @@ class BundleAcks:
         return not self._stored[bookie] >> row & 1
 
     def _with_quorum(self) -> int:
-        """The rows that have their ack quorum."""
+        """The rows that have their ack quorum, or all that there will be."""
         found = 0
         for some in combinations(self._stored, self._quorum):
             both = self._every
