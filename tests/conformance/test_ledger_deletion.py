@@ -17,6 +17,7 @@ from quire.metadata.streams import StreamStore
 from quire.metadata.tombstones import ENDED_AT_ONCE
 from quire.wire.store_records import Tombstone
 from quire_testing.kit.stepped import StepClock
+from support.records import tombstone_of
 
 NOTES = LedgerNotes(holes=(BookieHoles(BookieId("b"), (EntryRange(0, 9, 3, 0b101),)),))
 TOKEN = 2**63 + 5
@@ -42,9 +43,9 @@ async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
     version = await ledgers.create(record_of(7))
     with pytest.raises(VersionConflictError):
         await ledgers.delete(7, version + 1)
-    assert await ledgers.read_tombstone(7) is None
+    assert await tombstone_of(ledgers, 7) is None
     await ledgers.delete(7, version)
-    made, at = await LedgerStore(b).read_tombstone(7)
+    made, at = await tombstone_of(LedgerStore(b), 7)
     assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
     with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(7)
@@ -56,7 +57,7 @@ async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
     with pytest.raises((VersionConflictError, AlreadyExistsError)):
         await b.multi(guards)
     await ledgers.delete(7)
-    again, later = await ledgers.read_tombstone(7)
+    again, later = await tombstone_of(ledgers, 7)
     assert (again.token, again.record_version) == (9, version)
     [(found, listed)] = await ledgers.tombstones()
     assert (found, listed.version) == (7, later)
@@ -73,7 +74,7 @@ async def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(d
             await ledgers.delete(1, guards=[Require("logs/x", head)])
         assert caught.value.ids["key"] == "logs/x"
         assert (await ledgers.read_with_notes(1))[1] == NOTES
-        assert await ledgers.read_tombstone(1) is None
+        assert await tombstone_of(ledgers, 1) is None
         now = (await store.get("logs/x")).version
         await ledgers.delete(1, guards=[Require("logs/x", now)])
         assert [key for key, _ in await store.list("")] == ["logs/x", tombstone_key(1)]
@@ -119,15 +120,15 @@ async def test_what_has_a_record_is_no_orphan(driver):
         await ledgers.create(record_of(4))
         with pytest.raises(RefusedError, match="ledger 4 has a record and is not an orphan"):
             await ledgers.delete_orphan(4)
-        assert await ledgers.read_tombstone(4) is None
+        assert await tombstone_of(ledgers, 4) is None
         await ledgers.delete(4)
         await ledgers.delete_orphan(4)
-        made, _ = await ledgers.read_tombstone(4)
+        made, _ = await tombstone_of(ledgers, 4)
         assert (made.by_hand, made.token) == (True, TOKEN)
         # The order stands until every bookie has acted on it, also when the id comes and goes meanwhile.
         await ledgers.create(record_of(4, token=9))
         await ledgers.delete(4)
-        made, _ = await ledgers.read_tombstone(4)
+        made, _ = await tombstone_of(ledgers, 4)
         assert (made.by_hand, made.token) == (True, 9)
 
 
@@ -137,8 +138,8 @@ async def test_a_stream_is_no_orphan(driver):
         await streams.create("s", new_stream(record_of(4), owner=7))
         with pytest.raises(RefusedError, match=r"4 is a stream, .*delete it with `quire stream delete"):
             await ledgers.delete_orphan(4)
-        assert await ledgers.read_tombstone(4) is None
+        assert await tombstone_of(ledgers, 4) is None
         await streams.delete("s")
         await ledgers.delete_orphan(4)
-        made, _ = await ledgers.read_tombstone(4)
+        made, _ = await tombstone_of(ledgers, 4)
         assert (made.by_hand, made.token) == (True, TOKEN)

@@ -22,6 +22,7 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.stream_metadata import STREAM_BYTES_MAX
+from support.records import tombstone_of
 
 
 def ledger_of(ledger_id, **more):
@@ -70,7 +71,7 @@ async def test_a_stream_and_its_name_are_made_changed_and_deleted_together(a, b)
     with pytest.raises(NoSuchStreamError, match=f"stream {stream_id} does not exist"):
         await theirs.write(begun.opened(-1, begun.fragments), later)
     assert await theirs.names() == ["payments"]
-    made, _ = await LedgerStore(b).read_tombstone(stream_id)
+    made, _ = await tombstone_of(LedgerStore(b), stream_id)
     assert (made.token, made.record_version) == (5, later)
     # The name may be used again, for another stream.
     await theirs.create("orders", stream_of(stream_id + 1))

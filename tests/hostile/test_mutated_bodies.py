@@ -27,6 +27,7 @@ from quire.wire.run import SCHEME_TERMS, RunPlace, RunView, checksum, encode_run
 from support.hostile_frames import ABSURD
 from support.hostile_inputs import bundle
 from support.hostile_worlds import ACCESS, LEDGER, a_run
+from support.many_lacs import encode_lacs
 from support.rounds import keep_figures, rounds
 
 pytestmark = pytest.mark.timeout(3000)
@@ -72,7 +73,7 @@ def good() -> list[tuple[str, bytes, Decode]]:
         ("LIST_ENTRIES", b.encode_list(3, 100), b.decode_list),
         ("CLEAR_LIMBO", b.encode_clear_limbo(9), b.decode_clear_limbo),
         ("TRUNCATE", b.encode_truncate(5), b.decode_truncate),
-        ("WRITE_LACS", b.encode_lacs([item, mac, item]), b.decode_lacs),
+        ("WRITE_LACS", encode_lacs([item, mac, item]), b.decode_lacs),
         ("ADD_BUNDLE", bundle(), open_bundle),
         ("answer to ADD_BUNDLE", PART.pack(0, 2, 0, 1) + PART.pack(2, 1, Answer.FENCED, 0), lambda body: decode_parts(body, 3)),
         ("answer to WRITE_LACS", b.encode_refused_lacs([(5, Answer.DELETED)]), b.decode_refused_lacs),
@@ -123,7 +124,7 @@ def largest() -> list[tuple[str, bytes, Decode]]:
         ("unknown and damaged", b.encode_read_fields(0, others + pairs, pairs), b.decode_entries),
         ("places", told + b.encode_places(places), partial(b.decode_entries, placed=True)),
         ("held", b.encode_held(held), lambda body: b.decode_held(body, 0)),
-        ("WRITE_LACS", b.encode_lacs(items), b.decode_lacs),
+        ("WRITE_LACS", encode_lacs(items), b.decode_lacs),
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import format_store, open_store
 from quire.metadata.ledgers import LedgerStore
+from support.records import tombstone_of
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop
@@ -111,7 +112,7 @@ async def java_writes(server, scheme):
         await LedgerStore(store).delete(ledger_id)
         # Java sees it gone, and nothing new: the tombstone lies under Quire's own znode. Java's ledgers have no token.
         assert re.findall(r"ledgerID: (\d+)", await shell(server, "listledgers")) == []
-        assert (await LedgerStore(store).read_tombstone(ledger_id))[0].token == 0
+        assert (await tombstone_of(LedgerStore(store), ledger_id))[0].token == 0
         assert list(await registry.list_cookies()) == [bookie]
         again = await asyncio.to_thread(java_client, server, uri, "write", "1", "1", "--ensemble", "1")
         assert next(line["ledger"] for line in again if line["event"] == "created") > drawn

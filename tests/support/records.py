@@ -11,6 +11,7 @@ from quire.core.ledger.notes import LedgerNotes
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Create, MetadataStore, Put
 from quire.wire.ledger_metadata import serialize
+from quire.wire.store_records import Tombstone, decode_tombstone
 
 
 def record_of(
@@ -47,3 +48,9 @@ def is_hole(notes: LedgerNotes, bookie: str, entry_id: int) -> bool:
     return any(
         place.holds(entry_id) for hole in notes.holes if hole.bookie == bookie for place in hole.ranges
     )
+
+
+async def tombstone_of(ledgers: LedgerStore, ledger_id: int) -> tuple[Tombstone, int] | None:
+    """The tombstone of a ledger and its version; None if none stands."""
+    found = dict(await ledgers.tombstones(after=ledger_id - 1 if ledger_id else None, limit=1)).get(LedgerId(ledger_id))
+    return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)

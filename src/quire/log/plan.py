@@ -69,7 +69,6 @@ async def _cut(
             item.token,
             cuts[piece],
             cuts[piece + 1] - 1,
-            item.first_offset,
             offsets[piece],
             offsets[piece + 1],
             round((cuts[piece + 1] - cuts[piece]) * entry_bytes),

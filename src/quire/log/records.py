@@ -115,7 +115,6 @@ class LogRange(NamedTuple):
     """A stretch of one ledger, in whole entries.
 
     Attributes:
-        ledger_first_offset: the offset of the ledger's first record; an entry's is this plus its `records_before`.
         first_offset: of the first record wanted, which may lie inside the first entry.
         end_offset: behind the last record wanted, which may lie inside the last entry.
         bytes: payload bytes, about.
@@ -125,7 +124,6 @@ class LogRange(NamedTuple):
     token: int
     first_entry: int
     last_entry: int
-    ledger_first_offset: int
     first_offset: int
     end_offset: int
     bytes: int

@@ -58,7 +58,7 @@ from quire.wire.ledger_notes import (
     notes_of_record,
     record_with_notes,
 )
-from quire.wire.store_records import Tombstone, decode_tombstone
+from quire.wire.store_records import Tombstone
 
 PREFIX: Final = "ledgers/"
 
@@ -417,15 +417,6 @@ class LedgerStore:
             f"the tombstone of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while it was to be written; try again",
             ledger_id=ledger_id,
         )
-
-    async def read_tombstone(self, ledger_id: int) -> tuple[Tombstone, int] | None:
-        """The tombstone of a ledger and its version; None if none stands.
-
-        Raises:
-            CorruptMetadataError: the stored value is no tombstone.
-        """
-        found = await self._store.get(tombstone_key(ledger_id))
-        return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)
 
     async def tombstones(
         self, after: int | None = None, limit: int = LIST_LIMIT

@@ -201,11 +201,6 @@ class LacItem(NamedTuple):
     body: bytes = b""
 
 
-def encode_lacs(items: Sequence[LacItem]) -> bytes:
-    """The body of a WRITE_LACS, of `LACS_MAX` items at most."""
-    return join_lacs([encode_lac_item(*item) for item in items])
-
-
 def encode_lac_item(
     ledger_id: int, token: int, lac: int, term: int, digest_type: int, key: bytes, body: bytes = b""
 ) -> bytes:

@@ -21,9 +21,10 @@ from quire.wire import native
 from quire.wire.bundles import ROW, ROWS_AT
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Flag, Kind
-from quire.wire.native_bodies import LacItem, encode_lacs
+from quire.wire.native_bodies import LacItem
 from quire.wire.run import checksum, encode_run
 from support.hostile_worlds import ACCESS, GOOD, StillBookie, seal
+from support.many_lacs import encode_lacs
 from support.native_peer import Peer, add, bundle_of, parts_of
 from unit.bookie.test_adds_together import FIRST, fencing_read
 

@@ -19,6 +19,7 @@ from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
 from quire.wire.native_hello import Hello, HelloAnswer
 from quire.wire.run import SCHEME_TERMS, checksum, encode_run
 from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, StillBookie, a_run
+from support.many_lacs import encode_lacs
 
 HMAC = EntryDigest(DigestType.HMAC, b"secret")
 
@@ -147,7 +148,7 @@ def item(ledger_id: int, lac: int, **changes: Any) -> LacItem:
 
 
 def tell(bookie: StillBookie, items: list[LacItem]) -> dict[int, Answer]:
-    said = ask(bookie, Kind.WRITE_LACS, native_bodies.encode_lacs(items))
+    said = ask(bookie, Kind.WRITE_LACS, encode_lacs(items))
     assert said.answer is Answer.OK
     return dict(native_bodies.decode_refused_lacs(said.body))
 
@@ -196,7 +197,7 @@ def test_a_count_that_does_not_fit_is_refused(bookie: StillBookie, body: bytes) 
 
 
 def test_write_lacs_is_for_no_one_ledger(bookie: StillBookie) -> None:
-    body = native_bodies.encode_lacs([item(LEDGER, 6)])
+    body = encode_lacs([item(LEDGER, 6)])
     assert ask(bookie, Kind.WRITE_LACS, body, ledger_id=LEDGER).answer is Answer.BAD_REQUEST
 
 
@@ -223,7 +224,7 @@ def run_with_a_term() -> bytes:
         (Kind.READ_LAC, b"", {"term": 1, "flags": int(Flag.FENCE)}),
         (
             Kind.WRITE_LACS,
-            native_bodies.encode_lacs([LacItem(LEDGER, 0, 4, 1, 3, ACCESS.key)]),
+            encode_lacs([LacItem(LEDGER, 0, 4, 1, 3, ACCESS.key)]),
             {"ledger_id": -1},
         ),
     ],

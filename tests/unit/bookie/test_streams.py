@@ -21,6 +21,7 @@ from quire.wire.native_bodies import ANY_TERM, LacItem
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from quire.wire.run import SCHEME_TERMS, RunView, checksum, encode_run
 from support.hostile_worlds import ACCESS, ENTRIES, LEDGER, PASSWORD, StillBookie
+from support.many_lacs import encode_lacs
 from support.records import record_of
 
 STREAM = LedgerId(77)
@@ -179,7 +180,7 @@ def test_lacs_of_many_ledgers_have_terms(bookie: StreamBookie) -> None:
     assert bookie.add(3, 0, count=4) is Answer.OK
 
     def tell(lac: int, term: int) -> list[tuple[int, Answer]]:
-        body = native_bodies.encode_lacs([LacItem(STREAM, 0, lac, term, 3, KEY)])
+        body = encode_lacs([LacItem(STREAM, 0, lac, term, 3, KEY)])
         said = bookie.ask(Kind.WRITE_LACS, body, ledger_id=-1, digest_type=0, key=bytes(20))
         return native_bodies.decode_refused_lacs(said.body)
 

@@ -19,6 +19,7 @@ from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
 from quire.metadata.streams import StreamStore
 from quire.wire.store_records import Tombstone, encode_tombstone
+from support.records import tombstone_of
 
 
 def record_of(ledger_id, token=77):
@@ -62,7 +63,7 @@ async def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
     store.lose = list(lost)
     await ledgers.delete(1, version if named else None)
     assert await ledgers.list() == []
-    assert (await ledgers.read_tombstone(1))[0].record_version == version
+    assert (await tombstone_of(ledgers, 1))[0].record_version == version
     with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(1)
 
@@ -86,7 +87,7 @@ async def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_de
     store.get = get
     with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(1)
-    assert await ledgers.read_tombstone(1) is None
+    assert await tombstone_of(ledgers, 1) is None
 
 
 async def test_answers_that_stay_lost_are_unknown():
@@ -96,7 +97,7 @@ async def test_answers_that_stay_lost_are_unknown():
     store.lose = ["before"] * ATTEMPTS_MAX
     with pytest.raises(MetadataUnknownError, match="ledger 1"):
         await ledgers.delete(1)
-    assert await ledgers.read_tombstone(1) is None
+    assert await tombstone_of(ledgers, 1) is None
 
 
 async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_version_was_named():
@@ -115,7 +116,7 @@ async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_vers
     store.between = [change] * ATTEMPTS_MAX
     with pytest.raises(StoreBusyError, match="ledger 1 was changed 5 times"):
         await ledgers.delete(1)
-    assert await ledgers.read_tombstone(1) is None
+    assert await tombstone_of(ledgers, 1) is None
     store.between = [change] * (ATTEMPTS_MAX - 1)
     await ledgers.delete(1)
     assert await ledgers.list() == []
@@ -127,12 +128,12 @@ async def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_ab
     for number, value in ((1, b"junk"), (2, b"")):
         version = await store.create(ledger_key(number), value)
         await ledgers.delete(number)
-        made, _ = await ledgers.read_tombstone(number)
+        made, _ = await tombstone_of(ledgers, number)
         assert (made.token, made.record_version) == (0, version)
     odd = replace(record_of(3), custom=((TOKEN_KEY, b"\xff" * 9),))
     await ledgers.create(odd)
     await ledgers.delete(3)
-    assert (await ledgers.read_tombstone(3))[0].token == 0
+    assert (await tombstone_of(ledgers, 3))[0].token == 0
 
 
 async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
@@ -153,13 +154,13 @@ async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
         with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
             await ledgers.read(1)
         await ledgers.delete(1)
-        assert (await ledgers.read_tombstone(1))[0].token == 0
+        assert (await tombstone_of(ledgers, 1))[0].token == 0
         await ledgers.create(record_of(1))
         spoil()
         with pytest.raises(CorruptMetadataError, match=tombstone_key(1)):
-            await ledgers.read_tombstone(1)
+            await tombstone_of(ledgers, 1)
         await ledgers.delete(1)
-        await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
+        await ledgers.end_tombstones([(1, (await tombstone_of(ledgers, 1))[1])])
         assert await store.list("") == []
 
 
@@ -177,8 +178,8 @@ async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
         after = page[-1][0]
     assert pages == [[0, 1, 2], [3, 4, 5], [6, 8]]
     with pytest.raises(CorruptMetadataError, match="ledger 8"):
-        await ledgers.read_tombstone(8)
-    assert await ledgers.read_tombstone(7) is None
+        await tombstone_of(ledgers, 8)
+    assert await tombstone_of(ledgers, 7) is None
 
 
 # --- marks of repair ----------------------------------------------------------------------------------------------

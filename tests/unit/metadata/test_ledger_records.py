@@ -22,7 +22,7 @@ from quire.metadata.records import ATTEMPTS_MAX
 from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictError
 from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import encode_notes
-from support.records import is_hole
+from support.records import is_hole, tombstone_of
 
 
 def record_of(ledger_id, token=1):
@@ -229,7 +229,7 @@ async def test_notes_are_written_with_the_record_and_read_with_it(stored_format)
     assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
     assert [key for key, _ in await store.list("")] == [ledger_key(1)]
     await ledgers.delete(1)
-    await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
+    await ledgers.end_tombstones([(1, (await tombstone_of(ledgers, 1))[1])])
     for attempt in (ledgers.read_with_notes(1), ledgers.write_with_notes(found, NOTES, later)):
         with pytest.raises(NoSuchLedgerError):
             await attempt

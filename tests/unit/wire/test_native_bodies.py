@@ -19,6 +19,7 @@ from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
 from quire.wire.run import SCHEME_TERMS, RunPlace, encode_run
+from support.many_lacs import encode_lacs
 
 IDS = st.integers(0, ID_MAX)
 TERMS = st.integers(0, ANY_TERM)
@@ -72,7 +73,7 @@ LAC_ITEMS = st.lists(
 
 @given(LAC_ITEMS)
 def test_lacs(items: list[LacItem]) -> None:
-    assert native_bodies.decode_lacs(native_bodies.encode_lacs(items)) == items
+    assert native_bodies.decode_lacs(encode_lacs(items)) == items
 
 
 @given(st.lists(st.tuples(IDS, st.sampled_from(Answer)), max_size=5))
@@ -160,7 +161,7 @@ def page(held: list[HeldInterval], following: int = WHOLE_LIST, first: int = 0) 
 
 def lacs(**changes: Any) -> Callable[[], object]:
     item = LacItem(1, 0, 5, 0, 3, bytes(20))._replace(**changes)
-    return lambda: native_bodies.decode_lacs(native_bodies.encode_lacs([item]))
+    return lambda: native_bodies.decode_lacs(encode_lacs([item]))
 
 
 def a_scheme_1_run() -> bytes:

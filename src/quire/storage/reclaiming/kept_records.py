@@ -95,11 +95,6 @@ class KeptRecords:
         else:
             self.put(place.kind, place.ledger_id, body, Space.RETIREMENT)
 
-    def read(self, kind: int, ledger_id: int) -> bytes | None:
-        """The body of the newest record of a kind and ledger; None if there is none that verifies."""
-        known = self._places.get(ledger_id, {}).get(kind)
-        return None if known is None else self._read(*known)
-
     def _read(self, sequence: int, place: KeptPlace) -> bytes | None:
         if place.lsn > self._journal.durable_lsn:
             return self._on_their_way[place.lsn]
