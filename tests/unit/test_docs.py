@@ -45,8 +45,8 @@ def runnable():
         for number, mark, text, kind in found:
             marks = []
             if mark == "run: spark":
-                # Each begins a Spark of its own, for a minute: of these only the README's is for `make test`.
-                marks = [pytest.mark.spark, *([] if path.name == "README.md" else [pytest.mark.slow])]
+                # Each begins a Spark of its own, for a minute; the demo is the one that `make test` begins.
+                marks = [pytest.mark.spark, pytest.mark.slow]
             yield pytest.param(kind, text, id=f"{name(path)}-{number}", marks=marks)
 
 
