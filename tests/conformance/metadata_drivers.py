@@ -18,6 +18,7 @@ from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
 from quire.metadata.zookeeper.store import ZookeeperStore
 from quire.wire.proto.etcd_pb2 import LeaseRevokeRequest
 from support.etcd_server import etcd_or_skip
+from support.sqlite_inside import on_its_thread, thread_of
 from support.zookeeper_server import zookeeper_or_skip
 
 TIMEOUT_MS = 20_000
@@ -76,9 +77,9 @@ class SqliteDriver(Driver):
 
     async def lose_session(self, owner, other):
         # What an observer does when the counter stands still.
-        thread, name = other._thread, owner._thread.registrations._session.name
-        number = owner._thread.registrations._number
-        await other._ask(lambda: thread.file.end_session(number, name), changes=True)
+        thread, name = thread_of(other), thread_of(owner).registrations._session.name
+        number = thread_of(owner).registrations._number
+        await on_its_thread(other, lambda: thread.file.end_session(number, name), changes=True)
 
 
 class ZookeeperDriver(Driver):

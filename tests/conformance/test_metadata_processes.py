@@ -27,6 +27,7 @@ from conformance.metadata_drivers import (
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.metadata.sqlite.file import SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
+from support.sqlite_inside import thread_of
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def sqlite(tmp_path):
 async def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
     """Twice: once it had happened, once it had not."""
     async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
-        thread = a._thread
+        thread = thread_of(a)
         happened, did_not = failing_commits(thread)
         await a.create("k", b"0")
         for fault, after in [(happened, True), (did_not, False)]:
@@ -59,7 +60,7 @@ async def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypa
 
 async def test_a_commit_that_fails_leaves_no_key_of_nobody_although_nothing_else_is_held(sqlite):
     async with clients(sqlite, 1, session_timeout_ms=SHORT_TIMEOUT_MS) as (a,):
-        thread = a._thread
+        thread = thread_of(a)
         happened, did_not = failing_commits(thread)
         thread._commit = happened
         with pytest.raises(MetadataUnknownError):

@@ -16,6 +16,7 @@ from quire.metadata.sqlite.store import SqliteStore
 from quire_testing.crash import ImageBuilder
 from support.rounds import rounds
 from support.sqlite_disk import SqliteRecorder, warnings
+from support.sqlite_inside import file_of, on_its_thread
 from support.sqlite_writer import change, killed_writer
 
 pytestmark = pytest.mark.long
@@ -25,20 +26,20 @@ SEED = 20261121
 
 
 async def set_pragma(store, text):
-    await store._ask(lambda: store._thread.file._connection.execute(f"PRAGMA {text}"))
+    await on_its_thread(store, lambda: file_of(store)._connection.execute(f"PRAGMA {text}"))
 
 
 async def settle(store, *, empty, ahead=0):
     """What the store does a second after a commit; with `empty`, the -wal too."""
-    file = store._thread.file
+    file = file_of(store)
 
     def work():
         progress = file.progress
         return file.sequence.raise_to(progress._replace(revision=progress.revision + ahead))
 
-    assert await store._ask(work)
+    assert await on_its_thread(store, work)
     if empty:
-        assert await store._ask(file.log.empty)
+        assert await on_its_thread(store, file.log.empty)
 
 
 async def live(path, recorder, *pragmas, early=False):

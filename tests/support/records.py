@@ -52,5 +52,7 @@ def is_hole(notes: LedgerNotes, bookie: str, entry_id: int) -> bool:
 
 async def tombstone_of(ledgers: LedgerStore, ledger_id: int) -> tuple[Tombstone, int] | None:
     """The tombstone of a ledger and its version; None if none stands."""
-    found = dict(await ledgers.tombstones(after=ledger_id - 1 if ledger_id else None, limit=1)).get(LedgerId(ledger_id))
+    found = dict(await ledgers.tombstones(after=ledger_id - 1 if ledger_id else None, limit=1)).get(
+        LedgerId(ledger_id)
+    )
     return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)

@@ -15,6 +15,7 @@ from pathlib import Path
 from quire.metadata.sqlite.file import SETTLE_MS, SqliteOptions
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, Put
+from support.sqlite_inside import file_of, on_its_thread
 
 
 async def change(store, number, prefix=""):
@@ -32,20 +33,21 @@ async def change(store, number, prefix=""):
 async def main(path, number, prefix="", settle_ms=SETTLE_MS):
     by_itself = SqliteOptions(settle_ms=settle_ms if settle_ms >= 0 else 1_000_000)
     store = await SqliteStore.open(path, options=by_itself)
-    file = store._thread.file
+    file = file_of(store)
     while True:
         number += 1
         await change(store, number, prefix)
         ledger_id = await store.next_ledger_id()
         if settle_ms < 0:
-            assert await store._ask(lambda: file.sequence.raise_to(file.progress))
+            assert await on_its_thread(store, lambda: file.sequence.raise_to(file.progress))
         print(number, ledger_id, flush=True)
 
 
 def writer(path, number=0, *more):
     """A process that does this."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    command = [sys.executable, __file__, *map(str, (path, number, *more))]
+    tests = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{tests.parent / 'src'}:{tests}"}
+    command = [sys.executable, "-m", "support.sqlite_writer", *map(str, (path, number, *more))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 

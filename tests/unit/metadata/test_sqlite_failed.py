@@ -4,6 +4,7 @@ import pytest
 
 from quire.core.errors import StorageError
 from quire.metadata.sqlite.store import SqliteStore
+from support.sqlite_inside import thread_of
 from support.waiting import until_async
 
 
@@ -11,7 +12,7 @@ async def test_a_failed_store_does_nothing_between_its_callers(tmp_path, monkeyp
     """What follows the last commit was due for ever, and the thread looked for work without a pause."""
     store = await SqliteStore.open(tmp_path / "metadata.db", create=True)
     await store.create("k", b"")
-    thread, looks = store._thread, []
+    thread, looks = thread_of(store), []
     due_ms, next_jobs = thread.settling.due_ms, thread._next_jobs
     assert due_ms is not None
     monkeypatch.setattr(thread.file, "get", lambda key: 1 / 0)

@@ -28,6 +28,7 @@ from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import filesystem_of
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Delete, StoreBusyError
+from support.sqlite_inside import file_of, on_its_thread, thread_of
 from support.waiting import until_async
 
 
@@ -170,10 +171,10 @@ async def test_a_copied_file_starts_a_new_generation_and_leaps_over_ids(path):
 
 async def test_a_full_disk_is_said_and_nothing_has_happened(path):
     async with await SqliteStore.open(path, create=True) as store:
-        file = store._thread.file
+        file = file_of(store)
 
         async def pages(limit):
-            await store._ask(lambda: file._one(f"PRAGMA max_page_count = {limit}"))
+            await on_its_thread(store, lambda: file._one(f"PRAGMA max_page_count = {limit}"))
 
         await pages(30)
         with pytest.raises(DiskFullError, match="free space"):
@@ -199,8 +200,8 @@ async def test_a_session_that_cannot_be_made_again_writes_into_no_other_file(pat
         others = [path.with_name(f"other{i}") for i in range(20)]
         files = [other.open("wb", buffering=0) for other in others]
         clock[0] += 2 * options.beat_ms
-        registrations = store._thread.registrations
-        await store._ask(lambda: registrations.beat(clock[0]))
+        registrations = thread_of(store).registrations
+        await on_its_thread(store, lambda: registrations.beat(clock[0]))
         for file in files:
             file.close()
         assert {other.read_bytes() for other in others} == {b""}
@@ -233,12 +234,12 @@ async def test_what_is_registered_again_is_what_was_committed_last(path, monkeyp
         held = await store.register("r", b"1")
         await held.update(b"2")
         with monkeypatch.context() as failing:
-            failing.setattr(store._thread, "_commit", fail)
+            failing.setattr(thread_of(store), "_commit", fail)
             with pytest.raises(MetadataUnknownError):
                 await held.update(b"3")
         assert (await store.get("r")).value == b"2"
         shutil.rmtree(path.with_name("metadata.db-sessions"))
-        await store._ask(store._thread.registrations.mend, changes=True)
+        await on_its_thread(store, thread_of(store).registrations.mend, changes=True)
         assert (await store.get("r")).value == b"2"
         assert held.value == b"2"
         assert held.renewed == 1
@@ -265,7 +266,7 @@ async def test_a_writer_that_keeps_the_lock_is_named_after_a_while(path, monkeyp
         await store.create("k", b"1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        file, begin = store._thread.file, store._thread.file.begin
+        file, begin = file_of(store), file_of(store).begin
         monkeypatch.setattr(file, "begin", lambda patience_ms: begin(1))
         with pytest.raises(StoreBusyError, match="stopped"):
             await store.create("k2", b"")
@@ -346,13 +347,13 @@ async def test_a_watcher_behind_the_trim_is_told_to_read_everything(path):
             file.commit()
         assert file._one("SELECT count(*) FROM entries") <= 20
         file.close()
-        slow._thread.jobs.put(None)
+        thread_of(slow).jobs.put(None)
         assert (await anext(changes)).reread_all
 
 
 async def test_changes_that_wait_together_share_commits(path):
     async with await SqliteStore.open(path, create=True) as store:
-        thread, commit, commits = store._thread, store._thread._commit, []
+        thread, commit, commits = thread_of(store), thread_of(store)._commit, []
 
         def counted():
             commits.append(1)
@@ -367,7 +368,7 @@ async def test_changes_that_wait_together_share_commits(path):
 async def test_an_unexpected_error_fails_the_store_and_hangs_nobody(path, monkeypatch, caplog):
     store = await SqliteStore.open(path, create=True)
     held = await store.register("r", b"")
-    monkeypatch.setattr(store._thread.file, "get", lambda key: 1 / 0)
+    monkeypatch.setattr(file_of(store), "get", lambda key: 1 / 0)
     with pytest.raises(StorageError, match="ZeroDivisionError"):
         await store.get("k")
     with pytest.raises(StorageError):
@@ -381,7 +382,7 @@ def test_a_store_that_was_forgotten_with_its_loop_lets_go(path):
     async def forget():
         store = await SqliteStore.open(path, create=True)
         await store.register("r", b"")
-        return store._thread
+        return thread_of(store)
 
     thread = asyncio.run(forget())
     thread.join(20)

@@ -14,6 +14,7 @@ from quire.metadata.sqlite.file import RESTORE_LEAP, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.sequence import SequenceFile
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Put
+from support.sqlite_inside import file_of, on_its_thread, thread_of
 from support.waiting import until_async
 
 NEVER_MS = 10**9
@@ -201,8 +202,8 @@ async def test_a_backup_copied_into_the_open_file_is_noticed_by_the_next_to_open
     shutil.copy(path, backup)
     store = await SqliteStore.open(path)
     await store.create("k/11", b"v")
-    assert await store._ask(lambda: store._thread.file.sequence.raise_to(store._thread.file.progress))
-    assert await store._ask(store._thread.file.log.empty)
+    assert await on_its_thread(store, lambda: file_of(store).sequence.raise_to(file_of(store).progress))
+    assert await on_its_thread(store, file_of(store).log.empty)
     by_cp(backup, path)
     async with await SqliteStore.open(path) as other:
         assert other.generation == store.generation + 1
@@ -219,7 +220,7 @@ async def test_a_commit_whose_end_is_unknown_makes_no_store_believe_that_the_fil
 ):
     async with await SqliteStore.open(path, create=True) as store:
         version = await store.create("k", b"1")
-        thread, commit = store._thread, store._thread._commit
+        thread, commit = thread_of(store), thread_of(store)._commit
 
         def failing():
             thread.file.rollback()
@@ -260,8 +261,8 @@ async def test_an_open_waits_neither_for_a_reader_nor_for_a_writer(path, begin):
                 )  # which that reader does not see, so it may not go into the file
             second = await SqliteStore.open(path, options=options)
             assert await second.get("k/1") is not None
-            assert not await second._ask(second._thread.file.log.empty)
-            assert newest(path) == second._thread.file.progress
+            assert not await on_its_thread(second, file_of(second).log.empty)
+            assert newest(path) == file_of(second).progress
             assert log_of(path).stat().st_size > 0
         async with second, await SqliteStore.open(path):
             assert log_of(path).stat().st_size == 0
@@ -308,7 +309,7 @@ async def test_a_store_without_watches_settles_by_itself(path):
     async with await SqliteStore.open(path, create=True, options=SqliteOptions(settle_ms=20)) as store:
         await store.create("k", b"v")
         await until_async(lambda: newest(path).revision == 1 and log_of(path).stat().st_size == 0)
-        assert store._thread.settling.due_ms is None
+        assert thread_of(store).settling.due_ms is None
 
 
 async def test_what_a_reader_was_in_the_way_of_is_done_later(path):

@@ -19,6 +19,7 @@ from quire.metadata.sqlite.sequence import (
     newest_of,
 )
 from quire.metadata.sqlite.store import SqliteStore
+from support.sqlite_inside import file_of, on_its_thread
 
 ONE = "54d02935-bc30-42f5-b7af-82a9983dd84c"
 OTHER = "11111111-bc30-42f5-b7af-82a9983dd84c"
@@ -181,8 +182,8 @@ async def work(path, number):
     async with await SqliteStore.open(path, create=True) as store:
         for change in range(3):
             await store.create(f"k/{number}/{change}", b"v")
-            file = store._thread.file
-            assert await store._ask(lambda file=file: file.sequence.raise_to(file.progress))
+            file = file_of(store)
+            assert await on_its_thread(store, lambda file=file: file.sequence.raise_to(file.progress))
 
 
 def warned(caplog):

@@ -18,6 +18,7 @@ from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create, Watch
 from support.process import descriptors
 from support.rounds import FULL, keep_figures, rounds
+from support.sqlite_inside import file_of, thread_of
 from support.waiting import until_async
 
 CLIENTS = rounds(8, 200)
@@ -44,7 +45,7 @@ asyncio.run(work())
 
 def woken(store: SqliteStore) -> int:
     """How often a store's thread has slept and gone on."""
-    status = Path(f"/proc/self/task/{store._thread.native_id}/status").read_text()
+    status = Path(f"/proc/self/task/{thread_of(store).native_id}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")]
     return int(line.split()[1])
 
@@ -141,7 +142,7 @@ async def test_a_look_that_fails_is_made_again_and_no_change_is_missed(tmp_path:
     ):
         await anext(changes)
         await store.get("k")  # after the first look
-        file = store._thread.file
+        file = file_of(store)
         look = file.changes
 
         def fails_once(since: int) -> tuple[int, list[str] | None]:
@@ -157,9 +158,9 @@ async def test_a_look_that_fails_is_made_again_and_no_change_is_missed(tmp_path:
         if own:
             await store.create("seen/own", b"")
         else:
-            store._thread.wake()
+            thread_of(store).wake()
             await until_async(lambda: file.changes == look, "a look that fails")
-            store._thread.wake()
+            thread_of(store).wake()
         async with asyncio.timeout(30):
             assert "seen/other" in await anext(changes)
 
@@ -172,8 +173,8 @@ async def test_a_watch_whose_maker_is_cancelled_is_not_looked_for(tmp_path: Path
         await asyncio.wait({attaching})
         assert attaching.cancelled()
         await store.get("k")  # after the attaching, which was asked for
-        looks = store._thread._watches.looks
-        await until_async(lambda: not looks(store._thread), "the watch to be gone")
+        looks = thread_of(store)._watches.looks
+        await until_async(lambda: not looks(thread_of(store)), "the watch to be gone")
 
 
 @pytest.mark.skipif(not FULL, reason="a rate of a loaded machine says nothing")
