@@ -222,7 +222,7 @@ OF_TERMS = (
     "truncation_is_done", "truncate_takes", "copy_drops_others",
 )  # fmt: skip
 NOT_BY_THE_EXPLORER = {
-    "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
+    "judge_unknown": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_unknown_ledgers.py",
     "without_record": "its one ledger has a record from the beginning; the same",
     **dict.fromkeys(
         ("unlisted_is_garbage", "staged_is_garbage", "watermark_counts"),

@@ -59,8 +59,8 @@ def test_what_ships_holds_where_the_mutant_breaks(name):
     assert done.result.violation is None, done.text
 
 
-BY_PROGRAMS = ["first_word", "without_record", "fence_of_deleted"]
-"""The explorer's bookies know their ledger's key: `tests/unit/bookie/test_first_words.py` takes the first two out of a
+BY_PROGRAMS = ["judge_unknown", "without_record", "fence_of_deleted"]
+"""The explorer's bookies know their ledger's key: `tests/unit/bookie/test_unknown_ledgers.py` takes the first two out of a
 bookie. Its clients speak our own protocol: `tests/unit/bookie/test_fences_of_deleted_ledgers.py` takes out the third."""
 
 OF_REPAIR = ["copy_priority"]

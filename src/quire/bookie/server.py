@@ -39,9 +39,9 @@ from quire.bookie.identity.cookies import compare_cookie, find_directory
 from quire.bookie.identity.port import take_port
 from quire.bookie.identity.vigil import Vigil
 from quire.bookie.ledgers.digest_types import DigestTypes
-from quire.bookie.ledgers.first_words import FirstWords
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads
+from quire.bookie.ledgers.record_waits import RecordWaits
 from quire.bookie.ledgers.waiters import LateRefusalError
 from quire.core.answers import Answer
 from quire.core.bookie.boot import BootState
@@ -122,7 +122,7 @@ class BookieServer:
         self.space: SpaceReport
         self.attention: Attention
         self.record_reads: RecordReads
-        self.first_words: FirstWords
+        self.record_waits: RecordWaits
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -378,7 +378,7 @@ class BookieServer:
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""
         self.record_reads = RecordReads(BothRecords(self.store))
-        self.first_words = FirstWords(
+        self.record_waits = RecordWaits(
             self.ledgers,
             self.record_reads,
             self.bookie_id,

@@ -3,7 +3,7 @@
 A question to the store is three steps: asked (with the add that makes it), read at the store, received. Whatever else
 happens may come between any two of them, and so with the four of a doubt's end: looked, filled, read again, arrived.
 
-Source: `bookie/ledgers/first_words.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "After a loss".
+Source: `bookie/ledgers/record_waits.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "After a loss".
 """
 
 from __future__ import annotations

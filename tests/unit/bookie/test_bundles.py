@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
@@ -122,7 +122,7 @@ def test_a_ledger_that_waits_for_its_record_holds_up_no_other_and_keeps_only_its
     gate = with_slow_records(bookie)
     peer.send([bundle_of([add(FIRST, size=100_000), add(0, ledger=slow), add(FIRST, ledger=GOOD)])])
     [[(_, run, *_)]] = [
-        [one.decide.args for one in some] for some in bookie.server.first_words._waiting.values()
+        [one.decide.args for one in some] for some in bookie.server.record_waits._waiting.values()
     ]
     assert memoryview(run.body.obj).nbytes == bookie.server._pending_bytes == len(run.body)
     early = [(one.number, len(one.body)) for one in peer.answers()]
@@ -135,7 +135,7 @@ def test_a_ledger_that_waits_for_its_record_holds_up_no_other_and_keeps_only_its
 
 def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_do(peer: Peer) -> None:
     """The rest of it waits, and all that this client sent after it; another client does not."""
-    bookie, count = peer.bookie, 2 * FIRST_WORDS_MAX + 10
+    bookie, count = peer.bookie, 2 * RECORD_WAITS_MAX + 10
     ledgers = [new_ledger(ledger_id) for ledger_id in range(1000, 1000 + count)]
     bookie.create(77, *(one.ledger_id for one in ledgers))
     gate = with_slow_records(bookie)
@@ -145,14 +145,14 @@ def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_d
         Kind.READ_LAC, 2, 0, 0, flags=Flag.FENCE, ledger_id=last.ledger_id, key=last.key
     )
     peer.send([whole, fence])
-    waiting = bookie.server.first_words._waiting
-    assert list(waiting) == [one.ledger_id for one in ledgers[:FIRST_WORDS_MAX]]
-    assert peer.line.owner.first_words == FIRST_WORDS_MAX
+    waiting = bookie.server.record_waits._waiting
+    assert list(waiting) == [one.ledger_id for one in ledgers[:RECORD_WAITS_MAX]]
+    assert peer.line.owner.record_waits == RECORD_WAITS_MAX
     assert peer.holds() == list(range(FIRST + 1)), "what is ordinary does not wait"
     other = Peer(bookie)
     other.send([add(FIRST, ledger=GOOD), add(0, ledger=new_ledger(77), number=8)])
     assert other.told() == [(FIRST, OK)]
-    assert len(waiting) == FIRST_WORDS_MAX + 1
+    assert len(waiting) == RECORD_WAITS_MAX + 1
     bookie.inside(gate.set)
     for _ in range(10):
         peer.wait()
@@ -165,7 +165,7 @@ def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_d
 def test_the_rest_of_a_bundle_waits_while_the_bookie_holds_and_its_client_may_be_gone_by_then(
     peer: Peer,
 ) -> None:
-    bookie, count = peer.bookie, FIRST_WORDS_MAX + 10
+    bookie, count = peer.bookie, RECORD_WAITS_MAX + 10
     ledgers = [new_ledger(ledger_id) for ledger_id in range(1000, 1000 + count)]
     bookie.create(*(one.ledger_id for one in ledgers))
     gate, others = with_slow_records(bookie), Peer(bookie)
@@ -177,7 +177,7 @@ def test_the_rest_of_a_bundle_waits_while_the_bookie_holds_and_its_client_may_be
     for _ in range(10):
         peer.wait()
     assert peer.answers() == []
-    assert not any(map(peer.holds, ledgers[FIRST_WORDS_MAX:]))
+    assert not any(map(peer.holds, ledgers[RECORD_WAITS_MAX:]))
     bookie.server.vigil.holding = False
     bookie.inside(peer.line.owner.let_out)
     for _ in range(10):

@@ -26,7 +26,7 @@ from support.storage_disk import FaultyFiles
 from support.waiting import until_async
 from unit.bookie.test_after_a_loss import SlowStore
 from unit.bookie.test_bookie_server import World, access
-from unit.bookie.test_first_words import NEW, AwayStore, create, over
+from unit.bookie.test_unknown_ledgers import NEW, AwayStore, create, over
 
 PROTOCOLS = ["v2", "v3"]
 LATER = 10**15
@@ -143,14 +143,14 @@ class InBookKeepersWords(OneBookie):
 
     def __init__(self, name: str, rules: BookieRules) -> None:
         super().__init__(opened(FaultyFiles()), rules=rules, name=name)
-        self.ledgers.introductions.on_deleted = lambda _ledger_id, then, _asker: then(
+        self.ledgers.unknown_ledgers.on_deleted = lambda _ledger_id, then, _asker: then(
             rules.fence_of_deleted(has_no_record=False)
         )
 
     def fenced_lac(self, ledger_id: int) -> tuple[Answer, int]:
         answers: list[Answer] = []
         asked = self.request(Kind.READ_LAC, ledger_id, int(Flag.FENCE))
-        then = self.ledgers.introductions.without_deleted(ledger_id, answers.append, NO_ASKER)
+        then = self.ledgers.unknown_ledgers.without_deleted(ledger_id, answers.append, NO_ASKER)
         self.ledgers.fence_then(asked, then, NO_ASKER)
         self.settle()
         return answers[0], NO_ENTRY

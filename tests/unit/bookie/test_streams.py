@@ -202,7 +202,9 @@ def test_lacs_of_many_ledgers_have_terms(bookie: StreamBookie) -> None:
     ("term", "answer"),
     [(1, Answer.INVALID_TERM), (2, Answer.INVALID_TERM), (3, Answer.OK), (3 + (1 << 40), Answer.BAD_REQUEST)],
 )
-def test_the_first_word_is_compared_with_the_record(bookie: StreamBookie, term: int, answer: Answer) -> None:
+def test_the_first_request_is_compared_with_the_record(
+    bookie: StreamBookie, term: int, answer: Answer
+) -> None:
     assert bookie.add(term, 0) is answer
     assert (bookie.server.storage.facts(STREAM) is not None) == (answer is Answer.OK)
 
@@ -428,7 +430,7 @@ def test_a_truncation_is_refused_of_a_lower_term_a_wrong_key_and_an_impossible_i
     assert bookie.read(0, 9, 4) == (Answer.OK, {n: b"%d of 4" % n for n in range(3)}, 9)
 
 
-def test_the_first_word_of_a_stream_may_be_a_truncation(bookie: StreamBookie) -> None:
+def test_the_first_request_for_a_stream_may_be_a_truncation(bookie: StreamBookie) -> None:
     assert truncated(bookie, 0, 2) is Answer.INVALID_TERM, "the record is in term 3"
     assert truncated(bookie, 0, 3) is Answer.OK
     assert bookie.info()["term"] == 3

@@ -12,7 +12,7 @@ from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
-from quire.core.bookie.rules import RULES, TERM_JUMP_MAX, BookieRules, Introduction
+from quire.core.bookie.rules import RULES, TERM_JUMP_MAX, BookieRules, RecordedKey
 from quire_testing.explorer.mutants import MUTANTS
 
 KEY = b"k" * 20
@@ -135,10 +135,10 @@ def test_a_term_does_not_jump(jump: int, answer: Answer) -> None:
         (None, 3, Answer.UNKNOWN),
     ],
 )
-def test_the_first_word_is_compared_with_the_term_of_the_record(
+def test_the_first_request_is_compared_with_the_term_of_the_record(
     record: int | None, term: int, answer: Answer
 ) -> None:
-    assert RULES.first_word(Introduction(KEY, 7, record), KEY, 7, term) is answer
+    assert RULES.judge_unknown(RecordedKey(KEY, 7, record), KEY, 7, term) is answer
 
 
 # --- LACs ------------------------------------------------------------------------------------------------------------

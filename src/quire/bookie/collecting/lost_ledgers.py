@@ -10,8 +10,8 @@ import logging
 from functools import partial
 from typing import Final
 
-from quire.bookie.ledgers.first_words import introduction_of
 from quire.bookie.ledgers.ledgers import Ledgers
+from quire.bookie.ledgers.record_waits import recorded_key
 from quire.bookie.ledgers.waiters import WHEN_DURABLE, settle
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
@@ -95,7 +95,7 @@ class LostLedgers:
             record = listed.parsed()
             if not self._ledgers.after_loss.is_suspect(record, self._bookie_id):
                 return
-            says = introduction_of(record)
+            says = recorded_key(record)
             facts = LedgerFacts(ledger_id, says.key, says.token, term=record.term)
         except CorruptMetadataError as error:
             log.warning(

@@ -154,7 +154,7 @@ class AddCollector:
     def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
         ledger_id, key, recovery, _ = group.adder
         # Where the ledger is not known, its id may have had another one, with another digest.
-        kind = self._digests.get(ledger_id) if self._ledgers.introductions.knows(ledger_id) else None
+        kind = self._digests.get(ledger_id) if self._ledgers.unknown_ledgers.knows(ledger_id) else None
         run = RunView.of(
             ledger_id,
             group.ids[0],

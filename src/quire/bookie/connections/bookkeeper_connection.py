@@ -19,7 +19,7 @@ from quire.bookie.connections.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.connections.bookkeeper_v3 import V3Requests
 from quire.bookie.connections.client_connection import ClientConnection, Serving
 from quire.bookie.connections.opening import BookKeeperDoor
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.connection_states import AUTHENTICATING, OPEN, SHUT
@@ -138,7 +138,7 @@ class BookKeeperConnection(ClientConnection):
             self._server.put(self)
 
     def _may_serve(self) -> bool:
-        waits = self.not_read_since is not None or self.first_words >= FIRST_WORDS_MAX
+        waits = self.not_read_since is not None or self.record_waits >= RECORD_WAITS_MAX
         return not waits and not self._server.holding
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
@@ -157,7 +157,7 @@ class BookKeeperConnection(ClientConnection):
                 self._serve_v2(data, at)
             if self._out_bytes >= limit:
                 self.send_answers()
-            if self.not_read_since is not None or self.first_words >= FIRST_WORDS_MAX:
+            if self.not_read_since is not None or self.record_waits >= RECORD_WAITS_MAX:
                 return served
         return len(starts)
 
@@ -272,7 +272,7 @@ class BookKeeperConnection(ClientConnection):
             self._lookup.clear()
 
         answer_to = self.unless_congested(partial(self._fence_v2, request), fenced)
-        then = self._ledgers.introductions.without_deleted(request.ledger_id, answer_to, self)
+        then = self._ledgers.unknown_ledgers.without_deleted(request.ledger_id, answer_to, self)
         self._ledgers.fence_then(asked, then, self)
 
     def _read_v2(self, request: v2.ReadRequest | v2.BatchReadRequest, answer: Answer) -> None:

@@ -122,7 +122,7 @@ class V3Requests:
             answer_to = self._connection.unless_congested(
                 partial(self._read, request), lambda answer: self._after_fence(request, answer)
             )
-            then = self._ledgers.introductions.without_deleted(ledger_id, answer_to, self._connection)
+            then = self._ledgers.unknown_ledgers.without_deleted(ledger_id, answer_to, self._connection)
             self._ledgers.fence_then(asked, then, self._connection)
         elif read.HasField("previousLAC"):
             self._long_poll(request)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from quire.bookie.connections.client_connection import ClientConnection
 from quire.bookie.ledgers.ledgers import OtherRow
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
@@ -73,7 +73,7 @@ class BundleRequests:
         if not self._left:
             self._admit(request, frame)
         while self._left:
-            if self._owner.first_words >= FIRST_WORDS_MAX:
+            if self._owner.record_waits >= RECORD_WAITS_MAX:
                 self._owner.requests.appendleft(frame)
                 return
             self._serve_alone(request.number, *self._left.popleft())

@@ -21,7 +21,7 @@ from quire.bookie.connections.unread import UnreadAnswers
 from quire.bookie.identity.vigil import Vigil
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX, Asker
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX, Asker
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import BookieId
@@ -132,7 +132,7 @@ class ClientConnection(FrameProtocol, Asker):
         """Serve the requests that had to wait for their client to read, as long as it does."""
         limit = self._server.config.answer_bytes_max
         while self._again and self.not_read_since is None and not self._server.holding:
-            if self.first_words >= FIRST_WORDS_MAX:
+            if self.record_waits >= RECORD_WAITS_MAX:
                 break
             if self._out_bytes >= limit:
                 self.send_answers()
@@ -410,7 +410,7 @@ class ClientConnection(FrameProtocol, Asker):
                 admitted(len(add.body))
             else:
                 self.answer_to(add, answer)
-            if server.holding or self.first_words >= FIRST_WORDS_MAX:
+            if server.holding or self.record_waits >= RECORD_WAITS_MAX:
                 break
         return count
 

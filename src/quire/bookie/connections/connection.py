@@ -16,7 +16,7 @@ from quire.bookie.connections.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.connections.bundle_requests import BundledRows, BundleRequests
 from quire.bookie.connections.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
 from quire.bookie.connections.opening import NativeDoor
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY
@@ -203,7 +203,7 @@ class Connection(ClientConnection):
         left = REQUESTS_A_LOOK
         try:
             while requests and self.not_read_since is None and not self._server.holding:
-                if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
+                if self.waiting_bytes > WAITING_BYTES_MAX or self.record_waits >= RECORD_WAITS_MAX:
                     break
                 if self.state is not OPEN:
                     self._authenticate(memoryview(requests.popleft()))
@@ -436,7 +436,7 @@ class Connection(ClientConnection):
             return
         answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
         unread = answer is Answer.UNKNOWN
-        if not (unread and self._ledgers.introductions.waits(request.ledger_id, again, self)):
+        if not (unread and self._ledgers.unknown_ledgers.waits(request.ledger_id, again, self)):
             self.answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from quire.bookie.ledgers.lac_bodies import key_of, lac_body_of, plain_lac_body
-from quire.bookie.ledgers.waiters import Followers, Introductions
+from quire.bookie.ledgers.waiters import Followers, UnknownLedgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem
@@ -38,16 +38,16 @@ class ExplicitLacs(dict[int, int]):
         explicit_lac: takes, or refuses, what is not like what its ledger's machine knows: ledger id, body, key, token,
             digest type, term.
         is_unsaved: whether a new one was taken, which is to wait here.
-        introductions: which request may be the first for a ledger.
+        unknown_ledgers: decides on requests for ledgers that are not known here.
     """
 
     __slots__ = (
         "_explicit_lac",
         "_followers",
-        "_introductions",
         "_is_unsaved",
         "_machines",
         "_sweeps",
+        "_unknown_ledgers",
     )
 
     def __init__(
@@ -56,14 +56,14 @@ class ExplicitLacs(dict[int, int]):
         followers: Followers,
         explicit_lac: Callable[[int, bytes, bytes, int, int, int], Answer],
         is_unsaved: Callable[[int], bool],
-        introductions: Introductions,
+        unknown_ledgers: UnknownLedgers,
     ) -> None:
         super().__init__()
         self._machines = machines
         self._followers = followers
         self._explicit_lac = explicit_lac
         self._is_unsaved = is_unsaved
-        self._introductions = introductions
+        self._unknown_ledgers = unknown_ledgers
         self._sweeps = 0
 
     def take(self, items: Iterable[LacFields]) -> list[tuple[int, Answer]]:
@@ -99,7 +99,7 @@ class ExplicitLacs(dict[int, int]):
         answer = self._explicit_lac(
             item.ledger_id, body, key_of(item), item.token, item.digest_type, item.term
         )
-        if answer is Answer.UNKNOWN and self._introductions.waits(
+        if answer is Answer.UNKNOWN and self._unknown_ledgers.waits(
             item.ledger_id, partial(self._take_one, item), None
         ):
             return Answer.OK  # a hint: whether it is taken then, its writer need not know

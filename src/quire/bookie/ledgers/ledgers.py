@@ -26,9 +26,9 @@ from quire.bookie.ledgers.waiters import (
     WHEN_DURABLE,
     Asker,
     Followers,
-    Introductions,
     Poll,
     Then,
+    UnknownLedgers,
 )
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import AfterLoss
@@ -155,7 +155,7 @@ class Ledgers:
         followers: who waits for a LAC.
         explicit_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
-        introductions: who may be the first to speak of a ledger.
+        unknown_ledgers: decides on requests for ledgers that are not known here.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
@@ -176,9 +176,9 @@ class Ledgers:
         self._flush_scheduled = False
         self.flushing = False
         self.read_only = False
-        self.introductions = Introductions(self._known, rules)
+        self.unknown_ledgers = UnknownLedgers(self._known, rules)
         self.explicit_lacs = ExplicitLacs(
-            self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.introductions
+            self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.unknown_ledgers
         )
         self.store_is_trusted: Callable[[], bool] = lambda: True
         self.after_loss = AfterLoss(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
@@ -197,7 +197,7 @@ class Ledgers:
         """
         answer = self.admit(request, run, waiter, tag)
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
-        return self.introductions.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
+        return self.unknown_ledgers.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
     def admit(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
@@ -211,7 +211,7 @@ class Ledgers:
                 return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
-            answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
+            answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
             if answer is not Answer.OK:
                 return answer
             machine = self._machine(request.ledger_id)
@@ -349,7 +349,7 @@ class Ledgers:
             return Answer.BAD_REQUEST
         if not key:
             return Answer.UNAUTHORISED
-        first = self.introductions.judge(ledger_id, key, token, term)
+        first = self.unknown_ledgers.judge(ledger_id, key, token, term)
         if first is not Answer.OK:
             return first
         machine = self._machine(ledger_id)
@@ -378,7 +378,7 @@ class Ledgers:
             return
         answer = self.explicit_lac(request)
         if answer is not Answer.OK:
-            self.introductions.refuse(answer, self.explicit_lac_then, request, then, asker)
+            self.unknown_ledgers.refuse(answer, self.explicit_lac_then, request, then, asker)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
         self._save(self._machine(request.ledger_id), then)
@@ -399,16 +399,16 @@ class Ledgers:
         Of a stream it is the request's term that the bookie takes. UNKNOWN: the record must be read first, and does not
         come. A negative would count as a fence.
         """
-        answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
+        answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is not Answer.OK:
-            self.introductions.refuse(answer, self.fence_then, request, then, asker)
+            self.unknown_ledgers.refuse(answer, self.fence_then, request, then, asker)
             return
         machine = self._machine(request.ledger_id)
         self._complete(machine)
         who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
         ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
         if ready.answer is Answer.UNKNOWN:
-            self.introductions.refuse(ready.answer, self.fence_then, request, then, asker)
+            self.unknown_ledgers.refuse(ready.answer, self.fence_then, request, then, asker)
             return
         if ready.facts is None:
             then(ready.answer)
@@ -434,14 +434,14 @@ class Ledgers:
         `LedgerStorage.truncate`.
         """
         again = partial(self.truncate, what)
-        answer = self.introductions.judge(request.ledger_id, request.key, request.token, request.term)
+        answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is Answer.OK:
             machine = self._machine(request.ledger_id)
             self._complete(machine)
             who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
             facts, _, answer, _ = machine.truncate(**who, term=request.term)
         if answer is not Answer.OK:
-            self.introductions.refuse(answer, again, request, then, asker)
+            self.unknown_ledgers.refuse(answer, again, request, then, asker)
             return
         if self._storage.failure is not None:
             if facts is not None:
@@ -599,7 +599,7 @@ class Ledgers:
         ready = machine.clear_limbo(lsn, key=request.key)
         if ready.answer is Answer.UNKNOWN:
             again = partial(self.clear_limbo, request, lsn, then)
-            if self.introductions.waits(request.ledger_id, again, NO_ASKER):
+            if self.unknown_ledgers.waits(request.ledger_id, again, NO_ASKER):
                 return
         self._carry_out(machine, ready, then)
 

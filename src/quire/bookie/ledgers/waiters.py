@@ -5,7 +5,7 @@ responses to adds of a followed ledger, and the writer sends it the LAC as soon 
 followed for a moment after a poll was answered, because its reader is about to poll again.
 
 Source: Vanlightly's guide, "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers"; `docs/protocol/bookie.md`,
-"The first word".
+"Unknown ledgers".
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Final, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.bookie.rules import BookieRules, Introduction
+from quire.core.bookie.rules import BookieRules, RecordedKey
 from quire.core.errors import StorageError
 from quire.storage.segments.segment import Sink
 from quire.wire.native import Request
 from quire.wire.plain_adds import AddedRun, AddRequest
 
-FIRST_WORDS_MAX: Final = 128
+RECORD_WAITS_MAX: Final = 128
 """A client with so many requests that wait for records is not served meanwhile: the others' records come first."""
 
 
@@ -32,13 +32,13 @@ class Asker:
     """A client whose requests may wait for the records of their ledgers.
 
     Attributes:
-        first_words: how many do.
+        record_waits: how many do.
     """
 
-    first_words = 0
+    record_waits = 0
 
     def release(self) -> None:
-        """Fewer than `FIRST_WORDS_MAX` wait: go on."""
+        """Fewer than `RECORD_WAITS_MAX` wait: go on."""
 
 
 class LateRefusalError(StorageError):
@@ -191,8 +191,8 @@ Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""
 
 
-class Introductions:
-    """Who may be the first to speak of a ledger. Nothing is kept of one that is not known.
+class UnknownLedgers:
+    """Judges the requests for ledgers that are not known here. Nothing is kept of such a ledger.
 
     Args:
         known: the machine of a ledger that is known here.
@@ -200,7 +200,7 @@ class Introductions:
 
     Attributes:
         wait: has a request wait for its ledger's record; None where records are not read: there the first key counts.
-        keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
+        keep: takes an add that nothing here decides, until a record does (`RecordWaits`); else it is refused.
         seen: what is known of a ledger at once, possibly from an older record. A record's key never changes, so it is
             enough to accept a ledger, and never to refuse one: its id may have come again. None: the record must be
             read.
@@ -217,8 +217,8 @@ class Introductions:
         self.wait: Wait | None = None
         self.keep: Keep = lambda *_: Answer.READ_ONLY
         self.on_deleted: OnDeleted = lambda _ledger_id, then, _asker: then(Answer.UNKNOWN)
-        self.seen: Callable[[int], Introduction | None] = lambda _: None
-        self.fetched: dict[int, Introduction | Answer] = {}
+        self.seen: Callable[[int], RecordedKey | None] = lambda _: None
+        self.fetched: dict[int, RecordedKey | Answer] = {}
 
     def knows(self, ledger_id: int) -> bool:
         """Whether a ledger's key is known here, or that it was deleted."""
@@ -241,9 +241,11 @@ class Introductions:
         fetched = self.fetched.get(ledger_id)
         if fetched is None:
             seen = self.seen(ledger_id)
-            accepted = seen is not None and self._rules.first_word(seen, key, token, term) is Answer.OK
+            accepted = seen is not None and self._rules.judge_unknown(seen, key, token, term) is Answer.OK
             return Answer.OK if accepted else Answer.UNKNOWN
-        return fetched if isinstance(fetched, Answer) else self._rules.first_word(fetched, key, token, term)
+        return (
+            fetched if isinstance(fetched, Answer) else self._rules.judge_unknown(fetched, key, token, term)
+        )
 
     def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
         """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""

@@ -27,8 +27,8 @@ class ExtraProof(Enum):
     """Each member of its write set has listed it."""
 
 
-class Introduction(NamedTuple):
-    """What a bookie that does not know a ledger takes from its record.
+class RecordedKey(NamedTuple):
+    """What the record of an unknown ledger says of its key: the first request for it has to fit.
 
     `key`: empty where the record holds none. `term`: 0 for a ledger, a stream's; None where the record cannot be read.
     """
@@ -77,20 +77,18 @@ class BookieRules(LedgerRules):
         return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
     @staticmethod
-    def first_word(introduction: Introduction, key: bytes, token: int, term: int = 0) -> Answer:
+    def judge_unknown(recorded: RecordedKey, key: bytes, token: int, term: int = 0) -> Answer:
         """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare.
 
         A stream's must have a term, not below its record's; a ledger's has none.
         """
-        if introduction.key and key != introduction.key:
+        if recorded.key and key != recorded.key:
             return Answer.UNAUTHORISED
-        if token and introduction.token not in {0, token}:
+        if token and recorded.token not in {0, token}:
             return Answer.WRONG_TOKEN
-        if (
-            introduction.term is None
-        ):  # it is unknown what it is: a ledger goes on, a stream's term must be known
+        if recorded.term is None:  # it is unknown what it is: a ledger goes on, a stream's term must be known
             return Answer.UNKNOWN if term else Answer.OK
-        return BookieRules.term_answer(introduction.term, term, named=True)
+        return BookieRules.term_answer(recorded.term, term, named=True)
 
     @staticmethod
     def without_record(*, trusted: bool) -> Answer:

@@ -1,14 +1,14 @@
 """Requests that wait until their ledger's record was read: the first about an unknown ledger, first adds after a loss.
 
 The first request would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
-record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
+record at the first request for a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
 same read; then it is decided in its order. That there is no record is never cached: the id may be assigned later.
 
 After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
 behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
 came meanwhile wins.
 
-Source: `docs/protocol/bookie.md`, "The first word", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
+Source: `docs/protocol/bookie.md`, "Unknown ledgers", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
 from quire.bookie.ledgers.waiters import (
-    FIRST_WORDS_MAX,
     NO_ASKER,
+    RECORD_WAITS_MAX,
     Again,
     Asker,
     LateRefusalError,
@@ -32,7 +32,7 @@ from quire.bookie.ledgers.waiters import (
 from quire.core.answers import Answer
 from quire.core.bookie.after_loss import once_read
 from quire.core.bookie.ledger import NO_KEY
-from quire.core.bookie.rules import RULES, BookieRules, Introduction
+from quire.core.bookie.rules import RULES, BookieRules, RecordedKey
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
@@ -57,15 +57,15 @@ class _Waiting(NamedTuple):
     asker: Asker | None
 
 
-def introduction_of(record: LedgerMetadata | None) -> Introduction:
+def recorded_key(record: LedgerMetadata | None) -> RecordedKey:
     """What a record says of its ledger's key; None: it cannot be read, as little as the password of format 1."""
     if record is None:
-        return Introduction(NO_KEY, 0, None)
+        return RecordedKey(NO_KEY, 0, None)
     key = master_key(record.password) if record.has_password else NO_KEY
-    return Introduction(key, record.token, record.term)
+    return RecordedKey(key, record.token, record.term)
 
 
-class FirstWords:
+class RecordWaits:
     """The requests of one bookie that wait for their ledger's record.
 
     Args:
@@ -95,10 +95,10 @@ class FirstWords:
         self._lacs = 0
         self._away = False
         reads.listeners.append(self._on_record)
-        ledgers.introductions.keep = self.keep
-        ledgers.introductions.wait = self.wait
-        ledgers.introductions.on_deleted = self.on_deleted
-        ledgers.introductions.seen = self._seen
+        ledgers.unknown_ledgers.keep = self.keep
+        ledgers.unknown_ledgers.wait = self.wait
+        ledgers.unknown_ledgers.on_deleted = self.on_deleted
+        ledgers.unknown_ledgers.seen = self._seen
 
     def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
         """Call `decide` in a later turn, when the ledger's record was read, or does not come; in order for one ledger.
@@ -120,7 +120,7 @@ class FirstWords:
         if asker is None:
             self._lacs += 1
         else:
-            asker.first_words += 1
+            asker.record_waits += 1
         if waiting is None:
             waiting = self._waiting[ledger_id] = deque()
         waiting.append(_Waiting(decide, size, asker))
@@ -147,14 +147,14 @@ class FirstWords:
             no_record = isinstance(outcome, NoSuchLedgerError) and self._ledgers.store_is_trusted()
             then(self._rules.fence_of_deleted(has_no_record=no_record))
 
-        asker.first_words += 1
+        asker.record_waits += 1
         self._reads.read_anew(ledger_id, on_read)
 
     @staticmethod
     def _release(asker: Asker) -> None:
         """One request of a client waits no more."""
-        asker.first_words -= 1
-        if asker.first_words == FIRST_WORDS_MAX - 1:
+        asker.record_waits -= 1
+        if asker.record_waits == RECORD_WAITS_MAX - 1:
             asyncio.get_running_loop().call_soon(asker.release)
 
     def _add(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> None:
@@ -168,16 +168,16 @@ class FirstWords:
         if isinstance(outcome, LedgerMetadata):
             self._ledgers.record_read(ledger_id, outcome, self._bookie_id)
 
-    def _seen(self, ledger_id: int) -> Introduction | None:
+    def _seen(self, ledger_id: int) -> RecordedKey | None:
         record = self._reads.seen(ledger_id)
-        return introduction_of(record) if record is not None else None
+        return recorded_key(record) if record is not None else None
 
-    def _introduction(self, outcome: ReadOutcome) -> Introduction | Answer:
+    def _recorded_key(self, outcome: ReadOutcome) -> RecordedKey | Answer:
         """What a ledger may become known by here, or why it may not."""
         if isinstance(outcome, LedgerMetadata):
-            return introduction_of(outcome)
+            return recorded_key(outcome)
         if isinstance(outcome, CorruptMetadataError):
-            return introduction_of(None)
+            return recorded_key(None)
         if isinstance(outcome, NoSuchLedgerError):
             return self._rules.without_record(trusted=self._ledgers.store_is_trusted())
         return Answer.UNKNOWN
@@ -194,15 +194,15 @@ class FirstWords:
         if away and not self._away:
             log.warning("requests for ledgers that are not known here are refused for now: %s", outcome)
         self._away = away
-        introductions = self._ledgers.introductions
+        unknown_ledgers = self._ledgers.unknown_ledgers
         self._bytes -= size
         if asker is None:
             self._lacs -= 1
         else:
             self._release(asker)
-        introductions.fetched[ledger_id] = self._introduction(outcome)
+        unknown_ledgers.fetched[ledger_id] = self._recorded_key(outcome)
         try:
             decide()
         finally:
-            del introductions.fetched[ledger_id]
+            del unknown_ledgers.fetched[ledger_id]
         self._ledgers.flush_soon()

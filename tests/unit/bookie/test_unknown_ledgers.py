@@ -1,4 +1,4 @@
-"""The first word about a ledger that a bookie does not know: it reads the record, and compares the key."""
+"""The first request for a ledger that a bookie does not know: it reads the record, and compares the key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quire.bookie.ledgers import first_words, record_reads
-from quire.bookie.ledgers.waiters import FIRST_WORDS_MAX
+from quire.bookie.ledgers import record_reads, record_waits
+from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -93,7 +93,7 @@ async def test_another_key_than_the_records_is_refused(how: str, at: World) -> N
     assert await speak(at, access(NEW, password=b"wrong", token=0), how) is Answer.UNAUTHORISED
     assert not remembers(at)
     assert await speak(at, who, how) is Answer.OK
-    # One for each first word that was refused or taken; a hint is one of its own.
+    # One for each first request that was refused or taken; a hint is one of its own.
     assert at.server.record_reads.reads <= (4 if how == "lacs" else 2)
 
 
@@ -111,18 +111,18 @@ async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
     return await at.add(who, [0], recovery=how == "recovery add")
 
 
-@pytest.mark.parametrize("rule", ["first_word", "without_record"])
+@pytest.mark.parametrize("rule", ["judge_unknown", "without_record"])
 async def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, at: World) -> None:
     """The two mutants: the explorer's bookies know their ledger's key from the beginning."""
-    swapped: dict[str, Any] = {"first_word": lambda *_: Answer.OK, "without_record": lambda **_: Answer.OK}
+    swapped: dict[str, Any] = {"judge_unknown": lambda *_: Answer.OK, "without_record": lambda **_: Answer.OK}
     await at.server.stop()
     at.server = BookieServer(at.config, at.store, rules=RULES.but(**{rule: swapped[rule]}))
     await at.server.start()
     await reachable(at)
-    if rule == "first_word":
+    if rule == "judge_unknown":
         await create(at)
     assert await fence(at, access(NEW, password=b"a stranger's", token=0)) is Answer.OK
-    who = access(NEW, password=b"secret", token=0) if rule == "first_word" else await create(at)
+    who = access(NEW, password=b"secret", token=0) if rule == "judge_unknown" else await create(at)
     assert await at.add(who, [0]) is Answer.UNAUTHORISED
 
 
@@ -174,7 +174,7 @@ async def test_what_comes_meanwhile_waits_in_order_for_one_read(at: World) -> No
     store.gate = asyncio.Event()
     who = await create(at)
     asked = [asyncio.ensure_future(at.add(who, [0])), asyncio.ensure_future(at.add(who, [1]))]
-    await until_async(lambda: at.server.first_words._bytes > 0)
+    await until_async(lambda: at.server.record_waits._bytes > 0)
     asked.append(asyncio.ensure_future(fence(at, who)))
     await waiting(at, 3)
     asked.append(asyncio.ensure_future(at.add(who, [2])))
@@ -183,12 +183,12 @@ async def test_what_comes_meanwhile_waits_in_order_for_one_read(at: World) -> No
     store.gate.set()
     assert await asyncio.gather(*asked) == [Answer.OK, Answer.OK, Answer.OK, Answer.FENCED]
     assert at.server.record_reads.reads == 1
-    assert at.server.first_words._bytes == 0
+    assert at.server.record_waits._bytes == 0
     assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
 
 
 async def waiting(at: World, count: int) -> None:
-    await until_async(lambda: sum(map(len, at.server.first_words._waiting.values())) == count)
+    await until_async(lambda: sum(map(len, at.server.record_waits._waiting.values())) == count)
 
 
 class SeeingStore(SlowStore):
@@ -257,7 +257,7 @@ async def test_no_more_fences_wait_than_there_is_room_for(at: World, monkeypatch
     store: SlowStore = await over(at, SlowStore(at.store._space))
     store.gate = asyncio.Event()
     whos = [await create(at, NEW + number) for number in range(3)]
-    monkeypatch.setattr(first_words, "LEDGERS_MAX", 2)
+    monkeypatch.setattr(record_waits, "LEDGERS_MAX", 2)
     fences = [asyncio.ensure_future(fence(at, who)) for who in whos[:2]]
     await waiting(at, 2)
     assert await fence(at, whos[2]) is Answer.UNKNOWN
@@ -360,14 +360,14 @@ async def test_who_asks_for_too_many_waits_and_nobody_else(at: World) -> None:
     store: SlowStore = await over(at, SlowStore(at.store._space))
     store.gate = asyncio.Event()
     _, writer = await connected(at)
-    writer.write(hostile(NEW, 10 * FIRST_WORDS_MAX))
-    await waiting(at, FIRST_WORDS_MAX)
+    writer.write(hostile(NEW, 10 * RECORD_WAITS_MAX))
+    await waiting(at, RECORD_WAITS_MAX)
     who = await create(at, NEW - 1)
     add = asyncio.ensure_future(at.add(who, [0]))
-    await waiting(at, FIRST_WORDS_MAX + 1)
+    await waiting(at, RECORD_WAITS_MAX + 1)
     store.gate.set()
     assert await add is Answer.OK
-    await until_async(lambda: at.server.record_reads.reads == 10 * FIRST_WORDS_MAX + 1)
+    await until_async(lambda: at.server.record_reads.reads == 10 * RECORD_WAITS_MAX + 1)
     writer.close()
 
 
