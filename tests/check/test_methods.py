@@ -15,8 +15,8 @@ import pytest
 from quire.core.bookie import after_loss, boot
 from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.garbage import CollectorMachine
+from quire.core.bookie.identity_lease import IdentityLeaseMachine
 from quire.core.bookie.ledger import BookieLedgerMachine
-from quire.core.bookie.vigil import VigilMachine
 from quire.core.ledger import bundle_acks
 from quire.core.ledger.bundle_acks import BundleAcks
 from quire.core.ledger.closing import Closing
@@ -71,7 +71,7 @@ PARTS = {
         TrimMachine,
     ),
     "collector": (CollectorMachine,),
-    "directory": (VigilMachine, boot),
+    "directory": (IdentityLeaseMachine, boot),
 }
 WORLDS = {
     "ledger": (
@@ -113,7 +113,7 @@ NO_LACS = "a LAC beyond the end comes from a Java client's recovery (tests/golde
 NO_TERMS = "ledgers have no terms (tests/check/test_streams.py)"
 NO_TIME = "a machine of these worlds has no time (tests/properties/test_reader_properties.py)"
 DISK = "its bookies' journals take everything (tests/unit/core/test_bookie_ledger.py)"
-VIGIL = (
+IDENTITY_LEASE = (
     "the world of directories has the look; the rest is of the registration (tests/unit/core/test_boot.py)"
 )
 NO_REGISTRATIONS = (
@@ -180,9 +180,9 @@ NOT_CALLED = {
         "compare",
     ): "before the first pass; `begin` decides the same (tests/unit/core/test_garbage.py)",
     ("CollectorMachine", "watermark"): "no world has a clock (tests/unit/core/test_log_garbage.py)",
-    ("VigilMachine", "registration_lost"): VIGIL,
-    ("VigilMachine", "confirmed"): VIGIL,
-    ("VigilMachine", "replaced_by"): VIGIL,
+    ("IdentityLeaseMachine", "registration_lost"): IDENTITY_LEASE,
+    ("IdentityLeaseMachine", "confirmed"): IDENTITY_LEASE,
+    ("IdentityLeaseMachine", "replaced_by"): IDENTITY_LEASE,
 }
 """What no world comes to, and why."""
 

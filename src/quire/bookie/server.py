@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from quire.bookie.about import disk_facts
-from quire.bookie.attention import Attention
 from quire.bookie.background import BackgroundQueue
+from quire.bookie.bookie_alerts import BookieAlerts
 from quire.bookie.collecting.collector import GarbageCollector
 from quire.bookie.collecting.collector_store import CollectorStore
 from quire.bookie.collecting.lost_ledgers import LostLedgers
@@ -36,8 +36,8 @@ from quire.bookie.connections.unread import UnreadAnswers
 from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.identity.boots import BootRecord
 from quire.bookie.identity.cookies import compare_cookie, find_directory
+from quire.bookie.identity.lease import IdentityLease
 from quire.bookie.identity.port import take_port
-from quire.bookie.identity.vigil import Vigil
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads
@@ -84,7 +84,7 @@ class BookieServer:
 
     Attributes:
         boot: the boot number of its directory, which clients get in the hello.
-        vigil: whether it still owns its identity.
+        identity_lease: whether it still owns its identity.
 
     Raises:
         MisuseError: a file of `config.security` is not what it should be, or there are too few descriptors.
@@ -120,7 +120,7 @@ class BookieServer:
         self.ledgers: Ledgers
         self.collector: GarbageCollector
         self.space: SpaceReport
-        self.attention: Attention
+        self.alerts: BookieAlerts
         self.record_reads: RecordReads
         self.record_waits: RecordWaits
         self.digest_types: DigestTypes
@@ -133,7 +133,9 @@ class BookieServer:
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
-        self.vigil = Vigil(self.clock, store.session_timeout_ms, lambda: list(self._connections), rules)
+        self.identity_lease = IdentityLease(
+            self.clock, store.session_timeout_ms, lambda: list(self._connections), rules
+        )
         self._shares = share_out(
             descriptors_max() if descriptors is None else descriptors,
             config.connections_max,
@@ -195,13 +197,13 @@ class BookieServer:
             self.lost = self._make_search()
             self.collector = self._make_collector()
             self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
-            self.attention = self._make_attention()
+            self.alerts = self._make_alerts()
             await self.collector.prepare()
             await self._server.start_serving()
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
-            await self.vigil.begin(boots, self.storage, self._owner, lambda: self._registration)
+            await self.identity_lease.begin(boots, self.storage, self._owner, lambda: self._registration)
         except BaseException:
             await self._unregister()
             await self._let_go(clean=False)
@@ -211,18 +213,18 @@ class BookieServer:
             loop.create_task(self._look_after(), name="supervise connections and the disk"),
             loop.create_task(self._keep_announced(), name="register as writable or read-only"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
-            loop.create_task(self.vigil.run(), name="supervise the bookie's identity"),
+            loop.create_task(self.identity_lease.run(), name="supervise the bookie's identity"),
         ]
         if self.lost.unknown:
             self._tasks.append(
                 loop.create_task(self.lost.search(), name="put ledgers that may be lost in limbo")
             )
         for task in self._tasks:
-            self.attention.watch(task)
+            self.alerts.watch(task)
         log.info("bookie %s serves on %s", self.bookie_id, address_of(*self._address))
         if self.announced != self._address:
             log.info("bookie %s is announced as %s", self.bookie_id, address_of(*self.announced))
-        self.attention.look()
+        self.alerts.look()
 
     def _look_at_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
         directory = self.config.directory
@@ -241,7 +243,7 @@ class BookieServer:
         if storage.report.older:
             text = "the directory %s may be older than its bookie's last start: %s; every ledger is in doubt"
             log.warning(text, directory, storage.report.older)
-        storage.on_sealed = self.vigil.sealed
+        storage.on_sealed = self.identity_lease.sealed
         return storage
 
     async def stop(self, *, clean: bool = True) -> None:
@@ -260,7 +262,7 @@ class BookieServer:
         await self._let_go(clean=clean)
 
     async def _unregister(self) -> None:
-        self.vigil.close()
+        self.identity_lease.close()
         if self._registration is not None:
             with contextlib.suppress(QuireError):
                 await self._registration.close()
@@ -288,7 +290,7 @@ class BookieServer:
         if hasattr(self, "storage"):
             self.storage.close(clean=clean)
             if clean:
-                await self.vigil.stopped()
+                await self.identity_lease.stopped()
         self._worker.close()
         self._identity.release()
         self._identity = None
@@ -304,8 +306,8 @@ class BookieServer:
     def _make_search(self) -> LostLedgers:
         return LostLedgers(self.bookie_id, BothRecords(self.store), self.storage, self.ledgers)
 
-    def _make_attention(self) -> Attention:
-        made = Attention(self.bookie_id, self.storage, self.collector, self.vigil, self.clock)
+    def _make_alerts(self) -> BookieAlerts:
+        made = BookieAlerts(self.bookie_id, self.storage, self.collector, self.identity_lease, self.clock)
         made.searching = lambda: self.lost.unknown
         return made
 
@@ -320,7 +322,7 @@ class BookieServer:
             properties[service.DIRECTORY_PROPERTY] = offered
         info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
         self._registration = await self._registry.register(info, wait_ms=self._patience_ms)
-        self._registration.notify(self.vigil.registration_lost)
+        self._registration.notify(self.identity_lease.registration_lost)
 
     @property
     def _patience_ms(self) -> int:
@@ -339,7 +341,7 @@ class BookieServer:
         while True:
             due_ms, began_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000), self.clock.cpu_ms()
             await asyncio.sleep(SWEEP_SECONDS)
-            self.attention.came(self.clock.now_ms() - due_ms, self.clock.cpu_ms() - began_ms)
+            self.alerts.came(self.clock.now_ms() - due_ms, self.clock.cpu_ms() - began_ms)
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
@@ -348,7 +350,7 @@ class BookieServer:
             self._writers.clear()
             self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_disk()
-            self.attention.look()
+            self.alerts.look()
 
     def _cut_off_who_stalls(self, now: float) -> None:
         partial_max = self.config.partial_frame_seconds
@@ -368,7 +370,7 @@ class BookieServer:
             writable = self._writable()
             if self._registration.shows(writable):
                 continue
-            why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
+            why = "" if writable else "".join(f": {one.what}" for one in self.alerts.reasons())
             log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
             try:
                 await self._registration.set_writable(writable)
@@ -484,9 +486,9 @@ class BookieServer:
             "limbo": len(storage.limbo),
             "collector": self.collector.info(),
             "space": self.space.last,
-            "conditions": self.attention.info(),
+            "conditions": self.alerts.info(),
             "version": VERSION,
-            "uptime_ms": self.attention.uptime_ms,
+            "uptime_ms": self.alerts.uptime_ms,
             "disk": disk_facts(self.config.directory),
         }
 

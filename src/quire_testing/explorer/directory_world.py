@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quire.core.bookie.boot import BootState, Claim, Marker, claim, next_boot
-from quire.core.bookie.vigil import VigilMachine
+from quire.core.bookie.identity_lease import IdentityLeaseMachine
 from quire_testing.explorer.invariants import DIRECTORY_INVARIANTS, Violation
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED, Switches
@@ -256,7 +256,7 @@ class DirectoryWorld:
                 )
 
     def _wakes(self, state: DirectoryState, place: int, process: Process) -> DirectoryState:
-        machine = VigilMachine(PAUSE_MS, 0, self.rules)
+        machine = IdentityLeaseMachine(PAUSE_MS, 0, self.rules)
         machine.holding = process.holding
         holding = machine.look(PAUSE_MS + 1)
         phase = "serving" if process.phase == "settling" else process.phase

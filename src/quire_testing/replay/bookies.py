@@ -69,9 +69,9 @@ class BookieProgram(BookieServer):
         # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
         self.ledgers.unknown_ledgers.wait = None
         self.lost = self._make_search()
-        self.vigil.never()
+        self.identity_lease.never()
         self.collector = self._make_collector()
-        self.attention = self._make_attention()
+        self.alerts = self._make_alerts()
 
     @property
     def suspicious(self) -> bool:

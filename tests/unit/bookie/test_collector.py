@@ -199,7 +199,7 @@ async def test_a_store_that_went_back_is_held_against_and_accepted(
     await at.put_back(backup)
     assert await at.passes(4) == 0
     assert at.unknown == young
-    at.server.attention.look()
+    at.server.alerts.look()
     assert caplog.text.count("deletes no ledgers: the store ") == 1
     (held,) = await stopped_collections(at.store)
     assert held.why == at.server.collector.info()["holding"]

@@ -395,7 +395,7 @@ async def test_a_bookie_whose_directory_is_anothers_stops_writing_and_denies_not
     lose(at)
     before = contents(at.config.directory)
     at.server.storage.check_disk()
-    at.server.attention.look()
+    at.server.alerts.look()
     assert "is not this bookie's any more" in caplog.text
     assert await at.add(access(), [1]) is Answer.ERROR
     reply = await at.read(access(), 0, 5)

@@ -180,13 +180,13 @@ async def test_damage(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
         rot(at.sick, at.ledger, run.first)
     await at.read()
     for _ in range(3):
-        at.sick.attention.look()
+        at.sick.alerts.look()
     assert lines(caplog, "damage in ", ".seg") == 5, "bounded"
     assert lines(caplog, "3 more damaged places") == 1
     assert lines(caplog, "damage: 8 places", "What ends it: `quire ledger recover ID`") == 1, "not for ever"
     await at.needs("damage", "8 places on the disk differ from what was written", f"(ledger {at.ledger})")
     assert "copied anew" in await at.quire("ledger", "recover", str(at.ledger))
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: damage") == 1
     await at.well()
     await at.quire("ledger", "verify", str(at.ledger))
@@ -196,13 +196,13 @@ async def test_a_full_disk(at: Cluster, caplog: pytest.LogCaptureFixture) -> Non
     at.files.error = errno.ENOSPC
     while not at.sick.storage.full:
         await at.write(20, 10_000)
-    at.sick.attention.look()
-    at.sick.attention.look()
+    at.sick.alerts.look()
+    at.sick.alerts.look()
     assert lines(caplog, "read-only: the disk is full", "What ends it: delete ledgers or add disk space") == 1
     await at.needs("read-only", "the disk is full", "the bookie continues by itself")
     at.files.error = 0
     at.sick.storage.check_disk()
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: read-only") == 1
     await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
     await at.well()
@@ -212,7 +212,7 @@ async def test_a_disk_that_failed(at: Cluster, caplog: pytest.LogCaptureFixture)
     at.files.error = errno.EIO
     while at.sick.storage.failure is None:
         await at.write(20, 10_000)
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "read-only: writing to", "What ends it: check the disk, then restart") == 1
     await at.needs("read-only", "Nothing more is acknowledged", "restart the bookie")
     at.files.error = 0
@@ -240,7 +240,7 @@ async def test_limbo(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     )
     await at.needs("limbo", f"may have lost entries of ledger {at.ledger}", "recover ID", others=True)
     assert "Bookies that left limbo" in await at.quire("ledger", "recover", str(at.ledger))
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: limbo") == 1
     await at.quire("ledger", "verify", str(other))
     await at.needs("damage", "a record's header does not verify", "until the bookie is restarted")
@@ -261,12 +261,12 @@ async def test_a_search_for_what_was_lost(
         segment.unlink()
     monkeypatch.setattr(SqliteStore, "list", slowly)
     await at.start("b0")
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues") == 1
     await at.needs("read-only", "which ledgers it may have lost", "metadata store responds", others=True)
     answers.set()
-    await until_async(lambda: not at.sick.attention.searching())
-    at.sick.attention.look()
+    await until_async(lambda: not at.sick.alerts.searching())
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: read-only: the bookie does not know yet") == 1
     await at.needs("limbo", f"lost entries of ledger {at.ledger}", "recover ID", others=True)
 
@@ -275,7 +275,7 @@ async def test_a_held_collection(at: Cluster, caplog: pytest.LogCaptureFixture) 
     await at.sick.collector.collect()
     await at.sick.store.delete(f"passes/{at.sick.bookie_id}")
     await at.sick.collector.collect()
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert (
         lines(
             caplog,
@@ -287,7 +287,7 @@ async def test_a_held_collection(at: Cluster, caplog: pytest.LogCaptureFixture) 
     await at.needs("held collection", "deletes no ledgers: the store has no counter", "accept-store`")
     await at.quire("cluster", "accept-store", "--yes", "--no-wait")
     await at.sick.collector.collect()
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: held collection") == 1
     await at.well()
 
@@ -341,9 +341,9 @@ async def test_a_lost_registration(
         await confirm(**how)
 
     monkeypatch.setattr(registration, "confirm", confirmed)
-    at.sick.vigil.registration_lost()
-    at.sick.attention.look()
-    at.sick.attention.look()
+    at.sick.identity_lease.registration_lost()
+    at.sick.alerts.look()
+    at.sick.alerts.look()
     assert (
         lines(
             caplog,
@@ -355,9 +355,9 @@ async def test_a_lost_registration(
     await at.needs("lost registration", "has no registration of this bookie", "when it is registered again")
     answers.set()
     async with asyncio.timeout(30):
-        while at.sick.vigil.holding:
+        while at.sick.identity_lease.holding:
             await asyncio.sleep(0.01)
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: lost registration") == 1
     await at.well()
 
@@ -374,7 +374,7 @@ async def test_a_slow_loop(at, caplog, monkeypatch, late_ms: int, ran_ms: int, w
             await asyncio.sleep(0.01)
     await at.needs("slow loop", what, "60 s without a blocked loop")
     monkeypatch.setattr(conditions, "REMEMBERED_MS", 0)  # a minute goes by
-    at.sick.attention.look()
+    at.sick.alerts.look()
     assert lines(caplog, "no longer the case: slow loop") == 1
     await at.well()
 

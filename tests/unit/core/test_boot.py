@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.bookie.boot import BootState, Claim, Marker, claim, next_boot, older_directory
-from quire.core.bookie.vigil import VigilMachine
+from quire.core.bookie.identity_lease import IdentityLeaseMachine
 
 OWN, COPY = Marker(11, 1_000), Marker(12, 2_000)
 STORED = BootState(7, 5_000, OWN, owner=1)
@@ -59,8 +59,8 @@ def test_whose_record_it_is(stored: BootState | None, what: Claim) -> None:
     assert claim(stored, BootState(8, 9_000, OWN, owner=5)) is what
 
 
-def serving() -> VigilMachine:
-    machine = VigilMachine(5_000, 100)
+def serving() -> IdentityLeaseMachine:
+    machine = IdentityLeaseMachine(5_000, 100)
     assert machine.holding
     assert machine.confirmed(machine.round)
     return machine

@@ -419,7 +419,7 @@ class GarbageCollector:
     # --- for people ----------------------------------------------------------------------------------------------
 
     def _warn(self, unknown: int) -> None:
-        """Log once that there are more; `Attention` reports that collection is held."""
+        """Log once that there are more; `BookieAlerts` reports that collection is held."""
         if unknown > self._warned:
             log.warning(
                 "bookie %s keeps %d ledgers that have no record in the metadata store and no proof "

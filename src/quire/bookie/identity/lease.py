@@ -1,6 +1,6 @@
 """Checks that this process owns its bookie's identity, holds responses while that is unknown, and else ends it.
 
-`core/bookie/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, outside the data path:
+`core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, outside the data path:
 a store that is silent delays that record and nothing else.
 
 Source: `docs/protocol/bookie.md`, "Holding".
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from quire.bookie.identity.boots import BootRecord
+from quire.core.bookie.identity_lease import IdentityLeaseMachine
 from quire.core.bookie.rules import RULES, BookieRules
-from quire.core.bookie.vigil import VigilMachine
 from quire.core.errors import IdentityReplacedError, QuireError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def pause_of(session_timeout_ms: int) -> int:
     return max(1, session_timeout_ms // 2)
 
 
-class Vigil:
+class IdentityLease:
     """Watches over one bookie's identity.
 
     Args:
@@ -78,7 +78,7 @@ class Vigil:
         self._clock = clock
         self._pause_ms = pause_of(session_timeout_ms)
         self._holders = holders
-        self._machine = VigilMachine(self._pause_ms, clock.boot_ms(), rules)
+        self._machine = IdentityLeaseMachine(self._pause_ms, clock.boot_ms(), rules)
         self._session_ms = session_timeout_ms
         self._wake = asyncio.Event()
         self._tick: asyncio.TimerHandle | None = None
@@ -109,7 +109,7 @@ class Vigil:
 
     def never(self) -> None:
         """There is no registration to lose: nothing is ever held."""
-        self._machine = VigilMachine(sys.maxsize, self._clock.boot_ms())
+        self._machine = IdentityLeaseMachine(sys.maxsize, self._clock.boot_ms())
         self._machine.confirmed(self._machine.round)
         self.holding = False
 
@@ -216,7 +216,7 @@ class Vigil:
     def _hold(self) -> None:
         if not self.holding:
             self.holding = True
-            # `Attention` reports it to the operator, in one line.
+            # `BookieAlerts` reports it to the operator, in one line.
             log.info("holding adds, fences and negative responses: %s", self._machine.why)
             for holder in self._holders():
                 holder.keep_back()

@@ -17,7 +17,7 @@ from quire.core.bookie.rules import RULES, BookieRules
 STARTING = "the bookie is not registered yet"
 
 
-class VigilMachine:
+class IdentityLeaseMachine:
     """Whether one bookie holds. Times are milliseconds of a clock that goes on while the machine sleeps.
 
     Args:

@@ -18,7 +18,7 @@ from quire.core.errors import DirectoryLostError
 
 if TYPE_CHECKING:
     from quire.bookie.collecting.collector import GarbageCollector
-    from quire.bookie.identity.vigil import Vigil
+    from quire.bookie.identity.lease import IdentityLease
     from quire.core.ids import BookieId
     from quire.env.interfaces import Clock
     from quire.storage.ledger_storage import LedgerStorage
@@ -32,12 +32,12 @@ DAMAGES_A_LOOK: Final = 5
 """So many damages have a line of the log each, until the next look."""
 
 
-class Attention:
+class BookieAlerts:
     """The states of one bookie.
 
     Args:
         bookie_id: whose.
-        storage, collector, vigil: where they come from.
+        storage, collector, identity_lease: where they come from.
         clock: for the loop's lateness.
 
     Attributes:
@@ -49,13 +49,13 @@ class Attention:
         bookie_id: BookieId,
         storage: LedgerStorage,
         collector: GarbageCollector,
-        vigil: Vigil,
+        identity_lease: IdentityLease,
         clock: Clock,
     ) -> None:
         self._bookie_id = bookie_id
         self._storage = storage
         self._collector = collector
-        self._vigil = vigil
+        self._identity_lease = identity_lease
         self._clock = clock
         self._failed: dict[str, str] = {}
         self._loop = SlowLoop()
@@ -175,9 +175,9 @@ class Attention:
         return Condition(kinds.DAMAGE, what, ends)
 
     def _of_the_store(self) -> Iterator[Condition]:
-        collector, vigil = self._collector, self._vigil
-        if vigil.holding:
-            what = f"the bookie holds adds, fences and negative responses: {vigil.why}"
+        collector, identity_lease = self._collector, self._identity_lease
+        if identity_lease.holding:
+            what = f"the bookie holds adds, fences and negative responses: {identity_lease.why}"
             ends = (
                 "the bookie continues by itself when it is registered again; check that the "
                 "metadata store responds"
