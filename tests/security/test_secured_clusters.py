@@ -150,11 +150,11 @@ async def test_while_a_bookie_holds_new_clients_come_in_and_read_what_is_there(
         access = LedgerAccess.of(await writer.ledger_metadata(ledger.ledger_id))
         [server] = cluster.servers.values()
         store_answers = asyncio.Event()
-        monkeypatch.setattr(server.identity_lease, "_settle", store_answers.wait)
-        server.identity_lease.registration_lost()
+        monkeypatch.setattr(server.lease, "_settle", store_answers.wait)
+        server.lease.registration_lost()
         client = await cluster.client(ClientConfig(protocol=protocol, security=security))
         reply = await client.bookies.read(server.bookie_id, access, 0, 0, 1000, timeout_ms=15_000)
-        assert server.identity_lease.holding
+        assert server.lease.holding
         assert [run.count for run in reply.runs] == [1], (reply.answer, client.bookies.troubles())
         store_answers.set()
 

@@ -84,7 +84,7 @@ class BookieServer:
 
     Attributes:
         boot: the boot number of its directory, which clients get in the hello.
-        identity_lease: whether it still owns its identity.
+        lease: whether it still owns its identity.
 
     Raises:
         MisuseError: a file of `config.security` is not what it should be, or there are too few descriptors.
@@ -133,7 +133,7 @@ class BookieServer:
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
-        self.identity_lease = IdentityLease(
+        self.lease = IdentityLease(
             self.clock, store.session_timeout_ms, lambda: list(self._connections), rules
         )
         self._shares = share_out(
@@ -203,7 +203,7 @@ class BookieServer:
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
-            await self.identity_lease.begin(boots, self.storage, self._owner, lambda: self._registration)
+            await self.lease.begin(boots, self.storage, self._owner, lambda: self._registration)
         except BaseException:
             await self._unregister()
             await self._let_go(clean=False)
@@ -213,7 +213,7 @@ class BookieServer:
             loop.create_task(self._look_after(), name="supervise connections and the disk"),
             loop.create_task(self._keep_announced(), name="register as writable or read-only"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
-            loop.create_task(self.identity_lease.run(), name="supervise the bookie's identity"),
+            loop.create_task(self.lease.run(), name="supervise the bookie's identity"),
         ]
         if self.lost.unknown:
             self._tasks.append(
@@ -243,7 +243,7 @@ class BookieServer:
         if storage.report.older:
             text = "the directory %s may be older than its bookie's last start: %s; every ledger is in doubt"
             log.warning(text, directory, storage.report.older)
-        storage.on_sealed = self.identity_lease.sealed
+        storage.on_sealed = self.lease.sealed
         return storage
 
     async def stop(self, *, clean: bool = True) -> None:
@@ -262,7 +262,7 @@ class BookieServer:
         await self._let_go(clean=clean)
 
     async def _unregister(self) -> None:
-        self.identity_lease.close()
+        self.lease.close()
         if self._registration is not None:
             with contextlib.suppress(QuireError):
                 await self._registration.close()
@@ -290,7 +290,7 @@ class BookieServer:
         if hasattr(self, "storage"):
             self.storage.close(clean=clean)
             if clean:
-                await self.identity_lease.stopped()
+                await self.lease.stopped()
         self._worker.close()
         self._identity.release()
         self._identity = None
@@ -307,7 +307,7 @@ class BookieServer:
         return LostLedgers(self.bookie_id, BothRecords(self.store), self.storage, self.ledgers)
 
     def _make_alerts(self) -> BookieAlerts:
-        made = BookieAlerts(self.bookie_id, self.storage, self.collector, self.identity_lease, self.clock)
+        made = BookieAlerts(self.bookie_id, self.storage, self.collector, self.lease, self.clock)
         made.searching = lambda: self.lost.unknown
         return made
 
@@ -322,7 +322,7 @@ class BookieServer:
             properties[service.DIRECTORY_PROPERTY] = offered
         info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
         self._registration = await self._registry.register(info, wait_ms=self._patience_ms)
-        self._registration.notify(self.identity_lease.registration_lost)
+        self._registration.notify(self.lease.registration_lost)
 
     @property
     def _patience_ms(self) -> int:

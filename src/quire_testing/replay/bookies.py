@@ -69,7 +69,7 @@ class BookieProgram(BookieServer):
         # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
         self.ledgers.unknown_ledgers.wait = None
         self.lost = self._make_search()
-        self.identity_lease.never()
+        self.lease.never()
         self.collector = self._make_collector()
         self.alerts = self._make_alerts()
 

@@ -161,11 +161,11 @@ def test_what_waited_when_the_bookie_lost_its_registration_waits_for_that_too(
     server = writer.bookie.server
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
     repairer.send([add(FIRST, flags=COPY)], wait=False)
-    server.identity_lease.holding = True  # and nothing is asked of the store that would end it
+    server.lease.holding = True  # and nothing is asked of the store that would end it
     writer.bookie.pass_time(150 * MS)
     assert background(repairer)["waiting"] == 0
     assert server.ledgers.entries_added == 21, "only the writer's"
-    writer.bookie.inside(server.identity_lease._release)
+    writer.bookie.inside(server.lease._release)
     for _ in range(3):
         writer.wait()
     assert repairer.told() == [(FIRST, Answer.OK)]

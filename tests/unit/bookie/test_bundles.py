@@ -172,13 +172,13 @@ def test_the_rest_of_a_bundle_waits_while_the_bookie_holds_and_its_client_may_be
     for one in (peer, others):
         one.send([bundle_of([add(0, ledger=ledger) for ledger in ledgers])])
     bookie.inside(lambda: others.line.owner.connection_lost(None))
-    bookie.server.identity_lease.holding = True
+    bookie.server.lease.holding = True
     bookie.inside(gate.set)
     for _ in range(10):
         peer.wait()
     assert peer.answers() == []
     assert not any(map(peer.holds, ledgers[RECORD_WAITS_MAX:]))
-    bookie.server.identity_lease.holding = False
+    bookie.server.lease.holding = False
     bookie.inside(peer.line.owner.let_out)
     for _ in range(10):
         peer.wait()
@@ -224,10 +224,10 @@ def test_a_bookie_that_takes_no_adds_refuses_each_row(peer: Peer) -> None:
 
 def test_a_bookie_that_holds_serves_a_bundle_when_it_holds_no_more(peer: Peer) -> None:
     server = peer.bookie.server
-    server.identity_lease.holding = True
+    server.lease.holding = True
     peer.send([both(FIRST)])
     assert (peer.answers(), peer.holds()) == ([], list(range(FIRST)))
-    server.identity_lease.holding = False
+    server.lease.holding = False
     peer.bookie.inside(peer.line.owner.let_out)
     peer.wait()
     assert answers_to(peer, 2) == [OK, OK]

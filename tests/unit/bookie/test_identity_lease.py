@@ -207,7 +207,7 @@ class Gate:
 
 async def holds(at: World, gate: Gate, who: LedgerAccess) -> None:
     """While it holds what is here is shown, and the rest waits; then each gets its answer."""
-    assert at.server.identity_lease.look()
+    assert at.server.lease.look()
     waiting = [
         asyncio.ensure_future(at.add(who, [1])),
         asyncio.ensure_future(at.read(who, 5, 5)),
@@ -246,7 +246,7 @@ async def test_it_holds_after_a_pause(at: World) -> None:
     assert await at.add(who, [0]) is Answer.OK
     gate = Gate(at.store)
     clock.ms += pause_of(at.store.session_timeout_ms)
-    assert not at.server.identity_lease.look()
+    assert not at.server.lease.look()
     clock.ms += pause_of(at.store.session_timeout_ms) + 1
     await holds(at, gate, who)
 
@@ -268,7 +268,7 @@ async def test_what_was_durable_before_the_pause_is_kept_back(at: World) -> None
 
     at.server.storage.put_run = put_then_pause  # type: ignore[method-assign]
     adding = asyncio.ensure_future(at.add(who, [1]))
-    await until_async(lambda: at.server.identity_lease.holding, "it holds")
+    await until_async(lambda: at.server.lease.holding, "it holds")
     await until_async(lambda: at.server.storage.durable_lsn == at.server.storage.last_lsn, "it is durable")
     assert shown(await at.read(who, 0, 0)) == [0]
     assert not adding.done()
@@ -280,14 +280,14 @@ async def test_what_was_durable_before_the_pause_is_kept_back(at: World) -> None
 async def test_who_was_replaced_ends_and_says_so(how: str, at: World) -> None:
     who, ended = access(), asyncio.Event()
     assert await at.add(who, [0]) is Answer.OK
-    at.server.identity_lease.ended = ended.set
+    at.server.lease.ended = ended.set
     await put_boot(at, replace(await boot_of(at), boot=9, owner=77))
     if how == "its registration":
         at.store.lose_session()
     adding = asyncio.ensure_future(at.add(who, [1]))
     await asyncio.wait_for(ended.wait(), 20)
-    assert isinstance(at.server.identity_lease.error, IdentityReplacedError)
-    assert "runs elsewhere as boot 9, and this process is boot 1" in str(at.server.identity_lease.error)
+    assert isinstance(at.server.lease.error, IdentityReplacedError)
+    assert "runs elsewhere as boot 9, and this process is boot 1" in str(at.server.lease.error)
     late = asyncio.ensure_future(at.add(who, [2]))
     assert shown(await at.read(who, 0, 0)) == [0]
     assert not late.done()
@@ -302,7 +302,7 @@ async def test_a_store_that_takes_nothing_changes_nothing(at: World) -> None:
     for number in range(50):
         assert await at.add(who, [number]) is Answer.OK
     assert (await at.read(who, 60, 60)).vouched_through >= 60
-    assert not at.server.identity_lease.look()
+    assert not at.server.lease.look()
     gate.opened.set()
 
 
@@ -340,7 +340,7 @@ async def test_clients_of_the_older_protocols_wait_as_well(protocol: str, tmp_pa
         assert isinstance(server.store, MemoryStore)
         gate = Gate(server.store)
         server.store.lose_session()
-        assert server.identity_lease.look()
+        assert server.lease.look()
         for _ in range(3):
             assert shown(await client.bookies.read(bookie, access, 0, 0, 1000)) == [0]
         adding = ledger.append_nowait(b"one")

@@ -341,7 +341,7 @@ async def test_a_lost_registration(
         await confirm(**how)
 
     monkeypatch.setattr(registration, "confirm", confirmed)
-    at.sick.identity_lease.registration_lost()
+    at.sick.lease.registration_lost()
     at.sick.alerts.look()
     at.sick.alerts.look()
     assert (
@@ -355,7 +355,7 @@ async def test_a_lost_registration(
     await at.needs("lost registration", "has no registration of this bookie", "when it is registered again")
     answers.set()
     async with asyncio.timeout(30):
-        while at.sick.identity_lease.holding:
+        while at.sick.lease.holding:
             await asyncio.sleep(0.01)
     at.sick.alerts.look()
     assert lines(caplog, "no longer the case: lost registration") == 1

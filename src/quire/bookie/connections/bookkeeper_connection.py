@@ -117,7 +117,7 @@ class BookKeeperConnection(ClientConnection):
         try:
             while self._chunks and self._may_serve():
                 data, starts = self._chunks.popleft()
-                holding = self._server.identity_lease.holding and self._door is None
+                holding = self._server.lease.holding and self._door is None
                 if holding:
                     served = self._serve_what_is_here(data, starts)
                 else:
@@ -131,7 +131,7 @@ class BookKeeperConnection(ClientConnection):
             self._flush_adds()
             self._chunks.clear()
             self._fail(error)
-        if self._again and not self._server.identity_lease.holding:
+        if self._again and not self._server.lease.holding:
             self._serve_again()
         self._lookup.clear()
         if self.added:
@@ -324,7 +324,7 @@ class BookKeeperConnection(ClientConnection):
         """Buffers of responses, to be written with the others of this turn."""
         if self.transport is None:
             return
-        if self._server.identity_lease.holding and not self._showing and self._door is None:
+        if self._server.lease.holding and not self._showing and self._door is None:
             self._kept += parts
             return
         if not self._out:

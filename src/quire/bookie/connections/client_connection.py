@@ -62,7 +62,7 @@ class Serving(Protocol):
     ledgers: Ledgers
     storage: LedgerStorage
     digest_types: DigestTypes
-    identity_lease: IdentityLease
+    lease: IdentityLease
     holding: bool
 
     def connected(self, connection: ClientConnection) -> bool:
@@ -318,7 +318,7 @@ class ClientConnection(FrameProtocol, Asker):
         """What to call when something that an answer waited for has happened: `then`, at the latest once nothing is held."""
 
         def happened(answer: Answer) -> None:
-            if self._server.identity_lease.holding:
+            if self._server.lease.holding:
                 self.later(partial(then, answer))
             else:
                 then(answer)
@@ -356,7 +356,7 @@ class ClientConnection(FrameProtocol, Asker):
     def send_answers(self) -> None:
         """Write all responses that are ready, in one go."""
         self.encode_stored()
-        self._server.identity_lease.look()
+        self._server.lease.look()
         out, self._out = self._out, []
         self._out_bytes = 0
         if not out or self.transport is None:
@@ -397,7 +397,7 @@ class ClientConnection(FrameProtocol, Asker):
     def serve_adds(self, count_max: int) -> int:
         """Serve the next requests, so many at most, as long as they look like short adds; returns how many."""
         requests, server, count = self.requests, self._server, 0
-        add_run, admitted, holds = self._ledgers.add, server.admitted, server.identity_lease.holding
+        add_run, admitted, holds = self._ledgers.add, server.admitted, server.lease.holding
         terms = self.terms
         while count < count_max and requests and isinstance(frame := requests[0], bytes):
             requests.popleft()
@@ -416,7 +416,7 @@ class ClientConnection(FrameProtocol, Asker):
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """A run is durable: a plain add is answered with the others of this turn."""
-        if error is not None or type(tag) is not PlainAdd or self._server.identity_lease.holding:
+        if error is not None or type(tag) is not PlainAdd or self._server.lease.holding:
             self.stored_alone(tag, error)
             return
         if not self._out_bytes:

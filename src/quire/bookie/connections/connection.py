@@ -243,7 +243,7 @@ class Connection(ClientConnection):
         if problem is not Answer.OK:
             self.answer(request, problem)
         else:
-            if self._server.identity_lease.holding and _must_wait(request):
+            if self._server.lease.holding and _must_wait(request):
                 self._held.append(frame)
                 self.waiting_bytes += len(frame)
                 return
@@ -274,9 +274,7 @@ class Connection(ClientConnection):
 
     def must_wait(self, request: Request) -> bool:
         """Whether something is to be waited for before a request is served."""
-        return self.not_read_since is not None or (
-            self._server.identity_lease.holding and _must_wait(request)
-        )
+        return self.not_read_since is not None or (self._server.lease.holding and _must_wait(request))
 
     def serve_read(self, request: Request) -> None:
         """Answer a READ or READ_LAC that does not fence, or whose fence is durable."""
@@ -298,7 +296,7 @@ class Connection(ClientConnection):
             return
         request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
         self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
-        if self._server.identity_lease.holding:
+        if self._server.lease.holding:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:
             self._answer_add(request, error)
@@ -344,7 +342,7 @@ class Connection(ClientConnection):
         room = min(bytes_max, self._server.unread.answer_bytes_max)
         placed = self._colocated and bool(request.flags & Flag.PLACES)
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
-        if self._server.identity_lease.holding:
+        if self._server.lease.holding:
             if found.answer is not Answer.OK or not (found.runs or found.places):
                 again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
                 self.later(again, READ_BYTES)
@@ -369,7 +367,7 @@ class Connection(ClientConnection):
             self.answer(request, answer)
             return
         answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
-        if self._server.identity_lease.holding and answer is not Answer.OK:
+        if self._server.lease.holding and answer is not Answer.OK:
             self.later(partial(self._last_confirmed, request, Answer.OK), READ_BYTES)
             return
         body: Sequence[Buffer] = ()

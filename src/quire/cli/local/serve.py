@@ -104,7 +104,7 @@ async def serve(
         lists = _MemberLists(store)
         server.collector.extras.lists = lists
         try:
-            server.identity_lease.ended = stop.set
+            server.lease.ended = stop.set
             close_directory(config.directory)  # not before it is certain whose it is
             host_now, port_now = server.address
             on_ready(
@@ -116,8 +116,8 @@ async def serve(
         finally:
             await server.stop(clean=True)
             await lists.close()
-        if server.identity_lease.error is not None:
-            raise server.identity_lease.error
+        if server.lease.error is not None:
+            raise server.lease.error
     finally:
         await store.close()
 
