@@ -12,11 +12,11 @@ from types import FunctionType
 
 import pytest
 
-from quire.core.bookie import after_loss, boot
-from quire.core.bookie.after_loss import AfterLoss
+from quire.core.bookie import boot, limbo_decisions
 from quire.core.bookie.garbage import CollectorMachine
 from quire.core.bookie.identity_lease import IdentityLeaseMachine
 from quire.core.bookie.ledger import BookieLedgerMachine
+from quire.core.bookie.limbo_decisions import LimboDecisions
 from quire.core.ledger import bundle_acks
 from quire.core.ledger.bundle_acks import BundleAcks
 from quire.core.ledger.closing import Closing
@@ -58,8 +58,8 @@ PARTS = {
         ReadMachine,
         LacMachine,
         BookieLedgerMachine,
-        AfterLoss,
-        after_loss,
+        LimboDecisions,
+        limbo_decisions,
         BundleAcks,
         bundle_acks,
     ),

@@ -148,7 +148,7 @@ class Scene:
         await asyncio.to_thread(self.bookies[0].kill)
         shutil.rmtree(self.bookies[0].directory)
         shutil.move(self.copy, self.bookies[0].directory)
-        await self.start_in_doubt(self.bookies[0])
+        await self.start_in_limbo(self.bookies[0])
 
     async def put_bytes_back(self) -> None:
         """The same, as a disk would do it: each file keeps its inode, and the marker all it has."""
@@ -164,9 +164,9 @@ class Scene:
                 with place.open("r+b" if place.exists() else "wb") as out:
                     out.write(file.read_bytes())
                     out.truncate()
-        await self.start_in_doubt(self.bookies[0])
+        await self.start_in_limbo(self.bookies[0])
 
-    async def start_in_doubt(self, bookie: BookieProcess) -> None:
+    async def start_in_limbo(self, bookie: BookieProcess) -> None:
         """It serves, and says that it may have lost anything."""
         await asyncio.to_thread(bookie.start, NEW)
         assert NOT_AS_IT_WAS in bookie.logs[-1][1].read_text()
@@ -197,7 +197,7 @@ async def blocks(scene: Scene) -> None:
 
 
 async def twin(scene: Scene) -> None:
-    """A copy does not start while its original lives; when that is gone, it starts in doubt."""
+    """A copy does not start while its original lives; when that is gone, it starts in limbo."""
     await scene.copied()
     starting = asyncio.ensure_future(asyncio.to_thread(scene.twin.try_to_start, NEW))
     await scene.only_two()
@@ -205,7 +205,7 @@ async def twin(scene: Scene) -> None:
     assert facts.get("error", {}).get("code") == "already_exists", (facts, said)
     await scene.more(200)
     await asyncio.to_thread(scene.bookies[0].kill)
-    await scene.start_in_doubt(scene.twin)
+    await scene.start_in_limbo(scene.twin)
 
 
 async def paused(scene: Scene) -> None:
@@ -215,7 +215,7 @@ async def paused(scene: Scene) -> None:
     original = scene.bookies[0].process
     assert original is not None
     original.send_signal(signal.SIGSTOP)
-    await scene.start_in_doubt(scene.twin)
+    await scene.start_in_limbo(scene.twin)
     original.send_signal(signal.SIGCONT)
     await eventually(lambda: original.poll() is not None, "the original ends")
     assert original.poll() == EXIT_REPLACED, scene.bookies[0].logs[-1][1].read_text()

@@ -23,7 +23,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry
 from support.rounds import FULL
-from support.torn_tail import suspected, tear
+from support.torn_tail import limbo_at_next_start, tear
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Record = Callable[[str, dict[str, Any]], None]
@@ -141,11 +141,11 @@ async def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
     record(f"torn_tail_{kind}_on_all_at_once", figures)
 
 
-async def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
+async def test_a_kill_leaves_in_limbo_what_a_torn_group_names_and_nothing_else(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     """SIGKILL and start on the own directory: open ledgers take adds of this bookie again at once."""
-    figures: dict[str, Any] = {"rounds": rounds(100, 2), "torn": 0, "in_doubt": 0}
+    figures: dict[str, Any] = {"rounds": rounds(100, 2), "torn": 0, "in_limbo": 0}
     took: list[float] = []
     async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
         for _ in range(rounds(100, 2)):
@@ -156,22 +156,22 @@ async def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
                 bookie = local.bookies[victim]
                 await asyncio.to_thread(local.kill, victim)
                 named, every = await asyncio.to_thread(
-                    suspected, bookie.directory, (client.store.instance_id, bookie.id)
+                    limbo_at_next_start, bookie.directory, (client.store.instance_id, bookie.id)
                 )
                 await asyncio.to_thread(local.restart, victim)
                 back = time.monotonic()
                 accesses = [loader._handle.access for loader in loaders]
                 infos = [await info(client, bookie.id, access) for access in accesses]
-                doubted = {each["ledger_id"] for each in infos if each and each["limbo"]}
+                in_limbo = {each["ledger_id"] for each in infos if each and each["limbo"]}
                 figures["torn"] += bool(named or every)
-                figures["in_doubt"] += len(doubted)
-                assert every or doubted <= named
+                figures["in_limbo"] += len(in_limbo)
+                assert every or in_limbo <= named
                 await takes_adds(client, bookie.id, loaders)
                 took.append(time.monotonic() - back)
     figures["median_back_ms"] = round(statistics.median(took) * 1000)
     figures["slowest_back_ms"] = round(max(took) * 1000)
     figures["over_1_s"] = sum(each > 1 for each in took)
-    record("kill_and_doubt", figures)
+    record("kill_and_limbo", figures)
 
 
 async def info(client: Any, bookie: str, access: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.errors import DamagedSegmentError
 from quire.env.interfaces import FileStamp
 from quire.storage.directory.boot_file import BOOT, Boot, decode_boot, encode_boot
@@ -33,7 +33,7 @@ MUTATED = rounds(10_000, 1_000_000)
 DIRECTORIES = rounds(150, 3_000)
 ALLOCATED_MAX = 256 * 1024
 STATE = StoredLedgerState(
-    LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4, 0, ((1, 2), (9, 9))), 2, 99, b"e" * 20, 0, 3, 4, 5),
+    LedgerFacts(7, b"k" * 20, 5, 3, True, Limbo(4, 0, ((1, 2), (9, 9))), 2, 99, b"e" * 20, 0, 3, 4, 5),
     17,
     3,
     (DeadRange(1, 2, 3), DeadRange(7, 9, 11)),
@@ -74,7 +74,10 @@ DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "shrunk tombstone": (lambda data: decode_state(7, data), encode_state(StoredLedgerState(None, 9))),
     "segment list": (bodies.decode_segment_list, bodies.encode_segment_list(1, 2, [3, 4, 9])),
     "retirement": (bodies.decode_retirement, bodies.encode_retirement([1, 2, 3])),
-    "suspicion": (bodies.decode_suspicion, bodies.encode_suspicion(bodies.Suspicion(1, True, 2))),
+    "unnamed limbo": (
+        bodies.decode_unnamed_limbo,
+        bodies.encode_unnamed_limbo(bodies.UnnamedLimbo(1, True, 2)),
+    ),
     "damaged intervals": (
         bodies.decode_damaged,
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9), bodies.DamagedInterval(4, 4, 0, 9)]),
@@ -146,7 +149,7 @@ KINDS: dict[form.SegmentRecordKind, str] = {
     form.SegmentRecordKind.DELETE: "state",
     form.SegmentRecordKind.SEGMENT_LIST: "segment list",
     form.SegmentRecordKind.RETIREMENT: "retirement",
-    form.SegmentRecordKind.SUSPICION: "suspicion",
+    form.SegmentRecordKind.UNNAMED_LIMBO: "unnamed limbo",
     form.SegmentRecordKind.TOMBSTONES: "tombstones",
 }
 

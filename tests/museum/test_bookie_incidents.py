@@ -88,7 +88,7 @@ async def test_2612_emptied_but_still_itself(fault: bool) -> None:
     bookies = [OneBookie(opened(FaultyFiles(), served=not fault), name="b1")]
     bookies += [OneBookie(filled(FaultyFiles()), name=name) for name in ("b2", "b3")]
     if not fault:
-        assert bookies[0].storage.report.suspects_unknown
+        assert bookies[0].storage.report.unknown_in_limbo
         assert "all segments are missing" in bookies[0].storage.damages.kept[0].what
     # Where the fault is not switched on, the two that have it are heard after the first, and decide.
     closed = recovered(bookies, (3, 3, 3), slow=["b2", "b3"] if fault else [])

@@ -153,7 +153,7 @@ async def test_3329_what_only_the_dead_segment_holds(fault: bool) -> None:
         "one, persists it and deletes the journal files before it. Then the first, older mark is written over the newer: "
         'it names a file that is gone, and the bookie does not start any more, "Recovery log is missing" (issue 4105).'
     ),
-    ours="The same run: after the crash each segment that the newest list names is there, and nothing is put in doubt.",
+    ours="The same run: after the crash each segment that the newest list names is there, and nothing is put in limbo.",
     switch="a reclaimer that gives the file back first",
     violates="starts",
 )
@@ -161,7 +161,7 @@ async def test_4740_no_listed_segment_is_missing(fault: bool) -> None:
     storage = opened(reclaimed_and_crashed(GivesBackEarly if fault else LedgerStorage))
     missing = [str(damage) for damage in storage.damages.kept if "missing" in damage.what]
     require(not missing, "starts", "; ".join(missing))
-    assert not storage.report.suspects_unknown
+    assert not storage.report.unknown_in_limbo
 
 
 @incident(
@@ -277,7 +277,7 @@ async def test_4855_the_first_failure_is_final(fault: bool) -> None:
         found = read_all(again, 1, 0, 29)
         for entry_id in told + later:
             require(
-                entry_id in found or again.suspects(1),
+                entry_id in found or again.in_limbo(1),
                 "readable",
                 f"entry {entry_id} was acknowledged and is denied",
             )

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.ids import ID_MAX
 from quire.core.ledger.quorum import residues_of_slot
 from quire.storage.formats.segment_format import SegmentRecordKind
@@ -46,7 +46,7 @@ class Model:
         entries: by origin term and entry id, (LSN, payload) of what was put last, if that is not dead: what kills it kills all before it.
         reached: by origin term the highest entry id that was ever put.
         condemned: (first, last, LSN up to which nothing is said of them).
-        doubt: of its facts.
+        limbo: of its facts.
         term_lsn: of its facts: runs from before it are not merged with later ones, so a drop up to it is exact.
         rotten: by origin term and entry id, the LSN up to which what is stored may not verify: it is unknown then, or right.
         blurred: by origin term, ids between those of a striped run that rotted: what is not here may be unknown there.
@@ -55,7 +55,7 @@ class Model:
     entries: dict[int, dict[int, tuple[int, bytes]]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     condemned: list[tuple[int, int, int]] = field(default_factory=list)
-    doubt: Doubt | None = None
+    limbo: Limbo | None = None
     term_lsn: int = 0
     rotten: dict[int, dict[int, int]] = field(default_factory=dict)
     blurred: dict[int, set[int]] = field(default_factory=dict)
@@ -214,13 +214,13 @@ class World:
         assert facts is not None
         facts.deleted_until_ms = 0
         self.storage.put_facts(facts, self.sink, "alive")
-        self.models[ledger_id] = Model(doubt=facts.doubt, term_lsn=facts.term_lsn)
+        self.models[ledger_id] = Model(limbo=facts.limbo, term_lsn=facts.term_lsn)
 
     def limbo(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
-        facts.doubt = None if facts.doubt else Doubt(self.storage.last_lsn)
+        facts.limbo = None if facts.limbo else Limbo(self.storage.last_lsn)
         self.storage.put_facts(facts, self.sink, "limbo")
-        self.models[ledger_id].doubt = facts.doubt
+        self.models[ledger_id].limbo = facts.limbo
 
     def take_term(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
@@ -382,7 +382,7 @@ class World:
             assert expected.keys() - unsure <= here <= expected.keys()
         assert held == {}
         facts = storage.facts(ledger_id)
-        assert (facts.doubt if facts else None) == model.doubt
+        assert (facts.limbo if facts else None) == model.limbo
         assert (facts.term_lsn if facts else 0) == model.term_lsn
         there = (entry_id for of_term in model.entries.values() for entry_id in of_term)
         assert storage.last_entry(ledger_id) == max(there, default=-1)

@@ -125,7 +125,7 @@ async def test_what_an_older_version_left_open_is_closed_at_the_start(
         said = again.bookies[0].log.read_text()
         assert "closed to other users than the owner" in said
         assert "metadata.db, which holds passwords, was open to every user" in said
-        assert "doubt" not in said, "the bookie does not take its directory for a copy"
+        assert "limbo" not in said, "the bookie does not take its directory for a copy"
 
 
 @needs_root

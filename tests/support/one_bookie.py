@@ -81,7 +81,7 @@ def check_nothing_denied(storage: LedgerStorage, ledger_ids: Iterable[int], name
         found = read_all(storage, ledger_id, 0, 59)
         lost = [i for i in range(60) if i not in found]
         require(
-            not lost or storage.suspects(ledger_id),
+            not lost or storage.in_limbo(ledger_id),
             name,
             f"ledger {ledger_id}: {lost} are said never to have been",
         )
@@ -96,7 +96,7 @@ class Denies:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
 
-    def suspects(self, ledger_id: int) -> bool:
+    def in_limbo(self, ledger_id: int) -> bool:
         return False
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> RangeHeld:

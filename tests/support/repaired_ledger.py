@@ -59,7 +59,7 @@ class RepairedLedger:
         record, notes, version: as they stand in the metadata store; None: the ledger was deleted.
         disks: the entries of each bookie that can be read.
         rotten: entries that a bookie lists and cannot read.
-        limbo: bookies that are in doubt.
+        limbo: bookies that are in limbo.
         silent: bookies that do not answer.
         refusing: bookies that take no copies.
         log: every effect, in order.

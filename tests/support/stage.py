@@ -328,7 +328,7 @@ class Recovery:
             there.fence()
         held = {i: ENTRY_BYTES * (i + 1) for i in sorted(there.held) if effect.first <= i <= effect.last}
         facts = there.machine.facts
-        unsure = self.stage.rules.negative_answer(limbo=facts.limbo, damaged=False) is Answer.UNKNOWN
+        unsure = self.stage.rules.negative_answer(limbo=facts.in_limbo, damaged=False) is Answer.UNKNOWN
         through = effect.first - 1 if unsure else effect.last
         unknown = [(effect.first, effect.last)] if unsure else []
         self.machine.read_answered(effect.slot, Answer.OK, held, through, unknown)

@@ -33,10 +33,10 @@ def _newest(directory: Path, identity: tuple[str, str]) -> tuple[Path, SegmentHe
         files.close()
 
 
-def suspected(directory: Path, identity: tuple[str, str]) -> tuple[set[int], bool]:
-    """The ledgers that the next start will doubt by the end of the newest segment, and whether it will doubt all."""
+def limbo_at_next_start(directory: Path, identity: tuple[str, str]) -> tuple[set[int], bool]:
+    """The ledgers that the next start will put in limbo by the end of the newest segment, and whether it will put all there."""
     _, _, scan = _newest(directory, identity)
-    return scan.named, scan.all_suspect
+    return scan.named, scan.all_in_limbo
 
 
 def tear(directory: Path, ledger_ids: Iterable[int] | None, identity: tuple[str, str]) -> None:

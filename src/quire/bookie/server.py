@@ -241,7 +241,7 @@ class BookieServer:
             rules=self._rules,
         )
         if storage.report.older:
-            text = "the directory %s may be older than its bookie's last start: %s; every ledger is in doubt"
+            text = "the directory %s may be older than its bookie's last start: %s; every ledger is in limbo"
             log.warning(text, directory, storage.report.older)
         storage.on_sealed = self.lease.sealed
         return storage

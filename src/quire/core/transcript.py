@@ -110,7 +110,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
         f"?? copy {_range(x.entries.first, x.entries.last)}{_share(x.entries)} to {x.bookie} from {' '.join(sorted(x.sources))}"
     ),
     r.WriteRepaired: lambda x, _: f"-> store write v{x.version}: {record_text(x.record)}",
-    r.EndLimbo: lambda x, _: f"-> {x.bookie} clear limbo {x.doubt_lsn}",
+    r.EndLimbo: lambda x, _: f"-> {x.bookie} clear limbo {x.limbo_lsn}",
     r.RepairEnded: lambda x, _: f"=> {x.outcome.value}",
     e.RecoveryFailed: lambda x, _: f"=> failed {x.answer.name}: {' '.join(x.bookies) or '-'}",
 }

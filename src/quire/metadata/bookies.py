@@ -209,7 +209,7 @@ def _key(info: BookieInfo) -> str:
 
 
 async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration:
-    """Register in one place while the other is empty: a copy in doubt is read-only, and its original is not."""
+    """Register in one place while the other is empty: a copy in limbo is read-only, and its original is not."""
     other = _key(replace(info, writable=not info.writable))
     if await store.get(other) is None:
         held = await store.register(_key(info), info.serialize())

@@ -166,7 +166,7 @@ class Journal:
         segment.first_lsn = min(segment.first_lsn or lsn, carried_lsn or lsn)
         group.last_lsn = segment.last_lsn = lsn
         # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
-        if ledger_id >= 0 or kind == SegmentRecordKind.SUSPICION:
+        if ledger_id >= 0 or kind == SegmentRecordKind.UNNAMED_LIMBO:
             group.name(ledger_id, first, last)
         if item is not None:
             group.items.append(item)

@@ -64,7 +64,7 @@ class LedgerStorage:
         report: what the start found.
         damages: what is damaged, found by the start or since.
         on_sealed: called when a segment has been sealed.
-        started_lsn: of the mark of this start: a doubt that it raised, or that is raised while it runs, has this LSN.
+        started_lsn: of the mark of this start: a limbo that it began, or that begins while it runs, has this LSN.
         found: what the directory was before this start counted itself.
         kept: records that are carried over as they are.
         segments: in use, by sequence.
@@ -115,8 +115,8 @@ class LedgerStorage:
         self._journal.before_last = start.before_last
         self._states = States(
             start.ledgers,
-            start.suspicion,
-            start.suspicion_place[1],
+            start.unnamed_limbo,
+            start.unnamed_limbo_place[1],
             self._journal,
             self.segments,
             self.unsealed,
@@ -247,7 +247,7 @@ class LedgerStorage:
             if stored is not None:
                 start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
             if start.resume is None and boots.last is not None:
-                # Also where segments are missing: the LSN of an earlier doubt must not end a later one.
+                # Also where segments are missing: the LSN of an earlier limbo must not end a later one.
                 start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
             storage = cls(config, segment_files, start, worker, clock, boots, identity)
         except OSError as error:
@@ -521,7 +521,7 @@ class LedgerStorage:
         if known is None or until != facts.deleted_until_ms:
             self._states.place(facts.ledger_id, ledger)
         self._states.note_limbo(facts.ledger_id, ledger)
-        if before is not None and before.limbo and not facts.limbo:
+        if before is not None and before.in_limbo and not facts.in_limbo:
             self.damages.ledger_good(facts.ledger_id)
         self._journal.wait(sink, tag)
 
@@ -606,16 +606,16 @@ class LedgerStorage:
         """What is condemned of a ledger is found again."""
         self._dropper.acquit(ledger_id)
 
-    def clear_suspicion(self, sink: Sink, tag: object) -> None:
+    def clear_unnamed_limbo(self, sink: Sink, tag: object) -> None:
         """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
-        before = self._states.suspicion
+        before = self._states.unnamed_limbo
         try:
-            self._states.put_suspicion(before._replace(unknown=False))
+            self._states.put_unnamed_limbo(before._replace(unknown=False))
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
         self._journal.wait(sink, tag)
-        self.report.suspects_unknown = False
+        self.report.unknown_in_limbo = False
 
     def flush(self) -> None:
         """The end of a loop turn: what was put starts towards the disk."""
@@ -676,7 +676,7 @@ class LedgerStorage:
             held.unknown = sorted(
                 (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.vouched_through))
             )
-        if self._states.in_doubt(ledger_id):
+        if self._states.in_unrecorded_limbo(ledger_id):
             held.vouched_through = first - 1
         return held
 
@@ -712,14 +712,14 @@ class LedgerStorage:
         """The same, without what reads found to be damaged since: a repair copies that too."""
         return self.damages.without(ledger_id, self.held_from(ledger_id, first))
 
-    def suspects(self, ledger_id: int) -> bool:
+    def in_limbo(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""
-        return self._states.suspects(ledger_id)
+        return self._states.in_limbo(ledger_id)
 
     @property
     def lost_without_name(self) -> bool:
         """Whether this incarnation ever lost records that it cannot name: any ledger's fence may be among them."""
-        return self._states.suspicion.lost_at != 0
+        return self._states.unnamed_limbo.lost_at != 0
 
     # --- state of the disk --------------------------------------------------------------------------------------------
 

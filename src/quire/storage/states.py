@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.formats.footer_format import DirectoryEntry
-from quire.storage.formats.record_bodies import Suspicion, encode_suspicion, encode_tombstones
+from quire.storage.formats.record_bodies import UnnamedLimbo, encode_tombstones, encode_unnamed_limbo
 from quire.storage.formats.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.formats.state_format import DeadRange, StoredLedgerState, encode_state
 from quire.storage.journal import Journal
@@ -192,7 +192,7 @@ class States:
 
     Args:
         ledgers: whatever a start found, deleted ledgers and shrunk tombstones too.
-        suspicion, suspicion_sequence: what may have been lost without a name, and the segment that says so.
+        unnamed_limbo, unnamed_limbo_sequence: what may have been lost without a name, and the segment that says so.
         journal: where states go.
         segments: those in use, by sequence.
         unsealed: those of them that are not sealed.
@@ -203,17 +203,17 @@ class States:
         shrunk: shrunk tombstones: ledger to the sealed segments in use that hold something that it keeps dead. All of it
             was put before now, so no LSN is kept.
         due: by their time over `DUE_MS`, the ledgers whose tombstones are to shrink; some may have changed since.
-        suspicion: what may have been lost without a name.
-        limbo: ledgers, not deleted, that are in doubt, in the order in which they came to be.
-        doubts, doubts_all: ledgers that lost something while the process runs; no negatives for them until a start
-            has looked again and written it down.
+        unnamed_limbo: what may have been lost without a name.
+        limbo: ledgers, not deleted, that are in limbo, in the order in which they came to be.
+        unrecorded_limbo, unrecorded_limbo_all: ledgers that lost something while the process runs, or that all may have; no
+            negatives for them until a start has looked again and written it down.
     """
 
     def __init__(
         self,
         ledgers: Mapping[int, StoredLedger],
-        suspicion: Suspicion,
-        suspicion_sequence: int,
+        unnamed_limbo: UnnamedLimbo,
+        unnamed_limbo_sequence: int,
         journal: Journal,
         segments: Mapping[int, Segment],
         unsealed: Mapping[int, Segment],
@@ -224,13 +224,13 @@ class States:
         self.due: dict[int, array[int]] = {}
         # Ledgers of which nothing is here but kept records, and sealed segments with some: a later deletion counts on.
         self._only_kept: dict[int, int] = {}
-        self.suspicion = suspicion
-        self._suspicion_sequence = suspicion_sequence
+        self.unnamed_limbo = unnamed_limbo
+        self._unnamed_limbo_sequence = unnamed_limbo_sequence
         self._journal = journal
         self._unsealed = unsealed
         self.limbo: dict[int, None] = {}
-        self.doubts: set[int] = set()
-        self.doubts_all = False
+        self.unrecorded_limbo: set[int] = set()
+        self.unrecorded_limbo_all = False
         for segment in segments.values():
             if segment.trailer is not None:
                 self.hold(segment.contents.others)  # entries were counted with the directory
@@ -369,14 +369,14 @@ class States:
         )
         segment.keep_tombstones(ledger_ids, lsn, through)
 
-    def put_suspicion(self, suspicion: Suspicion, space: Space = Space.STATE) -> None:
-        """Journal what is suspected from now on. Raises StorageError when it cannot be taken."""
-        body = encode_suspicion(suspicion)
+    def put_unnamed_limbo(self, limbo: UnnamedLimbo, space: Space = Space.STATE) -> None:
+        """Journal what is in limbo without a name from now on. Raises StorageError when it cannot be taken."""
+        body = encode_unnamed_limbo(limbo)
         segment, _, lsn = self._journal.put(
-            SegmentRecordKind.SUSPICION, ALL_LEDGERS, body, crc32c(body), space
+            SegmentRecordKind.UNNAMED_LIMBO, ALL_LEDGERS, body, crc32c(body), space
         )
         segment.keep_state(ALL_LEDGERS, lsn, body)
-        self.suspicion, self._suspicion_sequence = suspicion, segment.sequence
+        self.unnamed_limbo, self._unnamed_limbo_sequence = limbo, segment.sequence
 
     # --- carrying over --------------------------------------------------------------------------------------------------
 
@@ -392,8 +392,8 @@ class States:
         for segment in segments:
             yield from self._carry_states(segment, segment.contents.stated, part)
             yield from self._carry_shrunk(segment, part)
-        if any(segment.sequence == self._suspicion_sequence for segment in segments):
-            self.put_suspicion(self.suspicion, Space.RETIREMENT)
+        if any(segment.sequence == self._unnamed_limbo_sequence for segment in segments):
+            self.put_unnamed_limbo(self.unnamed_limbo, Space.RETIREMENT)
 
     def _carry_states(self, segment: Segment, ledger_ids: array[int], part: Slice) -> Iterator[None]:
         for some in _some(ledger_ids):
@@ -414,15 +414,15 @@ class States:
             # With entries and without facts a ledger's state is one too.
             yield from self._carry_states(segment, some, part)
 
-    # --- doubts ---------------------------------------------------------------------------------------------------------
+    # --- limbo ----------------------------------------------------------------------------------------------------------
 
-    def in_doubt(self, ledger_id: int) -> bool:
-        """Something of it may have been lost since the start."""
-        return self.doubts_all or ledger_id in self.doubts
+    def in_unrecorded_limbo(self, ledger_id: int) -> bool:
+        """Something of it may have been lost since the start: it is in limbo, and that is not written down."""
+        return self.unrecorded_limbo_all or ledger_id in self.unrecorded_limbo
 
     def note_limbo(self, ledger_id: int, ledger: StoredLedger) -> None:
         """A ledger's facts have changed."""
-        if ledger.facts is not None and ledger.facts.limbo and not ledger.deleted:
+        if ledger.facts is not None and ledger.facts.in_limbo and not ledger.deleted:
             self.limbo[ledger_id] = None
         else:
             self.limbo.pop(ledger_id, None)
@@ -432,14 +432,14 @@ class States:
         for ledger_id, ledger in self.ledgers.items():
             self.note_limbo(ledger_id, ledger)
 
-    def suspects(self, ledger_id: int) -> bool:
+    def in_limbo(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""
-        if self._journal.failure is not None or self.in_doubt(ledger_id):
+        if self._journal.failure is not None or self.in_unrecorded_limbo(ledger_id):
             return True
         ledger = self.get(ledger_id)
         if ledger is None or ledger.facts is None:
-            return self.suspicion.unknown
-        return ledger.facts.limbo
+            return self.unnamed_limbo.unknown
+        return ledger.facts.in_limbo
 
 
 def _some(ledger_ids: array[int], count: int = LOOKED_AT) -> Iterator[array[int]]:

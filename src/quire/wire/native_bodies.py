@@ -149,12 +149,12 @@ def decode_list(body: Buffer) -> tuple[int, int]:
 
 
 def encode_clear_limbo(lsn: int) -> bytes:
-    """The body of a CLEAR_LIMBO: the LSN of the doubt that it ends."""
+    """The body of a CLEAR_LIMBO: the LSN of the limbo that it ends."""
     return _CLEAR_LIMBO.pack(lsn)
 
 
 def decode_clear_limbo(body: Buffer) -> int:
-    """The LSN of the doubt that a CLEAR_LIMBO ends.
+    """The LSN of the limbo that a CLEAR_LIMBO ends.
 
     Raises:
         MalformedFrameError: another size.

@@ -43,7 +43,7 @@ LIST_FIELDS = Layout(
     "Body of LIST_ENTRIES",
     [Field("from first id", "q", _ASKED), Field("intervals at most", "I", _ASKED)],
 )
-CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED)])
+CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the limbo", "Q", _ASKED)])
 TRUNCATE_FIELDS = Layout(
     "Body of TRUNCATE",
     [

@@ -207,7 +207,7 @@ class AskInfo(NamedTuple):
 
 
 class ClearLimbo(NamedTuple):
-    """End a ledger's limbo: the doubt with this LSN."""
+    """End a ledger's limbo: the limbo with this LSN."""
 
     ledger: RequestLedger
     lsn: int

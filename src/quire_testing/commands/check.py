@@ -73,7 +73,7 @@ BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
     "away": (0, 0, "Bookies away when the ledger is created: it begins with absent slots."),
     "min_present": (0, 0, "With --away: bookies that must be there then; 0: Qa."),
     "named": (False, 0, "With --no-journal: what is lost names its ledger."),
-    "clears": (0, 0, "With --no-journal: doubts that a client fills and ends."),
+    "clears": (0, 0, "With --no-journal: limbo that a client fills and ends."),
     "waits": (False, 0, "A writer below its ack quorum waits before it ends."),
     "repairers": (0, 0, "Clients that repair the ledger."),
     "closed": (False, 0, "The ledger begins closed, with Qa copies of each entry or more."),

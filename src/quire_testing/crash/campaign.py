@@ -30,7 +30,7 @@ class ImagesResult:
     Attributes:
         images: how many were started on, those inside of starts included.
         nested: those inside of starts.
-        in_limbo: on how many the start found a torn write and suspected a ledger.
+        in_limbo: on how many the start found a torn write and put a ledger in limbo.
         broken: what went wrong, a line each; empty is good.
     """
 
@@ -118,7 +118,7 @@ class Campaign:
         identity, storage = open_storage(files, self._config, served=bool(promises.bookie_id))
         if promises.bookie_id and identity.bookie_id != promises.bookie_id:
             raise BrokenPromiseError(f"the bookie was {promises.bookie_id} and is {identity.bookie_id} now")
-        if storage.report.limbo or storage.report.suspects_unknown:
+        if storage.report.limbo or storage.report.unknown_in_limbo:
             self.result.in_limbo += 1
         promises.check(storage)
         return storage

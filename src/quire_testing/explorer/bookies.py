@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.bookie.after_loss import AfterLoss, once_read
 from quire.core.bookie.ledger import (
     BookieLedgerMachine,
     BookieReady,
@@ -21,6 +20,7 @@ from quire.core.bookie.ledger import (
     Journaled,
     LedgerFacts,
 )
+from quire.core.bookie.limbo_decisions import LimboDecisions, once_read
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import residues_of_slot
@@ -75,14 +75,14 @@ class BookieState(NamedTuple):
         journal: records that are not durable yet: (kind, content, who waits).
         answered_fence: a fencing request was answered: no normal add may be stored again.
         fault: what this bookie did against an invariant.
-        losses: how often it lost what it held; the newest one's number is the LSN of a doubt.
+        losses: how often it lost what it held; the newest one's number is the LSN of a limbo.
         unnamed: a loss had no name: the fence of any ledger may be among what is lost.
         looking: it has not looked through the records yet for what it may have lost.
         asked: the record was read since the last loss, and settled the fence.
         question: to the store, whether this one does: "" none, "asked", or its response on the way, "settled" or
             "open".
         waiting: normal adds that wait for that answer.
-        owed: entries that it held before a loss (where doubts are cleared).
+        owed: entries that it held before a loss (where limbo is cleared).
         lost: for good, with what it held, which stays here for the judges.
         collecting: where its collector is, if it collects.
         condemned: entries of which nothing is said until the collector has ended.
@@ -126,14 +126,14 @@ class BookieState(NamedTuple):
         return bool(self.facts and LedgerFacts(*self.facts).fenced)
 
     @property
-    def in_doubt(self) -> bool:
+    def in_limbo(self) -> bool:
         """Whether it gives no negatives."""
-        return self.looking if self.facts is None else LedgerFacts(*self.facts).limbo
+        return self.looking if self.facts is None else LedgerFacts(*self.facts).in_limbo
 
     @property
     def takes_no_adds(self) -> bool:
         """Whether it is fenced, or would ask the record first."""
-        return self.is_fenced or (not self.asked and (self.unnamed or self.in_doubt))
+        return self.is_fenced or (not self.asked and (self.unnamed or self.in_limbo))
 
 
 class BookieDriver:
@@ -269,7 +269,7 @@ class BookieDriver:
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
         if state.facts is None:
-            answer = self._after(state).of_stranger(searching=state.looking)
+            answer = self._limbo_decisions(state).of_stranger(searching=state.looking)
         else:
             machine = self.machine(state)
             answer = machine.may_read(KEY, 0)
@@ -329,28 +329,34 @@ class BookieDriver:
         if not self.configuration.journal:
             ends = self.configuration.clears or self.configuration.repairers
             owed = state.owed | state.held if ends else 0
-            return self._after_loss(after._replace(losses=state.losses + 1, owed=owed))
+            return self._start_after_loss(after._replace(losses=state.losses + 1, owed=owed))
         if state.answered_fence and not after.is_fenced:
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 
-    def _after_loss(self, state: BookieState) -> BookieState:
+    def _start_after_loss(self, state: BookieState) -> BookieState:
         """It starts with an empty disk; where losses have names, a torn group says whose records they were."""
         if not self.configuration.named:
             return state._replace(unnamed=True, looking=True)
-        return self._in_doubt(state) if self.rules.start_doubts(named=True, nameless=False) else state
+        return (
+            self._enter_limbo(state) if self.rules.start_enters_limbo(named=True, nameless=False) else state
+        )
 
-    # --- after a loss ------------------------------------------------------------------------------------------------
+    # --- limbo ----------------------------------------------------------------------------------------------------------
 
-    def _in_doubt(self, state: BookieState) -> BookieState:
-        """It doubts the ledger, and has written that down."""
+    def _enter_limbo(self, state: BookieState) -> BookieState:
+        """It has put the ledger in limbo, and has written that down."""
         machine = self.machine(state)
         facts = machine.enter_limbo(state.losses).facts
         return self._with(state, machine)._replace(disk=state.disk._replace(facts=frozen(facts)))
 
     def look_for_lost(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
-        """It has looked through the records: what may be lost is in doubt."""
-        if record is not None and state.facts is None and self._after(state).is_suspect(record, name):
+        """It has looked through the records: what may be lost is in limbo."""
+        if (
+            record is not None
+            and state.facts is None
+            and self._limbo_decisions(state).enters_limbo(record, name)
+        ):
             machine = self.machine(state)
             machine.enter_limbo(state.losses)
             state = self._with(state, machine)
@@ -358,15 +364,15 @@ class BookieDriver:
 
     def store_answers(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
         """The store reads the record for the bookie's question; the response is on its way."""
-        settles = record is not None and self._after(state).settles(record, name)
+        settles = record is not None and self._limbo_decisions(state).settles(record, name)
         return state._replace(question="settled" if settles else "open")
 
     def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
         """The store's response reaches the bookie: what waited is taken or refused, in order."""
-        waited, after_loss = state.waiting, self._after(state)
+        waited, decisions = state.waiting, self._limbo_decisions(state)
         if state.question == "settled":
-            after_loss.settled(LEDGER, None if state.facts is None else self.machine(state))
-        state = state._replace(asked=after_loss.has_settled(LEDGER), question="", waiting=())
+            decisions.settled(LEDGER, None if state.facts is None else self.machine(state))
+        state = state._replace(asked=decisions.has_settled(LEDGER), question="", waiting=())
         replies: list[tuple[int, Reply]] = []
         said: list[str] = []
         for waiting in waited:
@@ -384,7 +390,7 @@ class BookieDriver:
         if state.lost:
             return ReplicaList(Answer.UNREACHABLE)
         if state.facts is None:
-            return ReplicaList(self._after(state).of_stranger(searching=state.looking))
+            return ReplicaList(self._limbo_decisions(state).of_stranger(searching=state.looking))
         machine = self.machine(state)
         answer = machine.may_read(KEY, 0)
         if answer is not Answer.OK and answer not in NEGATIVES:
@@ -400,8 +406,8 @@ class BookieDriver:
             for entry in range(state.held.bit_length())
             if state.held >> entry & 1
         )
-        doubt = machine.facts.doubt
-        return ReplicaList(Answer.OK, held, machine.facts.limbo, doubt.lsn if doubt else 0)
+        limbo = machine.facts.limbo
+        return ReplicaList(Answer.OK, held, machine.facts.in_limbo, limbo.lsn if limbo else 0)
 
     def readable(self, state: BookieState, first: int, last: int) -> int | None:
         """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
@@ -413,7 +419,7 @@ class BookieDriver:
         return 0 if answer in NEGATIVES else None
 
     def clear_limbo(self, state: BookieState, lsn: int) -> tuple[BookieState, Answer]:
-        """A client ends the doubt that it saw before it filled the bookie."""
+        """A client ends the limbo that it saw before it filled the bookie."""
         if state.lost or state.facts is None:
             return state, Answer.UNREACHABLE if state.lost else Answer.NO_LEDGER
         machine = self.machine(state)
@@ -433,14 +439,14 @@ class BookieDriver:
     def machine(self, state: BookieState) -> BookieLedgerMachine:
         """The machine of `core` in this state."""
         facts = LedgerFacts(*state.facts) if state.facts else None
-        machine = self._after(state).machine(LEDGER, facts, searching=state.looking, kind=self.kind)
+        machine = self._limbo_decisions(state).machine(LEDGER, facts, searching=state.looking, kind=self.kind)
         if facts is not None:
             machine.fence, machine._unsaved = Fence[state.fence], state.unsaved
         return machine
 
-    def _after(self, state: BookieState) -> AfterLoss:
+    def _limbo_decisions(self, state: BookieState) -> LimboDecisions:
         settled = (LEDGER,) if state.asked else ()
-        return AfterLoss(state.losses, nameless=state.unnamed, settled=settled, rules=self.rules)
+        return LimboDecisions(state.losses, nameless=state.unnamed, settled=settled, rules=self.rules)
 
     def _with(self, state: BookieState, machine: BookieLedgerMachine) -> BookieState:
         machine.check()

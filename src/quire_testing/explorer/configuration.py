@@ -38,7 +38,7 @@ class Configuration:
         away: slots of the ensemble whose bookies are away when the ledger is created; they may be found back.
         min_present: how many bookies must be there then; 0: Qa.
         named: without a journal, what is lost names its ledger, as a torn group does.
-        clears: how often a client fills a bookie that is in doubt, and ends its doubt.
+        clears: how often a client fills a bookie that is in limbo, and ends its limbo.
         slow_disks: whether each sync is a step of its own, though no crash can come between.
         repairers: clients that repair the ledger whenever something is to be repaired, or may come to be.
         closed: whether it begins closed, in each way in which every entry is on Qa bookies of its write set.

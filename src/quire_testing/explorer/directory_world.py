@@ -1,8 +1,8 @@
 """The world of one bookie's identity: its directory, copies of it, and the processes that are started on them.
 
 Directories are copied and put back at any step, processes are killed, stopped cleanly or paused for longer than their
-session, and started on any directory. Entries are numbered; one that was acknowledged must not be denied. A doubt covers what
-was written before the claim of its start: a bookie in doubt for everything names its ledgers after that.
+session, and started on any directory. Entries are numbered; one that was acknowledged must not be denied. Limbo covers what
+was written before the claim of its start: a bookie in limbo for everything names its ledgers after that.
 
 Left out, by decision, and said in `docs/formats/segment.md`:
 
@@ -60,16 +60,16 @@ class DirectoryConfiguration:
 class DirectoryDisk(NamedTuple):
     """One directory: its numbers, the entries that it has, and those that are in limbo.
 
-    `suspects`: a start found it older and wrote that down; no start since has claimed the identity.
+    `finds_loss`: a start found it older and wrote that down; no start since has claimed the identity.
     """
 
     boot: int
     lsn: int
     marker: int
     clean: bool = False
-    suspects: bool = False
+    finds_loss: bool = False
     entries: frozenset[int] = frozenset()
-    doubted: frozenset[int] = frozenset()
+    in_limbo: frozenset[int] = frozenset()
 
 
 class Process(NamedTuple):
@@ -79,7 +79,7 @@ class Process(NamedTuple):
         phase: "opened", "registered", "serving", "settling" (it is registered again, its record is not written yet).
         own: its boot.
         seen: the version of the record that it read at its start.
-        found: what its directory was then; None if it is in doubt.
+        found: what its directory was then; None if it is in limbo.
         pending: entries that are durable and not acknowledged.
     """
 
@@ -181,7 +181,9 @@ class DirectoryWorld:
         after = _with_disk(
             state,
             place,
-            disk._replace(boot=own.boot, lsn=lsn, clean=False, suspects=disk.suspects or older is not None),
+            disk._replace(
+                boot=own.boot, lsn=lsn, clean=False, finds_loss=disk.finds_loss or older is not None
+            ),
         )
         after = _with(after, place, process)._replace(left=_less(state.left, "starts"))
         said = (older,) if older else ()
@@ -218,8 +220,8 @@ class DirectoryWorld:
         )
         if moved_on or claim(record, process.own) is Claim.ANOTHER:
             return _ended(state, place, process)
-        if disk.suspects:
-            disk = disk._replace(suspects=False, doubted=disk.doubted | frozenset(range(state.written)))
+        if disk.finds_loss:
+            disk = disk._replace(finds_loss=False, in_limbo=disk.in_limbo | frozenset(range(state.written)))
         after = _recorded(_with_disk(state, place, disk), process.own._replace(lsn=disk.lsn))
         return _with(after, place, process._replace(phase="serving", holding=False))
 
@@ -292,7 +294,7 @@ class DirectoryWatch:
             if process is not None and not process.holding and not process.paused
         ]
         for disk, process in serving:
-            denied = state.acknowledged - disk.entries - disk.doubted
+            denied = state.acknowledged - disk.entries - disk.in_limbo
             if "W1" in self._names and denied:
                 return Violation(
                     "W1", f"boot {process.own.boot} denies {sorted(denied)}, which were acknowledged"
@@ -308,7 +310,7 @@ def directory_rows(state: DirectoryState) -> list[tuple[str, str]]:
     record = state.record
     rows = [("record", "none" if record is None else f"boot {record.boot}, LSN {record.lsn}")]
     for place, (disk, process) in enumerate(zip(state.disks, state.processes, strict=True)):
-        has = f"boot {disk.boot}, LSN {disk.lsn}, entries {sorted(disk.entries)}, in doubt {sorted(disk.doubted)}"
+        has = f"boot {disk.boot}, LSN {disk.lsn}, entries {sorted(disk.entries)}, in limbo {sorted(disk.in_limbo)}"
         runs = "nobody runs"
         if process is not None:
             runs = f"boot {process.own.boot} {process.phase}" + (", holding" if process.holding else "")

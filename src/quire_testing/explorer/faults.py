@@ -2,7 +2,7 @@
 
 Each kind has a budget; a step that uses it up is a step like any other.
 
-Source: docs/protocol/bookie.md, "After a loss"; docs/decisions/006-explorer.md.
+Source: docs/protocol/bookie.md, "Limbo"; docs/decisions/006-explorer.md.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ INVARIANTS: Final = {
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader never gets the answer that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
-    "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in doubt (where doubts end)",
+    "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in limbo (where limbo ends)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
     "RR1": "a repair changes only bookies of decided fragments",
     "RR2": "who a repair puts into the record holds its share of that fragment",
@@ -205,7 +205,7 @@ class InvariantWatch:
             bookie: BookieState = self._world.bookies.parts[number]
             fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
             stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.takes_no_adds
-            denied = 0 if bookie.in_doubt else bookie.owed & ~bookie.held
+            denied = 0 if bookie.in_limbo else bookie.owed & ~bookie.held
             view = BookieView(bookie.held, bookie.lac, stays, fault, denied)
             self._bookies[number] = view
             self._bookie_views[number] = self._number(view)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.ledger import BookieLedgerMachine
+from quire.core.bookie.limbo_decisions import LimboDecisions
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import AddOutcome, CloseOutcome
 from quire.core.ledger.writer import RunWindow, WriterMachine
@@ -126,7 +126,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Configuration(crashes=1, journal=False),
         "I1",
         Patch(
-            BookieDriver._after_loss,
+            BookieDriver._start_after_loss,
             "state._replace(unnamed=True, looking=True)",
             "state._replace(unnamed=False, looking=False)",
         ),
@@ -136,15 +136,15 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "no journal: limbo, and normal adds are taken without asking whether a fence was lost",
         Configuration(crashes=1, journal=False, reruns=1),
         "I1",
-        first_add_after_loss=lambda *, in_doubt, lost, known: False,
+        first_add_reads_record=lambda *, in_limbo, lost, known: False,
     ),
     with_rules(
         "D5",
         "no journal: fences are asked for, and what may be lost is vouched for",
         Configuration(crashes=1, journal=False),
         "I1",
-        Patch(AfterLoss.machine, "Doubt(self._lsn) if searching else None", "None"),
-        Patch(AfterLoss.of_stranger, "failing or searching", "failing"),
+        Patch(LimboDecisions.machine, "Limbo(self._lsn) if searching else None", "None"),
+        Patch(LimboDecisions.of_stranger, "failing or searching", "failing"),
     ),
     with_rules(
         "limbo-of-open-only",
@@ -156,12 +156,12 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         ),
     ),
     with_rules(
-        "doubt-by-record",
+        "limbo-by-record",
         "no journal: what may be lost is judged by the records of today, and only what they name is asked about",
         LATE_WRITER,
         "I1",
         begin=ANNOUNCED,
-        first_add_after_loss=lambda *, in_doubt, lost, known: in_doubt,
+        first_add_reads_record=lambda *, in_limbo, lost, known: in_limbo,
     ),
     with_rules(
         "fence-by-any-record",
@@ -171,32 +171,32 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         record_settles_fence=lambda record, bookie: bookie in record.last_fragment.ensemble,
     ),
     with_rules(
-        "doubt-unfenced",
-        "a doubt is cleared without a fence, and the old writer lives",
+        "limbo-unfenced",
+        "limbo is cleared without a fence, and the old writer lives",
         Configuration(crashes=1, journal=False, named=True, clears=1),
         "I1",
         Patch(BookieLedgerMachine.clear_limbo, "not self.fence_known and not facts.fenced", "False"),
     ),
     with_rules(
-        "doubt-open",
+        "limbo-open",
         "limbo of a ledger is cleared while its last fragment is undecided",
         Configuration(crashes=1, journal=False, clears=1),
         "I1",
-        may_end_doubt=lambda filled, record, bookie: True,
+        may_end_limbo=lambda filled, record, bookie: True,
     ),
     with_rules(
-        "doubt-unfilled",
-        "a doubt is cleared although more was decided since the bookie was filled",
+        "limbo-unfilled",
+        "limbo is cleared although more was decided since the bookie was filled",
         Configuration(recoverers=0, crashes=1, journal=False, closes=True, named=True, clears=1),
         "V",
-        may_end_doubt=lambda filled, record, bookie: RULES.may_end_doubt(record, record, bookie),
+        may_end_limbo=lambda filled, record, bookie: RULES.may_end_limbo(record, record, bookie),
     ),
     with_rules(
-        "doubt-stale",
-        "a stale CLEAR_LIMBO counts: the doubt of one loss ends with that of the one before",
+        "limbo-stale",
+        "a stale CLEAR_LIMBO counts: the limbo of one loss ends with that of the one before",
         Configuration(recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
         "V",
-        ends_doubt=lambda doubt_lsn, named: True,
+        ends_limbo=lambda limbo_lsn, named: True,
     ),
     with_rules(
         "acknowledges_once_persisted",
@@ -484,14 +484,14 @@ LOSS_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         replace(LATE_WRITER, explicit_lac=True),
         "I1",
         begin=ANNOUNCED,
-        first_add_after_loss=lambda *, in_doubt, lost, known: in_doubt or (lost and not known),
+        first_add_reads_record=lambda *, in_limbo, lost, known: in_limbo or (lost and not known),
     ),
     with_rules(
         "start-without-limbo",
         "no journal: a start passes over what it knows to be lost",
         Configuration(crashes=1, journal=False, named=True),
         "I1",
-        start_doubts=lambda *, named, nameless: False,
+        start_enters_limbo=lambda *, named, nameless: False,
     ),
 )
 """Not replayed by programs (`quire_testing.replay`): theirs tell a LAC some time after it rose, by a timer, and a test names

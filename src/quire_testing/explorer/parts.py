@@ -8,7 +8,7 @@
 | then C x n | connections, client by client |
 | then C | what each client asked the store |
 | then R | readers |
-| then one, where doubts are cleared | who clears them |
+| then one, where limbo is cleared | who clears them |
 | last | budgets |
 """
 
@@ -92,13 +92,13 @@ class Budget(NamedTuple):
 
 
 class Clearing(NamedTuple):
-    """A client that fills bookies in doubt and ends their doubts, one after another.
+    """A client that fills bookies in limbo and ends it, one after another.
 
     Attributes:
         left: how often it may still begin.
-        step: "" between two, "filling", "filled", or "sent": the request to end the doubt is on its way.
-        bookie: whose doubt.
-        lsn: of that doubt.
+        step: "" between two, "filling", "filled", or "sent": the request to end the limbo is on its way.
+        bookie: whose limbo.
+        lsn: of that limbo.
         filled: the record that it was filled from.
     """
 

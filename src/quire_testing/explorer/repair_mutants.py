@@ -73,7 +73,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Configuration(3, 2, 2, 2, entries=2, crashes=1, journal=False, named=True, repairers=1, changed=True),
         "I1",
         begin=LOST_ITS_TAIL,
-        may_end_doubt=lambda filled, record, bookie: True,
+        may_end_limbo=lambda filled, record, bookie: True,
     ),
 )
 """In the order of the reference's table."""

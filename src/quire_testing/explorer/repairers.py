@@ -279,7 +279,7 @@ def _plan_seen(plan: RepairPlan) -> tuple[Any, ...]:
 
 def _replica_seen(replica: Replica) -> tuple[Any, ...]:
     listed = replica.response
-    return listed.answer.name, tuple(sorted(listed.held)), listed.limbo, listed.doubt_lsn
+    return listed.answer.name, tuple(sorted(listed.held)), listed.limbo, listed.limbo_lsn
 
 
 def _pieces(pieces: Iterable[CopyRange]) -> tuple[Any, ...]:

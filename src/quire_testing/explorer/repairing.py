@@ -87,7 +87,7 @@ class Repairs:
                 for bookie, share in shares_of_decided(record)
             ]
             memo[key] = any(
-                bookie.lost or bookie.in_doubt or share & (~bookie.held | bookie.damaged)
+                bookie.lost or bookie.in_limbo or share & (~bookie.held | bookie.damaged)
                 for bookie, share in shares
             )
         return bool(memo[key])
@@ -157,7 +157,7 @@ class Repairs:
     def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> Move:
         """A bookie ends its limbo, or refuses to."""
         number = bookie_number(name)
-        lsn = who.machine.plan.lists[name].response.doubt_lsn
+        lsn = who.machine.plan.lists[name].response.limbo_lsn
         after, answer = self._world.bookie_driver.clear_limbo(self._world.bookies.parts[state[number]], lsn)
         if self._world._syncs_at_once(state):
             after, _ = self._world._synced(after)

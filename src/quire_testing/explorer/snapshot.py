@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.limbo import Limbo
 from quire.core.ledger.effects import Problem
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layou
 """What every copy of a machine shares: never changed by an input."""
 
 
-PLAIN = frozenset({int, str, bytes, bool, type(None), Doubt})
+PLAIN = frozenset({int, str, bytes, bool, type(None), Limbo})
 """Types whose values are never changed and stand for themselves."""
 
 _SLOTS: dict[type, tuple[str, ...]] = {}
@@ -60,7 +60,7 @@ def clone(machine: T) -> T:
     return other
 
 
-_SHARED: set[type] = {int, str, bytes, bool, type(None), Doubt, tuple}
+_SHARED: set[type] = {int, str, bytes, bool, type(None), Limbo, tuple}
 """Types that were met and whose values copies share: they are never changed, and a tuple holds such values only."""
 
 _COPIES: dict[type, Callable[[Any], Any]] = {}

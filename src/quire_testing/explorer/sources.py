@@ -59,7 +59,7 @@ class SourcesWorld(LedgerWorld):
             *(("client", client, 0, 0, -1) for client in range(self.count)),
             *(("store", client, 0, self.at_ask + client, self.no_ask) for client in range(self.count)),
             *(("disk", bookie, 0, 0, -1) for bookie in range(self.n)),
-            *(("doubt", bookie, 0, 0, -1) for bookie in range(self.n) if not self.configuration.journal),
+            *(("limbo", bookie, 0, 0, -1) for bookie in range(self.n) if not self.configuration.journal),
             *(("clearer", 0, 0, 0, -1) for _ in range(bool(self.configuration.clears))),
             *(("reader", which, 0, 0, -1) for which in range(len(self.reader_names))),
         ]
@@ -96,10 +96,10 @@ class SourcesWorld(LedgerWorld):
         elif kind == "disk":
             if self.bookies.parts[state[one]].journal and not self.syncs_at_once(state):
                 self.faults.sync_moves(state, one, moves)
-        elif kind == "doubt":
-            self.doubts.moves_of_bookie(state, one, moves)
+        elif kind == "limbo":
+            self.limbo_steps.moves_of_bookie(state, one, moves)
         elif kind == "clearer":
-            self.doubts.clearing_moves(state, moves)
+            self.limbo_steps.clearing_moves(state, moves)
         else:
             self.reading.moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
         return moves

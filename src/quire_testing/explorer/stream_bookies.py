@@ -200,7 +200,7 @@ class StreamBookies:
         return state._replace(entries=kept)
 
     def clear_limbo(self, state: StreamBookie, lsn: int) -> tuple[StreamBookie, Answer]:
-        """A client ends the doubt that it saw before it filled the bookie."""
+        """A client ends the limbo that it saw before it filled the bookie."""
         machine = self.machine(state)
         ready = machine.clear_limbo(lsn, key=KEY)
         if ready.answer is not Answer.OK:

@@ -182,7 +182,7 @@ def stream_rows(world: StreamWorld, state: State) -> list[tuple[str, str]]:
     rows = [("record", record_text(store.record))]
     for number, bookie in enumerate(world.bookies_of(state)):
         entries = " ".join(f"{entry}^{origin}" for entry, origin in bookie.entries) or "none"
-        limbo = ", in limbo" if bookie.known.limbo else ""
+        limbo = ", in limbo" if bookie.known.in_limbo else ""
         rows.append(
             (
                 bookie_name(number),

@@ -710,14 +710,14 @@ class StreamRepairs:
         """What a bookie says that it holds, entry by entry; one that knows nothing has no ledger."""
         if bookie.facts is None:
             return ReplicaList(Answer.NO_LEDGER)
-        world, doubt = self._world, bookie.known.doubt
+        world, limbo = self._world, bookie.known.limbo
         size = world.configuration.ensemble
         period = 1 if world.configuration.write_quorum == size else size
         held = tuple(
             HeldInterval(entry, entry, period, 1 << entry % period, origin)
             for entry, origin in bookie.entries
         )
-        return ReplicaList(Answer.OK, held, bookie.known.limbo, doubt.lsn if doubt else 0)
+        return ReplicaList(Answer.OK, held, bookie.known.in_limbo, limbo.lsn if limbo else 0)
 
     def _reads_piece(self, state: State, client: int, who: ClientState, piece: CopyRange) -> list[Move]:
         """The sources give what they have of a piece under its origin term."""
@@ -736,7 +736,7 @@ class StreamRepairs:
     def _ends_limbo(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
         """A bookie ends its limbo, or refuses to."""
         world, number = self._world, bookie_number(name)
-        lsn = who.machine.plan.lists[name].response.doubt_lsn
+        lsn = who.machine.plan.lists[name].response.limbo_lsn
         after, answer = world.bookie_driver.clear_limbo(world.bookies.parts[state[number]], lsn)
         new = (*state[:number], world.bookies.number(after), *state[number + 1 :])
         work = partial(self.driver.limbo_cleared, who, name, answer)

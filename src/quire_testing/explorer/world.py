@@ -19,9 +19,9 @@ from quire_testing.explorer.beginning import NOT_CREATED, Beginning, record_of
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name, bookie_number, patience
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.doubts import Doubts
 from quire_testing.explorer.extras import Extras
 from quire_testing.explorer.faults import Faults
+from quire_testing.explorer.limbo_steps import LimboSteps
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.parts import (
     Ask,
@@ -50,7 +50,7 @@ class LedgerWorld(WorldParts):
         self.beginning = Beginning(self)
         self.faults = Faults(self)
         self.reading = Reading(self)
-        self.doubts = Doubts(self)
+        self.limbo_steps = LimboSteps(self)
         self.repairs = Repairs(self)
         self.extras = Extras(self)
 
@@ -106,7 +106,7 @@ class LedgerWorld(WorldParts):
         if not self._syncs_at_once(state):
             self.faults.syncs(state, moves)
         if not self.configuration.journal:
-            self.doubts.moves_of(state, moves)
+            self.limbo_steps.moves_of(state, moves)
         if self.reader_names:
             self.reading.moves_of(state, budget, moves)
         if self.configuration.collects:

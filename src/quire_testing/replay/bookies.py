@@ -16,8 +16,8 @@ from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import NO_SINK
 from quire.bookie.server import BookieServer
 from quire.core.answers import Answer
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
 from quire.metadata.memory import MemorySpace
@@ -74,11 +74,11 @@ class BookieProgram(BookieServer):
         self.alerts = self._make_alerts()
 
     @property
-    def suspicious(self) -> bool:
+    def searching(self) -> bool:
         """Whether it has still to look through the records for what it may have lost."""
         return self.lost.unknown
 
-    def clear_suspicion(self) -> asyncio.Task[None]:
+    def clear_unnamed_limbo(self) -> asyncio.Task[None]:
         """What a start does in the background when everything may be lost."""
         return asyncio.get_running_loop().create_task(self.lost.search())
 
@@ -229,11 +229,11 @@ class Bookie:
         self.waiting = []
         self.lost = self.view()._replace(looking=False, lost=True)
 
-    # --- after a loss ------------------------------------------------------------------------------------------------
+    # --- limbo ----------------------------------------------------------------------------------------------------------
 
     def look_for_lost(self) -> None:
         """It looks through the records for what it may have lost, to the end."""
-        clearing = perform(self._stage, self._loop, self.server.clear_suspicion)
+        clearing = perform(self._stage, self._loop, self.server.clear_unnamed_limbo)
         while not clearing.done():
             self.finish()
 
@@ -251,8 +251,8 @@ class Bookie:
     def _question(self, *, landed: bool) -> Question:
         return next(each for each in self.store.questions if each.heeded is not landed)
 
-    def doubt_lsn(self) -> int:
-        """What INFO tells of the ledger's doubt."""
+    def limbo_lsn(self) -> int:
+        """What INFO tells of the ledger's limbo."""
         info = self.server.ledgers.info(LEDGER) or {}
         return int(info.get("doubt_lsn") or 0)
 
@@ -271,7 +271,7 @@ class Bookie:
         self.finish()
 
     def clear_limbo(self, lsn: int, *, at_once: bool) -> Answer:
-        """A client ends the doubt that it saw."""
+        """A client ends the limbo that it saw."""
         answers: list[Answer] = []
         request = _request(Kind.CLEAR_LIMBO)
         ledgers = self.server.ledgers
@@ -316,9 +316,9 @@ class Bookie:
             fault=self.fault,
             losses=self.losses,
             owed=self._owed,
-            unnamed=server.ledgers.after_loss.nameless,
-            looking=server.suspicious,
-            asked=server.ledgers.after_loss.has_settled(LEDGER),
+            unnamed=server.ledgers.limbo.nameless,
+            looking=server.searching,
+            asked=server.ledgers.limbo.has_settled(LEDGER),
         )
         if machine is None:
             return lost
@@ -328,7 +328,7 @@ class Bookie:
                 LEDGER,
                 KEY if known.key == master_key(b"") else known.key,
                 fenced=known.fenced,
-                doubt=Doubt(self.losses) if known.limbo else None,
+                limbo=Limbo(self.losses) if known.in_limbo else None,
                 lac=known.lac,
                 deleted_until_ms=known.deleted_until_ms,
                 lafr=known.lafr,

@@ -17,7 +17,7 @@ from quire.wire.run import RunView
 from quire_testing.explorer.messages import Reply, Request, reply_text, request_text
 
 LISTS = frozenset({"known", "info", "list_entries"})
-"""What a list of a bookie's entries consists of: whether key and token fit, the doubt, the entries."""
+"""What a list of a bookie's entries consists of: whether key and token fit, the limbo, the entries."""
 
 
 class Sent(NamedTuple):

@@ -35,7 +35,7 @@ from quire.metadata.store import Delete, Put, VersionConflictError
 from quire_testing.explorer.beginning import NOT_CREATED, record_of, shape_of
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name
-from quire_testing.explorer.doubts import CLEARER
+from quire_testing.explorer.limbo_steps import CLEARER
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Ask, Label, State, Store
 from quire_testing.explorer.repairers import LIMITS, RepairDriver, bits_of
@@ -90,7 +90,7 @@ class Play:
         self.world = world = ProgramWorld(script.configuration, switches)
         configuration = script.configuration
         self.coming: Sequence[Label] = ()
-        self._cleared, self._doubt_lsn = "", 0
+        self._cleared, self._limbo_lsn = "", 0
         self._filled: LedgerMetadata | None = None
         self._may_end = False
         self.network = ReplayNetwork()
@@ -358,7 +358,7 @@ class Play:
         elif command.startswith("hears that the record"):
             bookie.on_responses(at_once=at_once)
         elif command.startswith("takes clear limbo"):
-            return self._ends_doubt(bookie, at_once=at_once)
+            return self._ends_limbo(bookie, at_once=at_once)
         elif rotten:
             bookie.rot(int(rotten[1]))
         else:
@@ -373,11 +373,11 @@ class Play:
         return self.bookies[int(name[1:])]
 
     def _clears(self, command: str) -> None:
-        """What a client does that fills a bookie and ends its doubt."""
+        """What a client does that fills a bookie and ends its limbo."""
         words = command.split()
         if words[0] == "sees":
             self._cleared = words[-1]
-            self._doubt_lsn = self._bookie_named(self._cleared).doubt_lsn()
+            self._limbo_lsn = self._bookie_named(self._cleared).limbo_lsn()
         elif words[0] == "fills":
             self._filled = self.store.record
             target = self._bookie_named(self._cleared)
@@ -386,14 +386,14 @@ class Play:
         elif words[0] == "reads":
             assert self._filled is not None
             assert self.store.record is not None
-            rule = self.world.switches.rules.may_end_doubt
+            rule = self.world.switches.rules.may_end_limbo
             self._may_end = rule(self._filled, self.store.record, BookieId(self._cleared))
 
-    def _ends_doubt(self, bookie: Bookie, *, at_once: bool) -> list[str]:
+    def _ends_limbo(self, bookie: Bookie, *, at_once: bool) -> list[str]:
         if not self._may_end:
             msg = f"no client ends the limbo of {bookie.name}"
             raise ImpossibleStepError(msg)
-        return [bookie.clear_limbo(self._doubt_lsn, at_once=at_once).name]
+        return [bookie.clear_limbo(self._limbo_lsn, at_once=at_once).name]
 
     def _answers(self, bookie: Bookie) -> list[tuple[Program, Said]]:
         return [
@@ -596,7 +596,7 @@ class Repairer(Program):
 
     Attributes:
         judge: holds what a repair says at its end against the disks.
-        losses: the explorer's number of each doubt, by bookie and by the LSN that names it.
+        losses: the explorer's number of each limbo, by bookie and by the LSN that names it.
     """
 
     driver: RepairDriver
@@ -705,7 +705,7 @@ class Repairer(Program):
         return found
 
     def _plain(self, machine: Any) -> Any:
-        """A machine whose lists are as the explorer's bookies give them: entry by entry, and doubts by number."""
+        """A machine whose lists are as the explorer's bookies give them: entry by entry, and limbo by number."""
         machine = super()._plain(machine)
         plan = machine._plan
         if plan is not None:
@@ -721,12 +721,12 @@ class Repairer(Program):
             if each.residues >> entry % each.period & 1
         }
         held = tuple(HeldInterval(entry, entry, period, 1 << entry % period) for entry in sorted(ids))
-        lsn = self.losses.get((bookie, listed.doubt_lsn), listed.doubt_lsn)
+        lsn = self.losses.get((bookie, listed.limbo_lsn), listed.limbo_lsn)
         return Replica(type(listed)(listed.answer, held, listed.limbo, lsn), period)
 
     def _shown(self, effect: Any, after: Any) -> Any:
         if isinstance(effect, EndLimbo):
-            return EndLimbo(effect.bookie, self.losses.get((effect.bookie, effect.doubt_lsn), 0))
+            return EndLimbo(effect.bookie, self.losses.get((effect.bookie, effect.limbo_lsn), 0))
         return super()._shown(effect, after)
 
 
@@ -748,7 +748,7 @@ class RepairSteps:
             repairer.learn_lost([BookieId(each.name) for each in self._play.bookies if each.lost])
         elif command.startswith("lists "):
             name = command.split()[1]
-            if lsn := self._bookie(name).doubt_lsn():
+            if lsn := self._bookie(name).limbo_lsn():
                 repairer.losses[BookieId(name), lsn] = self._bookie(name).losses
             repairer.ask_for(ListReplica, name)
             self._pass(repairer, LISTS, name)

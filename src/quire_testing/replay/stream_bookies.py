@@ -33,7 +33,7 @@ class StreamBookieProgram(Bookie):
         machine, server = self.machine, self.server
         values = self._by_id() if self.only_fences else self._by_name()
         facts = None if machine is None else frozen(replace(machine.facts, key=KEY))
-        asked = server.ledgers.after_loss.has_settled(LEDGER)
+        asked = server.ledgers.limbo.has_settled(LEDGER)
         return StreamBookie(facts, values, asked, self.losses, fault=self.fault)
 
     def _by_name(self) -> tuple[Value, ...]:

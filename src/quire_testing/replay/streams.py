@@ -421,7 +421,7 @@ def _chosen(label: Label) -> list[BookieId]:
 def _seen(bookie: StreamBookie) -> tuple[object, ...]:
     """What is compared: not what a bookie keeps for a ledger's sake."""
     known: LedgerFacts = bookie.known
-    return known.term, known.lac, known.lac_term, known.fenced, known.limbo, bookie.entries
+    return known.term, known.lac, known.lac_term, known.fenced, known.in_limbo, bookie.entries
 
 
 def replay_stream(

@@ -277,15 +277,15 @@ class _End:
             await self._repair_all(partial(self.workload.repairs.run, self.process.name, client))
 
     async def _is_undecidable(self, ledger_id: int) -> bool:
-        """Whether too few bookies can say what became of an open ledger's end: others are in doubt, or lost.
+        """Whether too few bookies can say what became of an open ledger's end: others are in limbo, or lost.
 
-        With Qa = 1 one in doubt is enough: it may have been the only one that acknowledged an entry.
+        With Qa = 1 one in limbo is enough: it may have been the only one that acknowledged an entry.
         """
         assert self.process.client is not None
         return self._too_few_know(await self.process.client.ledger_metadata(ledger_id))
 
     def _too_few_know(self, record: LedgerMetadata) -> bool:
-        """Whether too few bookies of the last fragment can say that they do not have an entry: others are in doubt."""
+        """Whether too few bookies of the last fragment can say that they do not have an entry: others are in limbo."""
         servers = {
             one.server.bookie_id: one.server
             for one in self.world.bookies.values()

@@ -304,7 +304,7 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
     async with asyncio.timeout(20):
         while (await at.client.info(at.bookie))[0] is not Answer.OK:
             await at.client.bookies()
-    assert at.server.storage.report.suspects_unknown
+    assert at.server.storage.report.unknown_in_limbo
     assert not (await at.client.bookies())[at.bookie].writable
     assert await at.add(lost, [1], lac=0) is Answer.OK, "in limbo, and its record is OPEN"
     assert (await at.read(lost, 2, 2)).vouched_through < 2
@@ -314,7 +314,7 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
 
     store.gate.set()
     async with asyncio.timeout(20):
-        while at.server.storage.suspects(3):
+        while at.server.storage.in_limbo(3):
             await at.client.info(at.bookie)
     assert (await at.read(unheard, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
     assert await at.add(unheard, [0]) is Answer.READ_ONLY, "whoever writes it, no record names it"
@@ -457,7 +457,7 @@ async def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Pa
     assert reply.answer is Answer.UNKNOWN or reply.vouched_through < 0
     assert await at.add(who, [1], lac=0) is Answer.READ_ONLY, "it was fenced here, as far as anybody can tell"
     async with asyncio.timeout(20):
-        while at.server.storage.suspects(2):
+        while at.server.storage.in_limbo(2):
             await at.client.info(at.bookie)
     assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
     assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"

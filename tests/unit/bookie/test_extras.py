@@ -15,8 +15,8 @@ from quire.bookie.ledgers.waiters import NO_SINK
 from quire.bookie.server import BookieServer
 from quire.client.member_lists import MemberLister
 from quire.client.repairing.ledger_repair import LedgerRepair
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, EntryRange
@@ -112,16 +112,16 @@ async def test_a_replaced_bookie_drops_its_copies_at_the_second_look(at: At) -> 
     await reader.close()
 
 
-async def test_who_was_in_doubt_leaves_it_with_the_drop_and_is_fenced(at: At) -> None:
+async def test_who_was_in_limbo_leaves_it_with_the_drop_and_is_fenced(at: At) -> None:
     facts = at.server.storage.facts(at.ledger_id)
     assert isinstance(facts, LedgerFacts)
-    at.server.storage.put_facts(replace(facts, doubt=Doubt(7), fenced=False), NO_SINK, None)
+    at.server.storage.put_facts(replace(facts, limbo=Limbo(7), fenced=False), NO_SINK, None)
     await at.restart()
     await at.passes()
     assert at.ids() == []
     facts = at.server.storage.facts(at.ledger_id)
     assert isinstance(facts, LedgerFacts)
-    assert facts.doubt is None
+    assert facts.limbo is None
     assert facts.fenced
     assert at.ledger_id not in at.server.storage.limbo
 

@@ -24,8 +24,8 @@ from support.records import put_record, record_of
 from support.small_cluster import SmallCluster
 from support.storage_disk import FaultyFiles
 from support.waiting import until_async
-from unit.bookie.test_after_a_loss import SlowStore
 from unit.bookie.test_bookie_server import World, access
+from unit.bookie.test_limbo_of_ledgers import SlowStore
 from unit.bookie.test_unknown_ledgers import NEW, AwayStore, create, over
 
 PROTOCOLS = ["v2", "v3"]

@@ -80,12 +80,12 @@ async def test_the_cluster_is_told_how_far_a_directory_is(at: World) -> None:
     assert at.server.storage.report.clean
 
 
-async def test_a_kill_on_the_own_directory_raises_no_doubt(at: World) -> None:
+async def test_a_kill_on_the_own_directory_leaves_nothing_in_limbo(at: World) -> None:
     for number in range(5):
         assert await at.add(access(), [number]) is Answer.OK
         await at.restart(clean=False)
         report = at.server.storage.report
-        assert (report.older, report.limbo, report.suspects_unknown) == ("", [], False)
+        assert (report.older, report.limbo, report.unknown_in_limbo) == ("", [], False)
 
 
 @pytest.mark.parametrize("lower", ["boot", "lsn", "marker"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.limbo import Limbo
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.shares import HeldInterval
 from quire.core.version import UNRELEASED
@@ -123,9 +123,9 @@ def test_pages_of_entries(bookie: StillBookie) -> None:
     assert native_bodies.decode_held(frame.body, 44) == ([], WHOLE_LIST)
 
 
-def test_clear_limbo_names_the_doubt_that_it_ends(bookie: StillBookie) -> None:
+def test_clear_limbo_names_the_limbo_that_it_ends(bookie: StillBookie) -> None:
     machine = bookie.server.ledgers._machine(LEDGER)
-    machine.facts.doubt, machine.facts.fenced = Doubt(77, 0, ((3, 5), (8, 9))), True
+    machine.facts.limbo, machine.facts.fenced = Limbo(77, 0, ((3, 5), (8, 9))), True
     info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["limbo"], info["doubt_lsn"], info["doubt_below"]) == (True, 77, 0)
     assert info["doubt_ranges"] == [[3, 5], [8, 9]]
@@ -135,7 +135,7 @@ def test_clear_limbo_names_the_doubt_that_it_ends(bookie: StillBookie) -> None:
         (struct.pack(">Q", 77), Answer.OK, False),
     ):
         said = ask(bookie, Kind.CLEAR_LIMBO, body, ledger_id=LEDGER, key=ACCESS.key)
-        assert (said.answer, machine.facts.limbo) == (answer, limbo)
+        assert (said.answer, machine.facts.in_limbo) == (answer, limbo)
     info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["doubt_lsn"], info["doubt_ranges"]) == (None, [])
 

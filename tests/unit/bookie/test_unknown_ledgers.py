@@ -31,8 +31,8 @@ from support.rounds import rounds
 from support.small_cluster import small_cluster
 from support.waiting import until_async
 from support.wire_adds import PROTOCOLS, WireAdds
-from unit.bookie.test_after_a_loss import SlowStore, reachable
 from unit.bookie.test_bookie_server import World, access
+from unit.bookie.test_limbo_of_ledgers import SlowStore, reachable
 
 NEW = 100
 """No test has a ledger of this id or of a higher one."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.answers import Answer
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.bookie.rules import RULES, BookieRules
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
@@ -97,7 +97,7 @@ def test_a_deleted_ledger_does_not_come_back() -> None:
     assert ledger.set_fence(**WHO).answer is Answer.DELETED
 
 
-def test_a_doubt_is_no_fence_and_no_licence() -> None:
+def test_limbo_is_no_fence_and_no_licence() -> None:
     ledger = machine()
     assert ledger.add(**WHO, lac=-1, recovery=False).answer is Answer.OK
     ledger.enter_limbo(5)
@@ -109,7 +109,7 @@ def test_a_doubt_is_no_fence_and_no_licence() -> None:
     assert ledger.add(**WHO, lac=3, recovery=True).answer is Answer.OK
     ledger.record_read()
     assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.OK
-    assert ledger.facts.limbo, "entries may be lost all the same"
+    assert ledger.facts.in_limbo, "entries may be lost all the same"
 
 
 def test_a_fence_after_the_record_was_asked_for_wins() -> None:
@@ -130,29 +130,29 @@ def test_a_loss_without_a_name_concerns_every_ledger_until_it_is_asked_about() -
     assert asked.add(**WHO, lac=0, recovery=False).answer is Answer.OK
 
 
-def test_leaving_doubt_sets_a_fence_that_is_unknown() -> None:
-    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
+def test_leaving_limbo_sets_a_fence_that_is_unknown() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, limbo=Limbo(5)), known=True)
     assert ledger.clear_limbo(5, key=KEY).answer is Answer.OK
     facts = ledger.facts
-    assert (facts.fenced, facts.doubt, ledger.fence) == (True, None, Fence.PENDING)
-    known = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
+    assert (facts.fenced, facts.limbo, ledger.fence) == (True, None, Fence.PENDING)
+    known = BookieLedgerMachine(LedgerFacts(1, key=KEY, limbo=Limbo(5)), known=True)
     known.record_read()
     assert known.clear_limbo(5, key=KEY).answer is Answer.OK
     assert not known.facts.fenced
 
 
 def test_clearing_limbo_keeps_the_fence() -> None:
-    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(5)), known=True)
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, limbo=Limbo(5)), known=True)
     ready = ledger.clear_limbo(5, key=KEY)
     assert (ready.answer, ready.persisted) == (Answer.OK, True)
     assert ledger.facts.fenced
-    assert not ledger.facts.limbo
+    assert not ledger.facts.in_limbo
 
 
-def test_only_the_doubt_that_is_named_ends() -> None:
-    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(9)), known=True)
+def test_only_the_limbo_that_is_named_ends() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, limbo=Limbo(9)), known=True)
     assert ledger.clear_limbo(5, key=KEY).answer is Answer.BAD_REQUEST, "since then there was another loss"
-    assert ledger.facts.limbo
+    assert ledger.facts.in_limbo
     assert ledger.is_as_stored(ledger.facts)
     assert ledger.clear_limbo(9, key=KEY).answer is Answer.OK
     assert ledger.clear_limbo(5, key=KEY).answer is Answer.OK, "there is nothing to end"
@@ -190,7 +190,7 @@ class AnyOrder(RuleBasedStateMachine):
     def add(self, key: bytes, lac: int, recovery: bool) -> None:
         unknown = not self.ledger.fence_known
         answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery).answer
-        if (self.was_fenced or (unknown and self.ledger.facts.limbo)) and not recovery:
+        if (self.was_fenced or (unknown and self.ledger.facts.in_limbo)) and not recovery:
             assert answer is not Answer.OK
         if answer is Answer.OK and not self.key:
             self.key = key
@@ -215,9 +215,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.ledger.record_read()
 
     @rule(lsn=st.integers(1, 3))
-    def leaves_doubt(self, lsn: int) -> None:
+    def leaves_limbo(self, lsn: int) -> None:
         known = self.ledger.fence_known
-        if self.ledger.facts.limbo and self.ledger.clear_limbo(lsn, key=KEY).answer is Answer.OK:
+        if self.ledger.facts.in_limbo and self.ledger.clear_limbo(lsn, key=KEY).answer is Answer.OK:
             self.was_fenced = self.was_fenced or not known
 
     @rule()
@@ -251,7 +251,7 @@ LACS = st.integers(-1, 9)
 @given(
     LACS,
     st.builds(
-        LedgerFacts, st.just(1), KEYS, SMALL, SMALL, st.booleans(), st.sampled_from([None, Doubt(5)]), SMALL, LACS,
+        LedgerFacts, st.just(1), KEYS, SMALL, SMALL, st.booleans(), st.sampled_from([None, Limbo(5)]), SMALL, LACS,
         st.sampled_from([b"", b"lac"]), SMALL, SMALL, SMALL, LACS,
     ),
     st.fixed_dictionaries({"known": st.booleans(), "lost": st.booleans(), "asked": st.booleans()}),

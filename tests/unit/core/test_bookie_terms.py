@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from quire.core.answers import Answer
-from quire.core.bookie.after_loss import AfterLoss
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
+from quire.core.bookie.limbo import Limbo
+from quire.core.bookie.limbo_decisions import LimboDecisions
 from quire.core.bookie.rules import RULES, TERM_JUMP_MAX, BookieRules, RecordedKey
 from quire_testing.explorer.mutants import MUTANTS
 
@@ -60,12 +60,12 @@ def test_a_truncation_is_durable_before_its_response_and_takes_the_term() -> Non
     assert machine.truncate(**WHO, term=4).facts is None, "the journal has them"
 
 
-def test_a_truncation_is_refused_of_a_ledger_without_terms_without_a_key_and_in_doubt() -> None:
+def test_a_truncation_is_refused_of_a_ledger_without_terms_without_a_key_and_in_limbo() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, token=7, digest_type=3), known=True)
     assert ledger.truncate(**WHO, term=0).answer is Answer.BAD_REQUEST
     assert ledger.truncate(**WHO, term=1).answer is Answer.BAD_REQUEST
     assert stream(3).truncate(**{**WHO, "key": b""}, term=3).answer is Answer.UNAUTHORISED
-    assert stream(3, doubt=Doubt(5)).truncate(**WHO, term=3).answer is Answer.UNKNOWN
+    assert stream(3, limbo=Limbo(5)).truncate(**WHO, term=3).answer is Answer.UNKNOWN
 
 
 def test_a_higher_term_is_durable_before_any_response() -> None:
@@ -211,15 +211,15 @@ def test_a_read_of_a_streams_entries_names_their_term() -> None:
     assert machine.may_read(b"", 0) is Answer.OK
 
 
-# --- after a loss ----------------------------------------------------------------------------------------------------
+# --- limbo ----------------------------------------------------------------------------------------------------------
 
 
-def in_doubt(term: int = 1, *, rules: BookieRules = RULES) -> BookieLedgerMachine:
-    return stream(term, doubt=Doubt(5), rules=rules)
+def in_limbo(term: int = 1, *, rules: BookieRules = RULES) -> BookieLedgerMachine:
+    return stream(term, limbo=Limbo(5), rules=rules)
 
 
-def test_in_doubt_nothing_of_a_stream_is_accepted_before_its_record_was_read() -> None:
-    machine = in_doubt()
+def test_in_limbo_nothing_of_a_stream_is_accepted_before_its_record_was_read() -> None:
+    machine = in_limbo()
     before = machine.facts.copy()
     for answer in (
         add(machine, 1),
@@ -238,22 +238,22 @@ def test_in_doubt_nothing_of_a_stream_is_accepted_before_its_record_was_read() -
 
 
 def test_a_term_out_of_the_record_is_durable_before_it_counts() -> None:
-    machine = in_doubt()
+    machine = in_limbo()
     machine.record_read(3)
     ready = machine.raise_term(**WHO, term=3)
     assert ready.facts is not None
     assert (ready.facts.term, ready.persisted) == (3, True)
 
 
-def test_leaving_doubt_fences_no_stream() -> None:
-    machine = in_doubt()
+def test_leaving_limbo_fences_no_stream() -> None:
+    machine = in_limbo()
     machine.record_read(3)
     assert machine.clear_limbo(5, key=KEY).answer is Answer.OK
-    assert (machine.facts.fenced, machine.facts.doubt, machine.facts.term) == (False, None, 3)
+    assert (machine.facts.fenced, machine.facts.limbo, machine.facts.term) == (False, None, 3)
 
 
 def test_a_loss_without_a_name_hides_the_term_of_every_stream() -> None:
-    after = AfterLoss(5, nameless=True)
+    after = LimboDecisions(5, nameless=True)
     machine = after.machine(1, stream(2).facts, searching=False)
     assert add(machine, 2, recovery=True) is Answer.UNKNOWN
     after.settled(1, machine, 2)
@@ -279,10 +279,10 @@ def test_without_its_judgement_a_fencing_read_leaves_the_term() -> None:
     assert add(machine, 2) is Answer.OK
 
 
-def test_without_its_judgement_a_bookie_in_doubt_trusts_its_own_term() -> None:
+def test_without_its_judgement_a_bookie_in_limbo_trusts_its_own_term() -> None:
     """X48: it forgot the take-over that another bookie has heard of."""
     with MUTANTS["X48"].switches.applied():
-        assert add(in_doubt(), 1) is Answer.OK
+        assert add(in_limbo(), 1) is Answer.OK
 
 
 # --- any order -------------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.term == self.announced
 
     @rule(lsn=st.integers(1, 3))
-    def leaves_doubt(self, lsn: int) -> None:
-        if self.ledger.facts.limbo and self.ledger.clear_limbo(lsn, key=KEY).answer is Answer.OK:
+    def leaves_limbo(self, lsn: int) -> None:
+        if self.ledger.facts.in_limbo and self.ledger.clear_limbo(lsn, key=KEY).answer is Answer.OK:
             assert self.ledger.fence_known
 
     @invariant()

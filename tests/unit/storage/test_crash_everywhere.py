@@ -156,12 +156,12 @@ def test_limbo_after_a_torn_write_survives_until_it_is_cleared() -> None:
             limbo += 1
             facts = again.facts(1)
             assert facts is not None
-            assert facts.limbo
-            assert not facts.fenced, "whether it was, nobody can tell: the fence is not set by a doubt"
+            assert facts.in_limbo
+            assert not facts.fenced, "whether it was, nobody can tell: the fence is not set by limbo"
             third = open_storage(after.crash())
             facts = third.facts(1)
             assert facts is not None
-            assert facts.limbo
+            assert facts.in_limbo
             third.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), sink, None)
             settle(third)
             third.close(clean=bool(seed & 1))

@@ -117,7 +117,7 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
             encode_state(StoredLedgerState(LedgerFacts(1), 0, 4)),
             "entries dead below 4, which this version does not act on",
         ),
-        (SegmentRecordKind.SUSPICION, bytes(12), "a suspicion has 12 bytes where 17 belong"),
+        (SegmentRecordKind.UNNAMED_LIMBO, bytes(12), "an unnamed limbo has 12 bytes where 17 belong"),
         (SegmentRecordKind.TOMBSTONES, b"\0\0\0\7", "a record of tombstones has 4 bytes where 116 belong"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
     storage = open_storage(files)
     put(storage, make_run(1, 0, 9), sink)
     settle(storage)
-    ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.SUSPICION, SegmentRecordKind.TOMBSTONES} else 1
+    ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.UNNAMED_LIMBO, SegmentRecordKind.TOMBSTONES} else 1
     storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
     settle(storage)
     put(storage, make_run(1, 10, 19), sink)
@@ -167,23 +167,23 @@ def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
     lost = sorted(files.segments())[0]
     del files.nodes[lost]
     storage = open_storage(files)
-    lost_at = storage._states.suspicion.lost_at
+    lost_at = storage._states.unnamed_limbo.lost_at
     assert lost_at == storage.started_lsn > 0
-    assert storage.report.suspects_unknown
+    assert storage.report.unknown_in_limbo
     facts = storage.facts(1)
     assert facts is not None
-    assert facts.doubt is not None
-    assert facts.doubt.lsn == lost_at, "who ends the doubt names the start that raised it"
-    storage.clear_suspicion(sink, None)
+    assert facts.limbo is not None
+    assert facts.limbo.lsn == lost_at, "who ends the limbo names the start that began it"
+    storage.clear_unnamed_limbo(sink, None)
     settle(storage)
     for number in (2, 3):
         fill(storage, number, sink)
         storage.close()
         storage = open_storage(files)
-        assert storage._states.suspicion.lost_at == lost_at
-        assert not storage._states.suspicion.unknown
+        assert storage._states.unnamed_limbo.lost_at == lost_at
+        assert not storage._states.unnamed_limbo.unknown
         known = storage.facts(1)
         assert known is not None
-        assert known.doubt is not None
-        assert known.doubt.lsn == lost_at
+        assert known.limbo is not None
+        assert known.limbo.lsn == lost_at
     storage.close()

@@ -38,7 +38,7 @@ def test_it_is_closed_and_stays_the_same_directory(directory: Path, caplog: pyte
     close_directory(directory)
     assert {mode(directory), mode(directory / "segments")} == {0o700}
     assert {mode(directory / name) for name in FILES} == {0o600}
-    assert RealFiles().stamp(directory / MARKER_FILE) == marker, "else the bookie would be in doubt of itself"
+    assert RealFiles().stamp(directory / MARKER_FILE) == marker, "else the bookie would start in limbo"
     assert len(caplog.messages) == 2
     close_directory(directory)
     assert len(caplog.messages) == 2

@@ -26,9 +26,9 @@ def test_a_segment_list_comes_back(before: int, lsn: int, sequences: list[int]) 
     assert [one for first, last in read.ranges for one in range(first, last + 1)] == sequences
 
 
-@given(st.builds(bodies.Suspicion, U64, st.booleans(), U64))
-def test_a_suspicion_comes_back(suspicion: bodies.Suspicion) -> None:
-    assert bodies.decode_suspicion(bodies.encode_suspicion(suspicion)) == suspicion
+@given(st.builds(bodies.UnnamedLimbo, U64, st.booleans(), U64))
+def test_an_unnamed_limbo_comes_back(limbo: bodies.UnnamedLimbo) -> None:
+    assert bodies.decode_unnamed_limbo(bodies.encode_unnamed_limbo(limbo)) == limbo
 
 
 @given(st.lists(U64, max_size=20), st.lists(DAMAGED, max_size=20))
@@ -48,7 +48,10 @@ def test_tombstones_come_back_as_states(tombstones: list[tuple[int, int]]) -> No
 DECODERS = {
     "segment list": (bodies.decode_segment_list, bodies.encode_segment_list(1, 2, [3, 4, 9])),
     "retirement": (bodies.decode_retirement, bodies.encode_retirement([1, 2])),
-    "suspicion": (bodies.decode_suspicion, bodies.encode_suspicion(bodies.Suspicion(1, True, 2))),
+    "unnamed limbo": (
+        bodies.decode_unnamed_limbo,
+        bodies.encode_unnamed_limbo(bodies.UnnamedLimbo(1, True, 2)),
+    ),
     "damaged intervals": (
         bodies.decode_damaged,
         bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 9)]),

@@ -7,8 +7,8 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.storage.formats import footer_format as footer
 from quire.storage.formats import record_bodies as bodies
 from quire.storage.formats import segment_format as form
@@ -78,8 +78,8 @@ def test_a_segment_of_a_newer_version_is_refused_by_name() -> None:
         form.decode_segment_header(bytes(block))
 
 
-def test_states_lists_and_suspicions_come_back() -> None:
-    facts = LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4), 2, 99, b"explicit", 12345)
+def test_states_lists_and_unnamed_limbo_come_back() -> None:
+    facts = LedgerFacts(7, b"k" * 20, 5, 3, True, Limbo(4), 2, 99, b"explicit", 12345)
     state = StoredLedgerState(facts, 17)
     assert decode_state(7, encode_state(state)) == state
     with pytest.raises(form.FormatError, match="ledger 7"):
@@ -87,8 +87,8 @@ def test_states_lists_and_suspicions_come_back() -> None:
     read = bodies.decode_segment_list(bodies.encode_segment_list(3, 40, [1, 2, 3, 7, 9, 10]))
     assert read == bodies.SegmentList(3, 40, [(1, 3), (7, 7), (9, 10)])
     assert bodies.decode_retirement(bodies.encode_retirement([1, 5])) == [1, 5]
-    suspicion = bodies.Suspicion(1 << 40, True, 77)
-    assert bodies.decode_suspicion(bodies.encode_suspicion(suspicion)) == suspicion
+    limbo = bodies.UnnamedLimbo(1 << 40, True, 77)
+    assert bodies.decode_unnamed_limbo(bodies.encode_unnamed_limbo(limbo)) == limbo
 
 
 def test_rows_that_begin_alike_are_in_the_order_of_their_lsns() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.bookie.doubt import EVERY_ID, RANGES_MAX, Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import EVERY_ID, RANGES_MAX, Limbo
 from quire.core.ids import ID_MAX
 from quire.storage.formats.segment_format import FormatError
 from quire.storage.formats.state_format import (
@@ -35,10 +35,10 @@ def _apart(ends: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 RANGES = st.lists(IDS, min_size=2, max_size=2 * RANGES_MAX, unique=True).map(_apart)
-DOUBTS = st.one_of(
+LIMBOS = st.one_of(
     st.none(),
-    st.builds(Doubt, U64, st.one_of(st.just(EVERY_ID), st.integers(1, ID_MAX)), st.just(())),
-    st.builds(Doubt, U64, st.just(0), RANGES),
+    st.builds(Limbo, U64, st.one_of(st.just(EVERY_ID), st.integers(1, ID_MAX)), st.just(())),
+    st.builds(Limbo, U64, st.just(0), RANGES),
 )
 FACTS = st.builds(
     LedgerFacts,
@@ -47,7 +47,7 @@ FACTS = st.builds(
     token=U64,
     digest_type=st.integers(0, 4),
     fenced=st.booleans(),
-    doubt=DOUBTS,
+    limbo=LIMBOS,
     term=U64,
     lac=LACS,
     explicit_lac=st.binary(max_size=64),
@@ -103,29 +103,29 @@ def test_the_65th_dead_range_is_refused() -> None:
         encode_state(full._replace(dead_ranges=ranges))
 
 
-def test_a_doubt_that_covers_nothing_is_refused() -> None:
+def test_a_limbo_that_covers_nothing_is_refused() -> None:
     body = bytearray(encode_state(StoredLedgerState(LedgerFacts(7))))
-    at = STATE.offsets["LSN of the doubt"]
+    at = STATE.offsets["LSN of the limbo"]
     body[at : at + 8] = (99).to_bytes(8, "big")
-    with pytest.raises(FormatError, match="ledger 7 has a doubt, LSN 99, that covers no entry"):
+    with pytest.raises(FormatError, match="ledger 7 has a limbo, LSN 99, that covers no entry"):
         decode_state(7, bytes(body))
     with pytest.raises(FormatError, match="covers no entry"):
-        encode_state(StoredLedgerState(LedgerFacts(7, doubt=Doubt(99, 0))))
+        encode_state(StoredLedgerState(LedgerFacts(7, limbo=Limbo(99, 0))))
 
 
 @pytest.mark.parametrize(
     ("held", "what"),
     [
-        (Doubt(1, 5, ((1, 2),)), "or about 1 to 16 ranges"),
-        (Doubt(1, EVERY_ID + 1), "or about 1 to 16 ranges"),
-        (Doubt(1, 0, tuple((3 * n, 3 * n) for n in range(17))), "with 17 ranges"),
-        (Doubt(1, 0, ((5, 4),)), "range 5..4"),
-        (Doubt(1, 0, ((1, 5), (5, 7))), "not apart"),
+        (Limbo(1, 5, ((1, 2),)), "or about 1 to 16 ranges"),
+        (Limbo(1, EVERY_ID + 1), "or about 1 to 16 ranges"),
+        (Limbo(1, 0, tuple((3 * n, 3 * n) for n in range(17))), "with 17 ranges"),
+        (Limbo(1, 0, ((5, 4),)), "range 5..4"),
+        (Limbo(1, 0, ((1, 5), (5, 7))), "not apart"),
     ],
 )
-def test_an_impossible_doubt_is_refused(held: Doubt, what: str) -> None:
+def test_an_impossible_limbo_is_refused(held: Limbo, what: str) -> None:
     with pytest.raises(FormatError, match=what):
-        encode_state(StoredLedgerState(LedgerFacts(7, doubt=held)))
+        encode_state(StoredLedgerState(LedgerFacts(7, limbo=held)))
 
 
 def test_what_is_read_and_not_acted_on_is_refused() -> None:

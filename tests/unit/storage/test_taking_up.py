@@ -239,7 +239,7 @@ def test_records_that_cannot_be_read_leave_what_they_hold_unknown() -> None:
     files.nodes[files.segments()[0]].data[8192] ^= 1
     settle(storage)
     assert storage.damages.kept
-    assert storage.suspects(12345), "a record that cannot be read may be of any ledger"
+    assert storage.in_limbo(12345), "a record that cannot be read may be of any ledger"
     held = storage.read(5, 0, 0, 1)
     assert held.runs or held.vouched_through < 0
 

@@ -244,7 +244,7 @@ def test_the_loss_of_a_record_of_tombstones_puts_no_ledger_in_limbo(behind: bool
     assert [damage.what for damage in storage.damages.kept] == (
         ["the body of a record of kind 0x8c does not verify"] if behind else []
     )
-    assert not storage.report.suspects_unknown
+    assert not storage.report.unknown_in_limbo
     assert storage.report.limbo == []
     assert read_all(storage, 1, 0, 9) == {}
     assert len(read_all(storage, 3, 0, 9)) == 10

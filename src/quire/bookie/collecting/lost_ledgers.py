@@ -1,6 +1,6 @@
 """The search for ledgers of which a bookie may have lost every trace: it names them by the records of all ledgers.
 
-Source: `docs/protocol/bookie.md`, "After a loss".
+Source: `docs/protocol/bookie.md`, "Limbo".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LostLedgers:
         self._records = records
         self._storage = storage
         self._ledgers = ledgers
-        self.unknown = storage.report.suspects_unknown
+        self.unknown = storage.report.unknown_in_limbo
 
     async def search(self) -> None:
         """Put every ledger in limbo that may be lost; then responses about others are conclusive again.
@@ -62,7 +62,7 @@ class LostLedgers:
         while not whole:
             try:
                 page, whole = await self._records.page(after)
-                await asyncio.gather(*map(self._suspect, page))
+                await asyncio.gather(*map(self._enter_limbo, page))
                 if whole:
                     await self._all_are_named()
             except QuireError as error:
@@ -81,19 +81,19 @@ class LostLedgers:
     async def _all_are_named(self) -> None:
         """Have the disk know that the search has ended."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
+        self._storage.clear_unnamed_limbo(WHEN_DURABLE, partial(settle, done))
         self._storage.flush()
         await done
 
-    async def _suspect(self, listed: ListedRecord) -> None:
-        """Doubt a ledger if its record names this bookie, or cannot be read: the bookies of that one are unknown."""
+    async def _enter_limbo(self, listed: ListedRecord) -> None:
+        """Put a ledger in limbo if its record names this bookie, or cannot be read: the bookies of that one are unknown."""
         ledger_id = listed.ledger_id
         if self._storage.facts(ledger_id) is not None:
             return
         facts = LedgerFacts(ledger_id)
         try:
             record = listed.parsed()
-            if not self._ledgers.after_loss.is_suspect(record, self._bookie_id):
+            if not self._ledgers.limbo.enters_limbo(record, self._bookie_id):
                 return
             says = recorded_key(record)
             facts = LedgerFacts(ledger_id, says.key, says.token, term=record.term)

@@ -58,7 +58,7 @@ class BootRecord:
 
         Args:
             own: how far it is.
-            found: at a start that is not in doubt: what the directory was. If the record went beyond that since it was
+            found: at a start that is not in limbo: what the directory was. If the record went beyond that since it was
                 read, the bookie runs elsewhere.
 
         Raises:

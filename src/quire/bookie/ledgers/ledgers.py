@@ -31,8 +31,8 @@ from quire.bookie.ledgers.waiters import (
     UnknownLedgers,
 )
 from quire.core.answers import Answer
-from quire.core.bookie.after_loss import AfterLoss
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
+from quire.core.bookie.limbo_decisions import LimboDecisions
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
@@ -112,15 +112,15 @@ def ledger_info(machine: BookieLedgerMachine, last_entry: int, *, damaged: bool)
         damaged: some entry that is here is known to be damaged.
     """
     facts = machine.facts
-    doubt = facts.doubt
+    limbo = facts.limbo
     return {
         "ledger_id": facts.ledger_id,
         "fenced": facts.fenced,
         "fence_known": facts.fenced or machine.fence_known,
-        "limbo": facts.limbo,
-        "doubt_lsn": None if doubt is None else doubt.lsn,
-        "doubt_below": None if doubt is None or doubt.covers_all else doubt.below,
-        "doubt_ranges": [] if doubt is None else [list(pair) for pair in doubt.ranges],
+        "limbo": facts.in_limbo,
+        "doubt_lsn": None if limbo is None else limbo.lsn,
+        "doubt_below": None if limbo is None or limbo.covers_all else limbo.below,
+        "doubt_ranges": [] if limbo is None else [list(pair) for pair in limbo.ranges],
         "term": facts.term,
         "lac": facts.lac,
         "last_entry": last_entry,
@@ -181,7 +181,7 @@ class Ledgers:
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.unknown_ledgers
         )
         self.store_is_trusted: Callable[[], bool] = lambda: True
-        self.after_loss = AfterLoss(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
+        self.limbo = LimboDecisions(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
         self.adds = 0
         self.entries_added = 0
         self.bytes_added = 0
@@ -330,10 +330,10 @@ class Ledgers:
 
     def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
         """A record was read: it may show that no fence was lost, or which term, unless the store is held as one that went back."""
-        if self.after_loss.settles(record, bookie_id) and self.store_is_trusted():
+        if self.limbo.settles(record, bookie_id) and self.store_is_trusted():
             # A stream's term is known only to a machine.
             machine = self._known(ledger_id) if record.term else self._machines.get(ledger_id)
-            self.after_loss.settled(ledger_id, machine, record.term)
+            self.limbo.settled(ledger_id, machine, record.term)
 
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
@@ -588,8 +588,8 @@ class Ledgers:
 
         Args:
             request: names ledger and key.
-            lsn: of the doubt that this ends.
-            then: BAD_REQUEST when the ledger is in doubt since another loss; it stays so.
+            lsn: of the limbo that this ends.
+            then: BAD_REQUEST when the ledger is in limbo since another loss; it stays so.
         """
         machine = self._known(request.ledger_id)
         if machine is None:
@@ -634,7 +634,7 @@ class Ledgers:
     ) -> None:
         """Drop first..last of a ledger, as far as it was put up to an LSN; fence and key stay.
 
-        With all of it a doubt ends: the record does not name this bookie, so that no client asks it what it had.
+        With all of it limbo ends: the record does not name this bookie, so that no client asks it what it had.
 
         Args:
             ledger_id: the ledger.
@@ -644,10 +644,10 @@ class Ledgers:
             then: is called once that is durable, or with the error.
         """
         machine = self._known(ledger_id)
-        if machine is not None and machine.facts.doubt is not None and (first, last) == (0, ID_MAX):
+        if machine is not None and machine.facts.limbo is not None and (first, last) == (0, ID_MAX):
             self._carry_out(
                 machine,
-                machine.clear_limbo(machine.facts.doubt.lsn, key=machine.facts.key),
+                machine.clear_limbo(machine.facts.limbo.lsn, key=machine.facts.key),
                 lambda _answer: None,
             )
         self._evidence.pop(ledger_id, None)
@@ -680,8 +680,8 @@ class Ledgers:
     # --- pieces --------------------------------------------------------------------------------------------------
 
     def _of_stranger(self, ledger_id: int) -> Answer:
-        searching, failing = self._storage.suspects(ledger_id), self._storage.failure is not None
-        return self.after_loss.of_stranger(searching=searching, failing=failing)
+        searching, failing = self._storage.in_limbo(ledger_id), self._storage.failure is not None
+        return self.limbo.of_stranger(searching=searching, failing=failing)
 
     def _complete(self, machine: BookieLedgerMachine) -> None:
         """Before a ledger's explicit LAC is read or journaled: it may have come without a body."""
@@ -701,8 +701,8 @@ class Ledgers:
         if len(self._machines) >= self._machines_max:
             self._forget_machines(2 * MACHINES_AT_ONCE)
         # What was lost with a damaged record may have been an unknown ledger's entries, and its fence.
-        searching = facts is None and self._storage.suspects(ledger_id)
-        machine = self.after_loss.machine(ledger_id, facts, searching=searching, kind=self.machine)
+        searching = facts is None and self._storage.in_limbo(ledger_id)
+        machine = self.limbo.machine(ledger_id, facts, searching=searching, kind=self.machine)
         self._machines[ledger_id] = machine
         return machine
 

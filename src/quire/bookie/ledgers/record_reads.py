@@ -3,7 +3,7 @@
 Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
 that the bookie knows of. Listeners get every record, whichever request asked for it.
 
-Source: `docs/protocol/bookie.md`, "After a loss"; docs/decisions/030-digest-type.md.
+Source: `docs/protocol/bookie.md`, "Limbo"; docs/decisions/030-digest-type.md.
 """
 
 from __future__ import annotations

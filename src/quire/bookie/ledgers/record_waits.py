@@ -8,7 +8,7 @@ After a loss a bookie can neither take nor refuse a normal add: to take it would
 behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
 came meanwhile wins.
 
-Source: `docs/protocol/bookie.md`, "Unknown ledgers", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
+Source: `docs/protocol/bookie.md`, "Unknown ledgers", "Limbo"; `docs/decisions/013-doubt-is-no-fence.md`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from quire.bookie.ledgers.waiters import (
     Then,
 )
 from quire.core.answers import Answer
-from quire.core.bookie.after_loss import once_read
 from quire.core.bookie.ledger import NO_KEY
+from quire.core.bookie.limbo_decisions import once_read
 from quire.core.bookie.rules import RULES, BookieRules, RecordedKey
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId

@@ -580,7 +580,7 @@ class BookieClient:
         """End a ledger's limbo on a bookie: it holds again all entries that it should.
 
         Args:
-            lsn: of the doubt that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
+            lsn: of the limbo that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
                 there was another loss since then, the response is BAD_REQUEST.
         """
         return (await self._request(bookie, ClearLimbo(access, lsn), timeout_ms)).answer

@@ -268,7 +268,7 @@ class LimboClearing:
     """Repairs a closed ledger where a bookie of it is in limbo, or knows damage: nothing where none is.
 
     A bookie that may have lost what it held responds "unknown" instead of "no such entry". Once the ledger is closed,
-    what it should hold is known: a `LedgerRepair` copies what it lacks, and ends the doubt.
+    what it should hold is known: a `LedgerRepair` copies what it lacks, and ends the limbo.
 
     Args:
         reader: of the closed ledger.

@@ -222,7 +222,7 @@ class LedgerRepair:
         if isinstance(effect, WriteRepaired):
             return await self._write(effect, machine)
         assert isinstance(effect, EndLimbo)
-        answer = await self._context.bookies.clear_limbo(effect.bookie, access, effect.doubt_lsn)
+        answer = await self._context.bookies.clear_limbo(effect.bookie, access, effect.limbo_lsn)
         return lambda: machine.limbo_cleared(effect.bookie, answer)
 
     async def _read(self, machine: RepairMachine, access: LedgerAccess) -> Callable[[], None]:

@@ -73,8 +73,8 @@ async def replica_list(
     return ReplicaList(Answer.OK, (*found.held, *_intervals(ids)))
 
 
-def doubt_lsn(info: dict[str, Any]) -> int:
-    """The LSN of a ledger's doubt in what a bookie says of it; 0 where it names none."""
+def limbo_lsn(info: dict[str, Any]) -> int:
+    """The LSN of a ledger's limbo in what a bookie says of it; 0 where it names none."""
     lsn = info.get("doubt_lsn")
     return lsn if isinstance(lsn, int) and 0 <= lsn < 1 << 64 else 0
 
@@ -82,7 +82,7 @@ def doubt_lsn(info: dict[str, Any]) -> int:
 async def _native_list(
     bookies: BookieClient, bookie: BookieId, access: LedgerAccess, timeout_ms: int
 ) -> ReplicaList:
-    """The doubt is asked for before the list: a loss that comes between them is not ended by what the list says."""
+    """The limbo is asked for before the list: a loss that comes between them is not ended by what the list says."""
     known, (answer, info) = await asyncio.gather(
         bookies.read_lac(bookie, access, timeout_ms=timeout_ms),
         bookies.info(bookie, access, timeout_ms=timeout_ms),
@@ -93,7 +93,7 @@ async def _native_list(
         return ReplicaList(answer)
     answer, held = await bookies.list_entries(bookie, access, timeout_ms=timeout_ms)
     return ReplicaList(
-        answer, tuple(held), bool(info.get("limbo")), doubt_lsn(info), info.get("damaged") is True
+        answer, tuple(held), bool(info.get("limbo")), limbo_lsn(info), info.get("damaged") is True
     )
 
 

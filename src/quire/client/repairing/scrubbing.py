@@ -144,9 +144,9 @@ class ReplicaCheck:
             return await self._audit_by_reading(bookie, mine)
         if answer in NEGATIVES:
             return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
-        if answer is Answer.OK and (doubt := await self._doubt(bookie)):
+        if answer is Answer.OK and (why := await self._why_inconclusive(bookie)):
             # It may hold more than it lists, and says so: no negative.
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, doubt) for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, why) for share in mine]
         if answer is not Answer.OK:
             return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
         found: list[Finding] = []
@@ -255,8 +255,8 @@ class ReplicaCheck:
         unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
         found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
         found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
-        if unread and (doubt := await self._doubt(part.bookie)):
-            found += _findings(part, unread, CopyVerdict.UNKNOWN, doubt)
+        if unread and (why := await self._why_inconclusive(part.bookie)):
+            found += _findings(part, unread, CopyVerdict.UNKNOWN, why)
         else:
             found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
         found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
@@ -265,8 +265,8 @@ class ReplicaCheck:
         """Whether this is a stream, and the bookie's program is one that would answer as if it were a ledger."""
         return self._record.terms is not None and bookie in self._bookies.unable(needs_of(self._record.terms))
 
-    async def _doubt(self, bookie: BookieId) -> str:
-        """Why a bookie's negatives are none: it is in limbo, or does not say; empty if they are."""
+    async def _why_inconclusive(self, bookie: BookieId) -> str:
+        """Why a bookie's negatives are inconclusive: it is in limbo, or does not say; empty if they are."""
         answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
         if answer is Answer.OK:
             return IN_LIMBO if facts.get("limbo") else ""

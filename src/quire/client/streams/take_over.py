@@ -293,7 +293,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
                     break
                 fencing.late.add(bookie)
                 self._tell_of_wait()
-                await self._doubt(bookie)
+                await self._probe(bookie)
                 await asyncio.sleep(AWAITED_PAUSE_MS / 1000)
                 if (over := await self._over()) is not None:
                     return partial(self._perform_one, over)
@@ -301,7 +301,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             fencing.late.discard(bookie)
         return _nothing
 
-    async def _doubt(self, bookie: BookieId) -> Callable[[], None]:
+    async def _probe(self, bookie: BookieId) -> Callable[[], None]:
         """Ask a bookie that is late for a sign of life: a connection from which none comes is made anew."""
         await self._bookies.probe([bookie], timeout_ms=AWAITED_TIMEOUT_MS)
         return _nothing
@@ -325,7 +325,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         who = effect.slot, bookie
         late = asked.get(who)
         if late is not None and not late.done():
-            self._spawn(self._doubt(bookie))
+            self._spawn(self._probe(bookie))
         elif late is None or late.result() is not Answer.OK:
             late = asked[who] = asyncio.get_running_loop().create_future()
             self._spawn(self._send_truncation(effect, late))

@@ -1,1 +1,1 @@
-"""What a bookie knows and answers: its ledgers, its identity, its doubts, what it may drop."""
+"""What a bookie knows and answers: its ledgers, its identity, its limbo, what it may drop."""

@@ -49,7 +49,7 @@ class Claim(Enum):
 def older_directory(stored: BootState | None, own: BootState) -> str | None:
     """Why a directory may lack what its bookie has acknowledged; None if it is the bookie's own and whole.
 
-    Such a start is in doubt for everything: what it lacks it must not deny.
+    Such a start is in limbo for everything: what it lacks it must not deny.
 
     Args:
         stored: what the metadata store knows; None if it knows nothing.

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
-from quire.core.bookie.doubt import Doubt
+from quire.core.bookie.limbo import Limbo
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
@@ -31,7 +31,7 @@ _NEEDS_A_BODY = int(DigestType.HMAC)
 class LedgerFacts:
     """Everything that a bookie durably knows of a ledger besides its entries.
 
-    `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
+    `key` is 20 bytes once known. `fenced` and `term` only rise. `limbo`: what it may have lost, None if nothing; while
     there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
     `term_lsn`: what was put up to this LSN was here before the term was taken. `lac_term`: of the writer that sent the LAC.
     `lafr`: the last entry known to be on its full write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long
@@ -43,7 +43,7 @@ class LedgerFacts:
     token: int = 0
     digest_type: int = 0
     fenced: bool = False
-    doubt: Doubt | None = None
+    limbo: Limbo | None = None
     term: int = 0
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
@@ -53,9 +53,9 @@ class LedgerFacts:
     lafr: int = NO_ENTRY
 
     @property
-    def limbo(self) -> bool:
+    def in_limbo(self) -> bool:
         """Whether it may have lost entries, so that "not here" is no response."""
-        return self.doubt is not None
+        return self.limbo is not None
 
     def copy(self) -> LedgerFacts:
         """The same facts, to be changed apart; `dataclasses.replace` takes several times as long."""
@@ -65,7 +65,7 @@ class LedgerFacts:
             self.token,
             self.digest_type,
             self.fenced,
-            self.doubt,
+            self.limbo,
             self.term,
             self.lac,
             self.explicit_lac,
@@ -153,7 +153,7 @@ class BookieLedgerMachine:
     ) -> None:
         self.facts, self._unsaved = facts, not known
         self.fence = Fence.DURABLE if facts.fenced or facts.term else Fence.NONE
-        self.fence_known = asked or not (lost or facts.limbo)
+        self.fence_known = asked or not (lost or facts.in_limbo)
         self._lost, self._rules = lost, rules
         self._overruled = int(NO_ENTRY), 0
 
@@ -386,7 +386,7 @@ class BookieLedgerMachine:
             through: how far the disk was looked through.
             failing: the disk fails.
         """
-        limbo = self.facts.limbo or failing
+        limbo = self.facts.in_limbo or failing
         return (
             first - 1
             if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN
@@ -401,7 +401,7 @@ class BookieLedgerMachine:
         """The ledger's record was read after the loss, and shows that no fence was lost.
 
         A recoverer announces itself in the record before it fences. So where the record is still OPEN no recoverer had
-        fenced before the loss, and later fences come to this machine. The doubt about entries stays.
+        fenced before the loss, and later fences come to this machine. The limbo of entries stays.
 
         Args:
             term: a stream's in its record. No bookie was sent a higher one before, so none that was lost was higher.
@@ -415,7 +415,7 @@ class BookieLedgerMachine:
         """Entries and fences of this ledger may be lost here: what is absent, or not fenced, is unknown.
 
         Args:
-            lsn: of the record of the loss; the request that ends this doubt names it.
+            lsn: of the record of the loss; the request that ends this limbo names it.
             key, token, term: what the ledger's record says, for a ledger that is not known.
 
         Source: Vanlightly's guide, "Recovery Phase 2": a negative must mean that the entry never was, nor ever will
@@ -424,8 +424,8 @@ class BookieLedgerMachine:
         facts = self.facts
         facts.key, facts.token = facts.key or key, facts.token or token
         self._raise_to(term)
-        if facts.doubt is None or facts.doubt.lsn != lsn:
-            facts.doubt = Doubt(lsn)
+        if facts.limbo is None or facts.limbo.lsn != lsn:
+            facts.limbo = Limbo(lsn)
             self.fence_known = False
         return self.save()
 
@@ -436,22 +436,22 @@ class BookieLedgerMachine:
         tell of it any more.
 
         Args:
-            lsn: of the doubt that ends.
+            lsn: of the limbo that ends.
             key: the ledger's.
 
         Returns:
-            OK, UNAUTHORISED, or BAD_REQUEST when the ledger is in doubt since another loss than the one named; UNKNOWN: a
+            OK, UNAUTHORISED, or BAD_REQUEST when the ledger is in limbo since another loss than the one named; UNKNOWN: a
             stream's term may be lost, so read its record, call `record_read`, and call again.
         """
         facts = self.facts
         if not key or (facts.key and facts.key != key):
             return _AT_ONCE[Answer.UNAUTHORISED]
-        if facts.doubt is not None:
-            if not self._rules.ends_doubt(facts.doubt.lsn, lsn):
+        if facts.limbo is not None:
+            if not self._rules.ends_limbo(facts.limbo.lsn, lsn):
                 return _AT_ONCE[Answer.BAD_REQUEST]
             if facts.term and self._term_is_unknown():
                 return _AT_ONCE[Answer.UNKNOWN]
-            facts.doubt, self._unsaved = None, True
+            facts.limbo, self._unsaved = None, True
             if (
                 not self.fence_known and not facts.fenced
             ):  # it may have been lost: set in the same record of the journal
@@ -491,7 +491,9 @@ class BookieLedgerMachine:
     def _fence_is_unknown(self) -> bool:
         """Whether a fence may be among what was lost, so that a normal add waits for the record."""
         facts = self.facts
-        return self._rules.first_add_after_loss(in_doubt=facts.limbo, lost=self._lost, known=bool(facts.key))
+        return self._rules.first_add_reads_record(
+            in_limbo=facts.in_limbo, lost=self._lost, known=bool(facts.key)
+        )
 
     def _term_is_unknown(self) -> bool:
         """Whether a higher term may be among what was lost, so that a stream's request waits for the record."""

@@ -96,7 +96,7 @@ class BookieRules(LedgerRules):
         return Answer.DELETED if trusted else Answer.UNKNOWN
 
     @staticmethod
-    def start_doubts(*, named: bool, nameless: bool) -> bool:
+    def start_enters_limbo(*, named: bool, nameless: bool) -> bool:
         """A start puts the ledgers in limbo that a loss names, and every ledger after a loss that has no name."""
         return named or nameless
 
@@ -106,12 +106,12 @@ class BookieRules(LedgerRules):
         return any(bookie in fragment.ensemble for fragment in record.fragments)
 
     @staticmethod
-    def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:
+    def first_add_reads_record(*, in_limbo: bool, lost: bool, known: bool) -> bool:
         """After a loss the record is read before the first normal add to each ledger, however the ledger became known.
 
-        `in_doubt`: the loss is known to concern this ledger; `lost`: some loss cannot be named, and may concern any.
+        `in_limbo`: the loss is known to concern this ledger; `lost`: some loss cannot be named, and may concern any.
         """
-        return in_doubt or lost
+        return in_limbo or lost
 
     @staticmethod
     def record_settles_fence(record: LedgerMetadata, bookie: BookieId) -> bool:
@@ -125,9 +125,9 @@ class BookieRules(LedgerRules):
         )
 
     @staticmethod
-    def ends_doubt(doubt_lsn: int, named: int) -> bool:
-        """Only the doubt that was there when the filling began ends by it."""
-        return named == doubt_lsn
+    def ends_limbo(limbo_lsn: int, named: int) -> bool:
+        """Only the limbo that was there when the filling began ends by it."""
+        return named == limbo_lsn
 
     @staticmethod
     def fence_of_deleted(*, has_no_record: bool) -> Answer:

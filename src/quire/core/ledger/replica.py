@@ -26,14 +26,14 @@ class ReplicaList:
         answer: OK, or why there is no list; NO_LEDGER is an empty list.
         held: its intervals, without what it knows to be damaged.
         limbo: it may have lost entries of the ledger, so that what is not listed may have been there.
-        doubt_lsn: names the loss; CLEAR_LIMBO ends that one only.
+        limbo_lsn: names the loss; CLEAR_LIMBO ends that one only.
         damaged: it knows that entries are damaged, which it does not list.
     """
 
     answer: Answer
     held: tuple[HeldInterval, ...] = ()
     limbo: bool = False
-    doubt_lsn: int = 0
+    limbo_lsn: int = 0
     damaged: bool = False
 
 

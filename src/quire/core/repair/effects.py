@@ -115,7 +115,7 @@ class EndLimbo:
     """Tell a bookie that what it had lost is there again; answer `limbo_cleared`."""
 
     bookie: BookieId
-    doubt_lsn: int
+    limbo_lsn: int
 
 
 @dataclass(slots=True)

@@ -433,7 +433,7 @@ class RepairMachine:
             for bookie, replica in plan.lists.items()
             if replica.response.limbo and self.plan.responded(bookie) and self.found.is_whole(bookie)
         ]
-        ending = [bookie for bookie in whole if self.rules.may_end_doubt(plan.record, plan.record, bookie)]
+        ending = [bookie for bookie in whole if self.rules.may_end_limbo(plan.record, plan.record, bookie)]
         if not plan.is_fresh and (ending or self.found.lost):
             self._read()
         elif not ending:
@@ -441,7 +441,7 @@ class RepairMachine:
         else:
             self.status = RepairStatus.CLEARING
             plan.awaited = set(ending)
-            self.out += [EndLimbo(bookie, plan.lists[bookie].response.doubt_lsn) for bookie in sorted(ending)]
+            self.out += [EndLimbo(bookie, plan.lists[bookie].response.limbo_lsn) for bookie in sorted(ending)]
 
     def _finish(self) -> None:
         report = self.report
@@ -471,7 +471,7 @@ class RepairMachine:
     def _why_in_limbo(self, bookie: BookieId) -> str:
         if not self.found.is_whole(bookie):
             return "it stays in limbo: it lacks entries that cannot be copied now"
-        if not self.rules.may_end_doubt(self.plan.record, self.plan.record, bookie):
+        if not self.rules.may_end_limbo(self.plan.record, self.plan.record, bookie):
             return "it stays in limbo: a fragment whose end is not decided names it"
         return "it did not end its limbo"
 

@@ -60,7 +60,7 @@ class RepairRules(LedgerRules):
         return names_gone and spare_s >= max(grace_s, 2 * idle_wait_s)
 
     @staticmethod
-    def may_end_doubt(filled: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
+    def may_end_limbo(filled: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
         """Not while a fragment whose end is undecided names the bookie: entries of it may be acknowledged and lost here.
 
         `record` was read after the filling, and must be the one that the bookie was filled from: what was decided between

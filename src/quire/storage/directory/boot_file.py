@@ -135,14 +135,14 @@ class BootFile:
             raise WrongDirectoryError(
                 f"{self._path} is damaged, so the number of starts of this bookie is unknown. If the "
                 "directory is the bookie's own and not a copy, remove this file; the bookie then "
-                "starts as on a copy, and every ledger is in doubt",
+                "starts as on a copy, and every ledger is in limbo",
                 path=str(self._path),
             )
         if not self._files.exists(self._marker):
             raise WrongDirectoryError(
                 f"{self._marker} is missing, so it is unknown whether this directory is the bookie's "
                 "own or a copy. Restore the whole directory; or create an empty file of that name: "
-                "the bookie then starts as on a copy, and every ledger is in doubt",
+                "the bookie then starts as on a copy, and every ledger is in limbo",
                 path=str(self._marker),
             )
         return newest
@@ -156,7 +156,7 @@ class BootFile:
     def other_writer(self) -> str:
         """Who else has written the file since this process did; empty if that is not known of anybody.
 
-        A file that is missing or damaged says nothing: the next start finds that out, and doubts every ledger.
+        A file that is missing or damaged says nothing: the next start finds that out, and puts every ledger in limbo.
         """
         try:
             newest = self._newest()

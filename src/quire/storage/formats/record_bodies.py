@@ -29,8 +29,8 @@ SEGMENT_LIST: Final = Layout(
 SEQUENCES: Final = Layout(
     "Range of a segment list", [Field("first", "Q", _BOOKIE), Field("last", "Q", _BOOKIE)]
 )
-SUSPICION: Final = Layout(
-    "Suspicion (0x88)",
+UNNAMED_LIMBO: Final = Layout(
+    "Unnamed limbo (0x88)",
     [
         Field("ledgers whose state is not newer than this LSN are in limbo", "Q", _BOOKIE),
         Field("1 = ledgers unknown to the bookie may have been here", "B", _BOOKIE),
@@ -68,7 +68,7 @@ _COUNT: Final = Layout("Count, before the items of 0x87, 0x8b and 0x8c", [Field(
 _SEQUENCE: Final = Layout("Retirement (0x87), as often as the record says", [Field("sequence", "Q", _BOOKIE)])
 SEGMENTS_MAX: Final = 1 << 20
 """No bookie has more segments: 64 TiB of the usual size."""
-TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
+TABLES: Final = (SEGMENT_LIST, SEQUENCES, UNNAMED_LIMBO, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def decode_retirement(body: Buffer) -> list[int]:
 # --- losses -----------------------------------------------------------------------------------------------------
 
 
-class Suspicion(NamedTuple):
+class UnnamedLimbo(NamedTuple):
     """What may have been lost without a name.
 
     Ledgers whose newest state is not above `limbo_through` are in limbo; `unknown`: ledgers that are not known may
@@ -144,22 +144,22 @@ class Suspicion(NamedTuple):
     lost_at: int = 0
 
 
-def encode_suspicion(suspicion: Suspicion) -> bytes:
-    """A suspicion's body."""
-    return SUSPICION.struct.pack(suspicion.limbo_through, suspicion.unknown, suspicion.lost_at)
+def encode_unnamed_limbo(limbo: UnnamedLimbo) -> bytes:
+    """The body of an unnamed limbo."""
+    return UNNAMED_LIMBO.struct.pack(limbo.limbo_through, limbo.unknown, limbo.lost_at)
 
 
-def decode_suspicion(body: Buffer) -> Suspicion:
-    """Read a suspicion's body.
+def decode_unnamed_limbo(body: Buffer) -> UnnamedLimbo:
+    """Read the body of an unnamed limbo.
 
     Raises:
         FormatError: it has another size, or flags that are not known.
     """
-    _check_size("suspicion", body, SUSPICION.size)
-    limbo_through, flags, lost_at = SUSPICION.struct.unpack(body)
+    _check_size("unnamed limbo", body, UNNAMED_LIMBO.size)
+    limbo_through, flags, lost_at = UNNAMED_LIMBO.struct.unpack(body)
     if flags > 1:
-        raise FormatError(f"a suspicion has flags {flags:#x} of a newer version")
-    return Suspicion(limbo_through, bool(flags), lost_at)
+        raise FormatError(f"an unnamed limbo has flags {flags:#x} of a newer version")
+    return UnnamedLimbo(limbo_through, bool(flags), lost_at)
 
 
 class DamagedInterval(NamedTuple):
@@ -233,4 +233,5 @@ def _items(what: str, body: Buffer, layout: Layout) -> Iterator[tuple[int, ...]]
 
 def _check_size(what: str, body: Buffer, size: int, *, at_least: bool = False) -> None:
     if len(body) < size or (len(body) > size and not at_least):
-        raise FormatError(f"a {what} has {len(body)} bytes where {size} belong")
+        article = "an" if what[0] in "aeiou" else "a"
+        raise FormatError(f"{article} {what} has {len(body)} bytes where {size} belong")

@@ -81,7 +81,7 @@ class SegmentRecordKind(IntEnum):
     EXPLICIT_LAC = 0x85
     SEGMENT_LIST = 0x86
     RETIREMENT = 0x87
-    SUSPICION = 0x88
+    UNNAMED_LIMBO = 0x88
     START = 0x09
     CLEAN_STOP = 0x0A
     DAMAGED = 0x8B
@@ -105,7 +105,7 @@ KINDS: Final = Names(
         ),
         "0x86": ("segment list", _BOOKIE),
         "0x87": ("retirement", _BOOKIE),
-        "0x88": ("suspicion", _BOOKIE),
+        "0x88": ("unnamed limbo", _BOOKIE),
         "0x09": ("start", _BOOKIE),
         "0x0a": ("clean stop", _BOOKIE),
         "0x0b": (
@@ -136,7 +136,7 @@ class GroupFlag:
     UNNAMED: Final = 1
     """More ledgers than the header names."""
     CONCERNS_ALL: Final = 2
-    """Has a record that concerns all ledgers: a suspicion."""
+    """Has a record that concerns all ledgers: an unnamed limbo."""
 
 
 class RecordFlag:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from quire.core.bookie import doubt
-from quire.core.bookie.doubt import EVERY_ID, Doubt
+from quire.core.bookie import limbo
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import EVERY_ID, Limbo
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.storage.formats.segment_format import FormatError
 from quire.wire.entry import Buffer
@@ -45,15 +45,15 @@ STATE: Final = Layout(
         Field("term of the writer that sent the LAC", "Q", _UNUSED),
         Field("LAFR, -1 = not known", "q", _BOOKIE),
         Field("entries below this id are dead", "q", _UNUSED),
-        Field("LSN of the doubt", "Q", FieldUse("bookie", "bookie, and who clears limbo")),
-        Field("the doubt covers ids below this, 2^63 = all", "Q", _BOOKIE),
-        Field("ranges of the doubt, at most 16", "B", _UNUSED),
+        Field("LSN of the limbo", "Q", FieldUse("bookie", "bookie, and who clears limbo")),
+        Field("the limbo covers ids below this, 2^63 = all", "Q", _BOOKIE),
+        Field("ranges of the limbo, at most 16", "B", _UNUSED),
         Field("dead ranges, at most 64", "B", _BOOKIE),
         Field("zero", "H", _UNUSED),
     ],
 )
-_DOUBT_RANGE: Final = Layout(
-    "Range of a doubt",
+_LIMBO_RANGE: Final = Layout(
+    "Range of a limbo",
     [Field("first id", "q", _UNUSED), Field("last id", "q", _UNUSED)],
 )
 _DEAD_RANGE: Final = Layout(
@@ -73,7 +73,7 @@ SHRUNK_STATE: Final = Layout(
         Field("entries up to this LSN are dead", "Q", _BOOKIE),
     ],
 )
-TABLES: Final = (STATE, _DOUBT_RANGE, _DEAD_RANGE, SHRUNK_STATE)
+TABLES: Final = (STATE, _LIMBO_RANGE, _DEAD_RANGE, SHRUNK_STATE)
 
 
 class DeadRange(NamedTuple):
@@ -110,10 +110,10 @@ def encode_state(state: StoredLedgerState) -> bytes:
     if facts is None:
         return SHRUNK_STATE.struct.pack(STATE_VERSION, SHRUNK, 0, state.dead_through)
     _check_dead(facts.ledger_id, state)
-    held = facts.doubt
+    held = facts.limbo
     since, below, unsure = (held.lsn, held.below, held.ranges) if held is not None else (0, 0, ())
     if held is not None:
-        _check_doubt(facts.ledger_id, held)
+        _check_limbo(facts.ledger_id, held)
     return b"".join(
         [
             STATE.struct.pack(
@@ -137,7 +137,7 @@ def encode_state(state: StoredLedgerState) -> bytes:
                 len(state.dead_ranges),
                 0,
             ),
-            *[_DOUBT_RANGE.struct.pack(*one) for one in unsure],
+            *[_LIMBO_RANGE.struct.pack(*one) for one in unsure],
             *[_DEAD_RANGE.struct.pack(*one) for one in state.dead_ranges],
             facts.key,
             facts.explicit_lac,
@@ -201,7 +201,7 @@ def _decode_whole(ledger_id: int, body: Buffer) -> StoredLedgerState:
         dead_below, since, below, unsure, dead, zero,
     ) = STATE.struct.unpack_from(body)  # fmt: skip
     ranges_at = STATE.size
-    dead_at = ranges_at + unsure * _DOUBT_RANGE.size
+    dead_at = ranges_at + unsure * _LIMBO_RANGE.size
     key_at = dead_at + dead * _DEAD_RANGE.size
     lac_at = key_at + key_bytes
     if flags & ~FENCED or zero or len(body) != lac_at + lac_bytes:
@@ -209,17 +209,17 @@ def _decode_whole(ledger_id: int, body: Buffer) -> StoredLedgerState:
     if lac < NO_ENTRY or lafr < NO_ENTRY:
         raise FormatError(f"the state of ledger {ledger_id} has LAC {lac} and LAFR {lafr}")
     view = memoryview(body)
-    held: Doubt | None = None
+    held: Limbo | None = None
     if since or below or unsure:
-        held = Doubt(since, below, tuple(_DOUBT_RANGE.struct.iter_unpack(view[ranges_at:dead_at])))
-        _check_doubt(ledger_id, held)
+        held = Limbo(since, below, tuple(_LIMBO_RANGE.struct.iter_unpack(view[ranges_at:dead_at])))
+        _check_limbo(ledger_id, held)
     facts = LedgerFacts(
         ledger_id=ledger_id,
         key=bytes(view[key_at:lac_at]),
         token=token,
         digest_type=digest_type,
         fenced=bool(flags & FENCED),
-        doubt=held,
+        limbo=held,
         term=term,
         lac=lac,
         explicit_lac=bytes(view[lac_at:]),
@@ -234,17 +234,17 @@ def _decode_whole(ledger_id: int, body: Buffer) -> StoredLedgerState:
     return state
 
 
-def _check_doubt(ledger_id: int, held: Doubt) -> None:
+def _check_limbo(ledger_id: int, held: Limbo) -> None:
     if not held.below and not held.ranges:
         raise FormatError(
-            f"the state of ledger {ledger_id} has a doubt, LSN {held.lsn}, that covers no entry"
+            f"the state of ledger {ledger_id} has a limbo, LSN {held.lsn}, that covers no entry"
         )
-    if held.below > EVERY_ID or (held.below and held.ranges) or len(held.ranges) > doubt.RANGES_MAX:
+    if held.below > EVERY_ID or (held.below and held.ranges) or len(held.ranges) > limbo.RANGES_MAX:
         raise FormatError(
-            f"the state of ledger {ledger_id} has a doubt below {held.below} with {len(held.ranges)} ranges: it is about "
-            f"the ids below a bound, or about 1 to {doubt.RANGES_MAX} ranges"
+            f"the state of ledger {ledger_id} has a limbo below {held.below} with {len(held.ranges)} ranges: it is about "
+            f"the ids below a bound, or about 1 to {limbo.RANGES_MAX} ranges"
         )
-    _check_ranges(ledger_id, "doubt", held.ranges)
+    _check_ranges(ledger_id, "limbo", held.ranges)
 
 
 def _check_dead(ledger_id: int, state: StoredLedgerState) -> None:

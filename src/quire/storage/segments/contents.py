@@ -47,7 +47,7 @@ def contents_of(
 
     Args:
         ledgers: those with entries in it, each once.
-        states: (ledger or -1 for the suspicion, body) of the newest state of each.
+        states: (ledger or -1 for the unnamed limbo, body) of the newest state of each.
         kept: the ledgers of its kept records.
     """
     of_kept = set(kept)

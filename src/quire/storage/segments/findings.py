@@ -46,7 +46,7 @@ class Scan:
     Attributes:
         rows: a packed row of each run, in file order but for damaged ones.
         lacs: the highest LAC in the runs of each ledger, -1 where none did.
-        states: (ledger or -1 for the suspicion, LSN, body).
+        states: (ledger or -1 for the unnamed limbo, LSN, body).
         kept: records that are carried over as they are.
         lists: the segment list, if it was found.
         retired: sequences that retirements in it name.
@@ -54,7 +54,7 @@ class Scan:
         clean: the last record is a clean stop, and nothing is wrong behind it.
         data_end, first_lsn, last_lsn, before_lsn, before_checksum: where writing may go on.
         named: ledgers that may have lost something.
-        all_suspect: any ledger may have.
+        all_in_limbo: any ledger may have.
         damages, torn: what to report.
         bytes_read: for the report.
     """
@@ -73,15 +73,15 @@ class Scan:
     before_lsn: int = 0
     before_checksum: int = 0
     named: set[int] = field(default_factory=set)
-    all_suspect: bool = False
+    all_in_limbo: bool = False
     damages: list[Damage] = field(default_factory=list)
     torn: list[Torn] = field(default_factory=list)
     bytes_read: int = 0
 
     @property
-    def suspicious(self) -> bool:
+    def shows_loss(self) -> bool:
         """It shows that something may have been lost."""
-        return bool(self.torn or self.damages or self.named or self.all_suspect)
+        return bool(self.torn or self.damages or self.named or self.all_in_limbo)
 
     def raise_lac(self, ledger_id: int, lac: int) -> None:
         """A run of a ledger says that entries up to `lac` are confirmed; -1 says nothing, but that it is here."""

@@ -58,7 +58,7 @@ class _Trouble:
     damages: list[Damage] = field(default_factory=list)
     damaged_rows: list[tuple[Row, int]] = field(default_factory=list)
     named: set[int] = field(default_factory=set)
-    all_suspect: bool = False
+    all_in_limbo: bool = False
     retired: list[int] = field(default_factory=list)
 
 
@@ -321,7 +321,7 @@ class SegmentScanner:
             found.raise_lac(record.ledger_id, lac_of(record))
         elif kind in STATE_KINDS:
             found.states.append((record.ledger_id, record.lsn, body))
-        elif kind == SegmentRecordKind.SUSPICION:
+        elif kind == SegmentRecordKind.UNNAMED_LIMBO:
             found.states.append((ALL_LEDGERS, record.lsn, body))
         elif kind == SegmentRecordKind.SEGMENT_LIST:
             found.lists = decode_segment_list(body)
@@ -348,8 +348,8 @@ class SegmentScanner:
             pass  # evidence at best: nothing that this bookie says rests on it
         elif record.ledger_id == ALL_LEDGERS:
             # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse. Shrunk
-            # tombstones that are lost bring back what was dead, and no doubt about what is missing helps against that.
-            trouble.all_suspect = trouble.all_suspect or record.kind == SegmentRecordKind.SUSPICION
+            # tombstones that are lost bring back what was dead, and no limbo of what is missing helps against that.
+            trouble.all_in_limbo = trouble.all_in_limbo or record.kind == SegmentRecordKind.UNNAMED_LIMBO
         else:
             trouble.named.add(record.ledger_id)
 
@@ -359,7 +359,7 @@ class SegmentScanner:
         what = f"a record's header does not verify: records {named} up to LSN {head.last_lsn} may be lost"
         trouble.damages.append(Damage(self._path, offset, -1, -1, -1, what))
         trouble.named.update(ledger_id for ledger_id, _, _ in head.ranges)
-        trouble.all_suspect = trouble.all_suspect or not head.names_all
+        trouble.all_in_limbo = trouble.all_in_limbo or not head.names_all
 
     # --- judging --------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class SegmentScanner:
         self.found.damages.append(
             Damage(self._path, offset, -1, -1, -1, what + ": records of any ledger may be lost")
         )
-        self.found.all_suspect = True
+        self.found.all_in_limbo = True
 
     def _commit(self, trouble: _Trouble | None) -> None:
         """Something valid follows: what did not verify is damage."""
@@ -380,7 +380,7 @@ class SegmentScanner:
             found.raise_lac(row.ledger_id, lac)
         found.named |= trouble.named
         found.retired += trouble.retired
-        found.all_suspect = found.all_suspect or trouble.all_suspect
+        found.all_in_limbo = found.all_in_limbo or trouble.all_in_limbo
         found.last_lsn = max(found.last_lsn, trouble.head.last_lsn)
 
     def _end(self, trouble: _Trouble | None, offset: int) -> None:
@@ -414,14 +414,14 @@ class SegmentScanner:
             # Behind a group that was being written nothing can have been: that one was complete, and is damaged.
             self._commit(trouble)
             found.torn.append(Torn(self._path, offset, None))
-            found.all_suspect = True
+            found.all_in_limbo = True
             return
         assert trouble is not None
         head = trouble.head
         ledgers = tuple(ledger_id for ledger_id, _, _ in head.ranges)
         found.torn.append(Torn(self._path, head.offset, ledgers if head.names_all else None))
         found.named.update(ledgers)
-        found.all_suspect = found.all_suspect or not head.names_all
+        found.all_in_limbo = found.all_in_limbo or not head.names_all
 
     def _blank(self, offset: int) -> bool:
         """Whether nothing was written at an offset where the next group would begin."""

@@ -71,7 +71,7 @@ class Segment:
         first_lsn, last_lsn: of the records in it, 0 if none.
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
         table: its runs; None once it is sealed and the footer holds them.
-        states: newest (LSN, ledger state body) of each ledger in it, -1 for the suspicion; empty once sealed.
+        states: newest (LSN, ledger state body) of each ledger in it, -1 for the unnamed limbo; empty once sealed.
         kept: newest record of each (kind, ledger) that is carried over as it is; empty once sealed.
         live: ledgers with entries in it that are not dead; counted once it is sealed.
         contents: the ledgers that it says something about, once it is sealed.
@@ -288,7 +288,7 @@ class Segment:
 
 def footer_share(kind: int, body_bytes: int) -> int:
     """How much of a footer a record takes that is no run."""
-    if kind in STATE_KINDS or kind == SegmentRecordKind.SUSPICION:
+    if kind in STATE_KINDS or kind == SegmentRecordKind.UNNAMED_LIMBO:
         return STATE_HEAD.size + body_bytes
     if kind == SegmentRecordKind.DAMAGED:
         return DIRECTORY_BYTES + ROW_BYTES * (body_bytes // DAMAGED_INTERVAL.size)

@@ -1,15 +1,15 @@
-"""The group that a start writes before anything is served: its mark, and all that it suspects.
+"""The group that a start writes before anything is served: its mark, and all that it puts in limbo.
 
-Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does"; docs/protocol/bookie.md, "After a loss".
+Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does"; docs/protocol/bookie.md, "Limbo".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
-from quire.storage.formats.record_bodies import Suspicion
+from quire.core.bookie.limbo import Limbo
+from quire.storage.formats.record_bodies import UnnamedLimbo
 from quire.storage.formats.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.formats.state_format import encode_state
 from quire.storage.journal import Journal
@@ -23,11 +23,11 @@ ROOM_FOR_LISTS: Final = 2048
 
 
 def write_start(start: Start, states: States, journal: Journal, group_bytes_max: int) -> int:
-    """Put the mark of a start and its suspicions in one group, so that they are there as a whole or not at all.
+    """Put the mark of a start and what it puts in limbo in one group, so that they are there as a whole or not at all.
 
     Args:
-        start: what was found; its report learns whether all unknown ledgers are suspected.
-        states: the ledgers; those that the start suspects are in doubt from here on.
+        start: what was found; its report learns whether all unknown ledgers are in limbo.
+        states: the ledgers; those that the start names are in limbo from here on.
         journal: nothing was put since the start.
         group_bytes_max: a group takes so many bytes.
 
@@ -41,28 +41,28 @@ def write_start(start: Start, states: States, journal: Journal, group_bytes_max:
     _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
     named = {ledger_id: _known(states, ledger_id) for ledger_id in sorted(start.named)}
     for ledger in named.values():
-        facts_of(ledger).doubt = Doubt(since)
+        facts_of(ledger).limbo = Limbo(since)
     room = min(group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
     bodies = [encode_state(stored_state(ledger)) for ledger in named.values()]
-    if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in bodies) > room:
-        _suspect_all(start, states, since)
+    if start.all_in_limbo or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in bodies) > room:
+        _all_enter_limbo(start, states, since)
     else:
         for ledger_id, ledger in named.items():
             states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, space)
     return since
 
 
-def _suspect_all(start: Start, states: States, since: int) -> None:
-    """One record puts every ledger in doubt. A name that is not written down, and stands nowhere else, is none."""
-    before = states.suspicion
-    nameless = start.all_suspect or start.strangers
-    suspicion = Suspicion(since, nameless or before.unknown, since if nameless else before.lost_at)
-    states.put_suspicion(suspicion, Space.RETIREMENT)
-    start.report.suspects_unknown = suspicion.unknown
+def _all_enter_limbo(start: Start, states: States, since: int) -> None:
+    """One record puts every ledger in limbo. A name that is not written down, and stands nowhere else, is none."""
+    before = states.unnamed_limbo
+    nameless = start.all_in_limbo or start.strangers
+    limbo = UnnamedLimbo(since, nameless or before.unknown, since if nameless else before.lost_at)
+    states.put_unnamed_limbo(limbo, Space.RETIREMENT)
+    start.report.unknown_in_limbo = limbo.unknown
     for ledgers in (states.ledgers, states.tombstones):
         for ledger_id, ledger in ledgers.items():
             facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
-            facts.doubt = Doubt(since)
+            facts.limbo = Limbo(since)
 
 
 def _known(states: States, ledger_id: int) -> StoredLedger:

@@ -79,8 +79,8 @@ def rebuild(
             damages += scan.damages
             segment = segment_of(header, scan)
             segment_files.reopen(segment)
-            if scan.named or scan.all_suspect:
-                segment.unseal()  # so that the next start looks at the records and writes its doubts down
+            if scan.named or scan.all_in_limbo:
+                segment.unseal()  # so that the next start looks at the records and writes down what is in limbo
             else:
                 segment.seal()
             segment.close()

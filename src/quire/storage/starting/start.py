@@ -1,10 +1,10 @@
 """What a start makes of the directory: segments, ledgers, and what may have been lost.
 
 Footers are read, segments without one are scanned. Whatever two records say, the higher LSN is right. Nothing is written
-here, so that a directory that is refused stays as it is; `LedgerStorage` writes down the suspicions before it serves.
+here, so that a directory that is refused stays as it is; `LedgerStorage` writes down what is in limbo before it serves.
 
 Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does";
-docs/decisions/026-torn-or-damaged.md; docs/protocol/bookie.md, "After a loss".
+docs/decisions/026-torn-or-damaged.md; docs/protocol/bookie.md, "Limbo".
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DamagedSegmentError
 from quire.storage.dead_ranges import is_dead
 from quire.storage.formats.footer_format import DirectoryEntry, KeptPlace, row_at
-from quire.storage.formats.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
+from quire.storage.formats.record_bodies import (
+    SegmentList,
+    UnnamedLimbo,
+    decode_segment_list,
+    decode_unnamed_limbo,
+)
 from quire.storage.formats.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
@@ -55,7 +60,7 @@ class StartReport:
         torn: writes that were cut.
         damages: what is not as it was written, with file and offset; `damages_more` counts those not kept.
         limbo: ledgers that were put in limbo by this start.
-        suspects_unknown: ledgers that are not known may have been here.
+        unknown_in_limbo: ledgers that are not known may have been here.
         older: why the directory may lack what was acknowledged, whatever lies in it; empty if it is the bookie's own.
         replayed_bytes: read from segments without a footer.
         segments: how many are in use.
@@ -67,7 +72,7 @@ class StartReport:
     damages: list[Damage] = field(default_factory=list)
     damages_more: int = 0
     limbo: list[int] = field(default_factory=list)
-    suspects_unknown: bool = False
+    unknown_in_limbo: bool = False
     older: str = ""
     replayed_bytes: int = 0
     segments: int = 0
@@ -85,10 +90,10 @@ class Start:
         segments: in use, by sequence; without a trailer they are still to be sealed.
         ledgers: all that are known, shrunk tombstones too.
         kept: records that are carried over as they are, with the segment of each.
-        suspicion: what was suspected before, and is still.
-        suspicion_place: the LSN of the record that says so, and its segment's sequence.
+        unnamed_limbo: what earlier starts put in limbo without a name, and is there still.
+        unnamed_limbo_place: the LSN of the record that says so, and its segment's sequence.
         resume: the segment to go on in, after a clean stop without any damage.
-        all_suspect, named: what this start must put in limbo.
+        all_in_limbo, named: what this start must put in limbo.
         strangers: of some of those that are named nothing else is known.
         leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
         expendable: those of them that are not the only sign of a loss: on a full disk one may be recycled before that.
@@ -104,10 +109,10 @@ class Start:
         self.segments: dict[int, Segment] = {}
         self.ledgers: dict[int, StoredLedger] = {}
         self.kept: list[tuple[int, list[KeptPlace]]] = []
-        self.suspicion = Suspicion()
-        self.suspicion_place = (0, 0)
+        self.unnamed_limbo = UnnamedLimbo()
+        self.unnamed_limbo_place = (0, 0)
         self.resume: Segment | None = None
-        self.all_suspect = False
+        self.all_in_limbo = False
         self.named: set[int] = set()
         self.strangers = False
         self.leftover: list[int] = []
@@ -142,7 +147,7 @@ class Start:
         else:
             self.last_lsn += LSN_GAP
         self._add_directories()
-        self._suspect()
+        self._enter_limbo()
         if self.resume is None:
             self._find_room()
         self.report.segments = len(self.segments)
@@ -163,12 +168,12 @@ class Start:
             return
         self.report.older = older
         self.report.clean = False
-        self.all_suspect = True
+        self.all_in_limbo = True
         self.last_lsn = max(self.last_lsn, stored_lsn) + LSN_GAP  # no LSN is assigned twice
         if self.resume is not None and self.resume is not self._continued:
             self._continued, self.resume = self.resume, None
             self._find_room()
-        self._suspect()
+        self._enter_limbo()
 
     # --- which segments ---------------------------------------------------------------------------------------
 
@@ -179,16 +184,16 @@ class Start:
         for sequence in reversed(sequences):
             scan = SegmentScanner(self._files, self._headers[sequence], end_lsn=None, newest=True).scan()
             if scan.valid_groups or scan.lists or scan.rows or scan.states:
-                if scan.suspicious:
+                if scan.shows_loss:
                     self.expendable = list(self.leftover)
                 return sequence, scan
             # Nothing in it was acknowledged, or all of it is lost.
-            self._take_suspicions(scan)
+            self._take_unnamed_limbo(scan)
             self.leftover.append(sequence)
             self.report.clean = False
-            if scan.suspicious and only_sign >= 0:
+            if scan.shows_loss and only_sign >= 0:
                 self.expendable.append(only_sign)  # a start made it that had seen this one: it says no more
-            if scan.suspicious:
+            if scan.shows_loss:
                 only_sign = sequence
             else:
                 self.expendable.append(sequence)
@@ -220,7 +225,7 @@ class Start:
             follower = sequence
 
     def _missing(self, sequences: list[int]) -> None:
-        self.all_suspect = True
+        self.all_in_limbo = True
         self.report.damages_more += len(sequences[MISSING_NAMED_MAX:])
         for sequence in sequences[:MISSING_NAMED_MAX]:
             path = str(self._files.path(sequence))
@@ -231,10 +236,10 @@ class Start:
     def _all_missing(self) -> None:
         """A start leaves a segment before the bookie is registered, and the last one is never removed."""
         self.report.clean = False
-        self.all_suspect = True
+        self.all_in_limbo = True
         what = "all segments are missing, and this bookie has stored entries before: all its entries are lost"
         self._damaged(Damage(str(self._files.directory), 0, -1, -1, -1, what))
-        self._suspect()
+        self._enter_limbo()
 
     def _first_list(self, sequence: int) -> SegmentList | None:
         """The segment list that a segment begins with, or None if it does not verify."""
@@ -335,14 +340,14 @@ class Start:
             self._state(sequence, ledger_id, lsn, body)
         self.kept.append((sequence, scan.kept))
         self.last_lsn = max(self.last_lsn, scan.last_lsn, max(scan.lsns(), default=0))
-        self._take_suspicions(scan)
+        self._take_unnamed_limbo(scan)
 
-    def _take_suspicions(self, scan: Scan) -> None:
+    def _take_unnamed_limbo(self, scan: Scan) -> None:
         for damage in scan.damages:
             self._damaged(damage)
         self.report.torn += scan.torn
         self.report.replayed_bytes += scan.bytes_read
-        self.all_suspect = self.all_suspect or scan.all_suspect
+        self.all_in_limbo = self.all_in_limbo or scan.all_in_limbo
         self.named |= scan.named
 
     def _damaged(self, damage: Damage) -> None:
@@ -360,12 +365,12 @@ class Start:
         if (
             self.report.clean
             and sealed is None
-            and not (self.all_suspect or self.named or self.report.damages)
+            and not (self.all_in_limbo or self.named or self.report.damages)
         ):
             self.resume = segment
         else:
             self.last_lsn += LSN_GAP
-            if sealed is None and not (scan.suspicious or scan.damages):
+            if sealed is None and not (scan.shows_loss or scan.damages):
                 self._continued = segment
 
     def _find_room(self) -> None:
@@ -387,10 +392,10 @@ class Start:
 
     def _state(self, sequence: int, ledger_id: int, lsn: int, body: bytes | memoryview) -> None:
         if ledger_id == ALL_LEDGERS:
-            if lsn > self.suspicion_place[0]:
+            if lsn > self.unnamed_limbo_place[0]:
                 with self._refusing(sequence):
-                    self.suspicion = decode_suspicion(body)
-                self.suspicion_place = (lsn, sequence)
+                    self.unnamed_limbo = decode_unnamed_limbo(body)
+                self.unnamed_limbo_place = (lsn, sequence)
             return
         ledger = self._ledger(ledger_id)
         if lsn <= ledger.state_lsn:
@@ -413,9 +418,9 @@ class Start:
                 f"{path}: {error}; start the version that wrote it", path=path
             ) from error
 
-    def _suspect(self) -> None:
-        """Put in limbo whatever may have lost something, by old suspicions and by new ones; its fence is unknown then."""
-        limbo_through = self.suspicion.limbo_through
+    def _enter_limbo(self) -> None:
+        """Put in limbo whatever may have lost something, by earlier losses and by new ones; its fence is unknown then."""
+        limbo_through = self.unnamed_limbo.limbo_through
         for ledger_id in sorted(self.named):
             ledger = self._ledger(ledger_id)
             self.strangers = self.strangers or ledger.shrunk or not ledger.state_lsn
@@ -423,18 +428,18 @@ class Start:
             if ledger.shrunk and ledger_id not in self.named:
                 continue  # deleted for good; what else may have been lost of it counts as an unknown ledger's
             old = 0 < limbo_through >= ledger.state_lsn
-            new = self.rules.start_doubts(named=ledger_id in self.named, nameless=self.all_suspect)
+            new = self.rules.start_enters_limbo(named=ledger_id in self.named, nameless=self.all_in_limbo)
             if not (old or new):
                 continue
             if ledger.facts is None:
                 ledger.facts = LedgerFacts(ledger_id)
-            if new and not ledger.facts.limbo:
+            if new and not ledger.facts.in_limbo:
                 self.report.limbo.append(ledger_id)
-            # A new doubt gets its LSN when the start is written down.
-            since = ledger.facts.doubt.lsn if ledger.facts.doubt is not None else 0
-            ledger.facts.doubt = Doubt(max(since, limbo_through if old else 0))
+            # A new limbo gets its LSN when the start is written down.
+            since = ledger.facts.limbo.lsn if ledger.facts.limbo is not None else 0
+            ledger.facts.limbo = Limbo(max(since, limbo_through if old else 0))
         self.report.limbo.sort()
-        self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
+        self.report.unknown_in_limbo = self.unnamed_limbo.unknown or self.all_in_limbo
 
 
 # --- pieces that `LedgerStorage` and `rebuild` use too ----------------------------------------------------------

@@ -158,12 +158,12 @@ class TakingUp:
             self._damages.found(damage)
         # From here on its runs are found in its table, and what else is known of its footer is passed over.
         self._segments[sequence] = self._unsealed[sequence] = read
-        self._states.doubts |= scan.named
-        self._states.doubts_all = self._states.doubts_all or scan.all_suspect
+        self._states.unrecorded_limbo |= scan.named
+        self._states.unrecorded_limbo_all = self._states.unrecorded_limbo_all or scan.all_in_limbo
         yield from self._forget_footer(segment)
         self._again.discard(sequence)
-        # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.
-        if not (scan.named or scan.all_suspect) and self._journal.failure is None:
+        # With records missing the bad footer stays: the next start finds it, looks again and writes down what is in limbo.
+        if not (scan.named or scan.all_in_limbo) and self._journal.failure is None:
             sealed = yield partial(self._seal, read)
             if isinstance(sealed, tuple):
                 yield from self._take_up(read, *sealed)

@@ -1,6 +1,13 @@
-"""What a bookie may have lost of a ledger, and since when: the reason why it gives no negatives.
+"""Limbo: what a bookie may have lost, and since when: the reason why it gives no negatives.
 
-Doubt is apart from the fence: a fence refuses adds, a doubt refuses "no such entry".
+- A *ledger in limbo* has a `Limbo` in its state: which of its entries may be lost here. It ends when a client has
+  restored them (CLEAR_LIMBO).
+- *Unnamed limbo* is a record of the bookie: a loss whose ledgers are not named. Every ledger whose state is older is in
+  limbo, and so is each that the bookie does not know, until it has searched all records for ledgers that name it.
+- *Unrecorded limbo*: damage that was found while the bookie runs, and is not written down yet. Its ledgers get no
+  negatives; the next start finds the damage again, and makes it one of the other two.
+
+Limbo is apart from the fence: a fence refuses adds, limbo refuses "no such entry".
 
 Source: Vanlightly's guide, "Recovery Phase 2"; `docs/formats/segment.md`, "Ledger state".
 """
@@ -12,16 +19,16 @@ from typing import Final, NamedTuple
 from quire.core.ids import ID_MAX
 
 RANGES_MAX: Final = 16
-"""A loss with more ranges than these is a doubt about all entries."""
+"""A loss with more ranges than these puts all entries in limbo."""
 EVERY_ID: Final = ID_MAX + 1
-"""The bound of a doubt about all entries."""
+"""The bound of a limbo of all entries."""
 
 
-class Doubt(NamedTuple):
+class Limbo(NamedTuple):
     """Which entries of a ledger may have been lost.
 
     Attributes:
-        lsn: of the record of the loss; the request that ends the doubt names it.
+        lsn: of the record of the loss; the request that ends the limbo names it.
         below: every id below this bound may be lost; `EVERY_ID` = all, 0 where `ranges` says which.
         ranges: first..last of what may be lost, ascending and apart.
     """

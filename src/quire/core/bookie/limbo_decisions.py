@@ -1,13 +1,13 @@
 """What a bookie that may have lost records answers about a ledger, until the ledger's record says more.
 
 1. About a ledger that it does not know, and may have lost, nothing is conclusive (`of_stranger`); one that becomes known
-   so long begins in doubt (`machine`).
-2. Its search through all records puts those in doubt that it may have held (`is_suspect`).
+   so long begins in limbo (`machine`).
+2. Its search through all records puts those in limbo that it may have held (`enters_limbo`).
 3. A normal add to a ledger whose fence may be lost waits until the ledger's record was read. The record settles the
    fence or does not (`settles`, `settled`); then what waits is decided in its order, and where the fence is still unknown
    another bookie takes the run (`once_read`).
 
-Source: docs/protocol/bookie.md, "After a loss"; docs/decisions/013-doubt-is-no-fence.md.
+Source: docs/protocol/bookie.md, "Limbo"; docs/decisions/013-doubt-is-no-fence.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.core.bookie.doubt import Doubt
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie.limbo import Limbo
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
@@ -26,7 +26,7 @@ SETTLED_MAX: Final = 1 << 16
 """The newest settled ledgers are kept; one that was dropped costs another read of its record."""
 
 
-class AfterLoss:
+class LimboDecisions:
     """One bookie's judgement of what it may have lost.
 
     Args:
@@ -64,8 +64,8 @@ class AfterLoss:
         known = facts is not None
         if facts is None:
             # It was never there, if the bookie has looked for what it may have lost; until then it cannot say.
-            doubt = Doubt(self._lsn) if searching else None
-            facts = LedgerFacts(ledger_id, doubt=doubt)
+            limbo = Limbo(self._lsn) if searching else None
+            facts = LedgerFacts(ledger_id, limbo=limbo)
         asked = ledger_id in self._settled
         return kind(facts, known=known, lost=self.nameless, asked=asked, rules=self._rules)
 
@@ -78,8 +78,8 @@ class AfterLoss:
         """
         return Answer.UNKNOWN if failing or searching else Answer.NO_LEDGER
 
-    def is_suspect(self, record: LedgerMetadata, bookie: BookieId) -> bool:
-        """Whether the search puts a ledger in doubt that this bookie does not know."""
+    def enters_limbo(self, record: LedgerMetadata, bookie: BookieId) -> bool:
+        """Whether the search puts a ledger in limbo that this bookie does not know."""
         return self._rules.may_have_held(record, bookie)
 
     def settles(self, record: LedgerMetadata, bookie: BookieId) -> bool:

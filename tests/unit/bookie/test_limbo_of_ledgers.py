@@ -265,7 +265,7 @@ async def test_one_read_serves_fence_and_digest_type(at: World) -> None:
     assert at.server.record_reads.reads == 1
 
 
-async def test_leaving_doubt_sets_the_fence_unless_it_is_known(at: World) -> None:
+async def test_leaving_limbo_sets_the_fence_unless_it_is_known(at: World) -> None:
     for ledger_id in (1, 2):
         await created(at, ledger_id)
         assert await at.add(access(ledger_id), [0]) is Answer.OK
@@ -283,8 +283,8 @@ async def test_leaving_doubt_sets_the_fence_unless_it_is_known(at: World) -> Non
     assert at.server.record_reads.reads == 0
 
 
-async def test_a_later_loss_of_everything_has_a_later_doubt(at: World) -> None:
-    """Or a CLEAR_LIMBO that was sent before it would end the doubt."""
+async def test_a_later_loss_of_everything_has_a_later_limbo(at: World) -> None:
+    """Or a CLEAR_LIMBO that was sent before it would end the limbo."""
     await created(at, 1)
     assert await at.add(access(1), [0]) is Answer.OK
     seen = []

@@ -1,9 +1,9 @@
-"""The steps after a loss: a bookie looks for what it lost and asks for fences; a client fills it and ends its doubt.
+"""The steps after a loss: a bookie looks for what it lost and asks for fences; a client fills it and ends its limbo.
 
 A question to the store is three steps: asked (with the add that makes it), read at the store, received. Whatever else
-happens may come between any two of them, and so with the four of a doubt's end: looked, filled, read again, arrived.
+happens may come between any two of them, and so with the four of limbo's end: looked, filled, read again, arrived.
 
-Source: `bookie/ledgers/record_waits.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "After a loss".
+Source: `bookie/ledgers/record_waits.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "Limbo".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire_testing.explorer.parts import Clearing, Label, Move, State, WorldPart
 CLEARER = "clearer"
 
 
-class Doubts:
+class LimboSteps:
     """What bookies and clients do about what may be lost."""
 
     def __init__(self, world: WorldParts) -> None:
@@ -35,7 +35,7 @@ class Doubts:
             self.clearing_moves(state, moves)
 
     def moves_of_bookie(self, state: State, bookie: int, moves: list[Move]) -> None:
-        """What one bookie does about its own doubts."""
+        """What one bookie does about its own limbo."""
         before = self._world.bookies.parts[state[bookie]]
         if before.looking:
             moves.append(self._looks_for_lost(state, bookie, before))
@@ -50,7 +50,7 @@ class Doubts:
 
     def _looks_for_lost(self, state: State, bookie: int, before: BookieState) -> Move:
         after = self._world.bookie_driver.look_for_lost(before, self._record(state), bookie_name(bookie))
-        said = "it may have lost entries" if after.in_doubt else "nothing names it"
+        said = "it may have lost entries" if after.in_limbo else "nothing names it"
         label = Label(bookie_name(bookie), "looks through the records", (said,), kind="scan")
         return label, self._with_bookie(state, bookie, after)
 
@@ -82,10 +82,10 @@ class Doubts:
         new[bookie] = self._world.bookies.number(after)
         return tuple(new)
 
-    # --- the end of a doubt ------------------------------------------------------------------------------------------
+    # --- the end of limbo --------------------------------------------------------------------------------------------
 
     def clearing_moves(self, state: State, moves: list[Move]) -> None:
-        """The next step of the client that ends doubts."""
+        """The next step of the client that ends limbo."""
         world = self._world
         clearing = world.clearings.parts[state[world.at_clearing]]
         if not clearing.step:
@@ -97,11 +97,11 @@ class Doubts:
             self._fill(state, clearing, moves)
         elif clearing.step == "filled":
             record = self._record(state)
-            rule, filled = world.switches.rules.may_end_doubt, clearing.filled
+            rule, filled = world.switches.rules.may_end_limbo, clearing.filled
             ends = record is not None and filled is not None and rule(filled, record, name)
             after = clearing._replace(step="sent", filled=None) if ends else Clearing(clearing.left)
             text = record_text(record) if record is not None else "nothing"
-            said = (f"ends the doubt {clearing.lsn} of {name}",) if ends else ("gives up",)
+            said = (f"ends the limbo {clearing.lsn} of {name}",) if ends else ("gives up",)
             label = Label(CLEARER, f"reads {text}", said, kind="reads again")
             moves.append((label, self._with_clearing(state, after)))
         else:
@@ -117,12 +117,12 @@ class Doubts:
         world = self._world
         for bookie in range(world.n):
             facts = world.bookies.parts[state[bookie]].facts
-            doubt = LedgerFacts(*facts).doubt if facts else None
-            if doubt is not None:
+            limbo = LedgerFacts(*facts).limbo if facts else None
+            if limbo is not None:
                 label = Label(
-                    CLEARER, f"sees the doubt {doubt.lsn} of {bookie_name(bookie)}", (), kind="sees"
+                    CLEARER, f"sees the limbo {limbo.lsn} of {bookie_name(bookie)}", (), kind="sees"
                 )
-                after = Clearing(clearing.left - 1, "filling", bookie, doubt.lsn)
+                after = Clearing(clearing.left - 1, "filling", bookie, limbo.lsn)
                 moves.append((label, self._with_clearing(state, after)))
 
     def _fill(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
