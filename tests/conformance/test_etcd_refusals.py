@@ -128,7 +128,7 @@ def openssl(folder, *arguments):
 
 async def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
     etcd_or_skip()
-    for name in ("peer", "stranger"):
+    for name in ("peer", "unknown"):
         openssl(
             tmp_path, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", "/CN=peer",
@@ -144,7 +144,7 @@ async def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
         mutual = f"{uri}&tls_certificate={certificate}&tls_key={key}"
         async with await open_store(mutual, create=True) as store:
             await store.register("r", b"")
-        for wrong in (uri, uri.partition("&")[0], mutual.replace("peer.pem", "stranger.pem", 1)):
+        for wrong in (uri, uri.partition("&")[0], mutual.replace("peer.pem", "unknown.pem", 1)):
             with pytest.raises(NoClusterError, match="no etcd server responded"):
                 await open_store(wrong.replace("3000", "1000"))
         with pytest.raises(NoClusterError, match="cannot be read"):

@@ -425,7 +425,7 @@ class TrustingRepair(RepairMachine):
     ),
     ours=(
         "A repair copies a ledger to a bookie, which drops it when the record already names it. A collector of ours leaves "
-        "copies that are too many out of its lists before it looks at the record for the last time, and a put ends that; "
+        "over-replicated entries out of its lists before it looks at the record for the last time, and a put ends that; "
         "and a repair has the bookies that came into the record list once more after the compare-and-swap. What is gone "
         "is a hole, and is filled."
     ),

@@ -31,12 +31,12 @@ class WorldById(World):
     """Nothing of the ledgers is ever dropped here: what is put over and over would fill the disk."""
 
     def named(self, stream: int) -> dict[int, tuple[int, int, bytes]]:
-        """By id (LSN, origin term, payload) of what was put last; nothing of what is condemned."""
+        """By id (LSN, origin term, payload) of what was put last; nothing of what is pending deletion."""
         found: dict[int, tuple[int, int, bytes]] = {}
         model = self.models[stream]
         for term, of_term in model.entries.items():
             for entry_id, (lsn, payload) in of_term.items():
-                if not model.is_condemned(entry_id, lsn):
+                if not model.is_pending_deletion(entry_id, lsn):
                     found[entry_id] = max(found.get(entry_id, (0, 0, b"")), (lsn, term, payload))
         return found
 
@@ -45,7 +45,7 @@ class WorldById(World):
         stream, chance = STREAMS[number % len(STREAMS)], self.chance
         first, kept = chance.randrange(LAST), chance.choice(TERMS)
         last = min(first + chance.choice((0, 3, 20)), LAST)
-        self.models[stream].condemned.clear()
+        self.models[stream].pending_deletion.clear()
         goes = [
             one for one, (_, term, _) in self.named(stream).items() if first <= one <= last and term != kept
         ]
@@ -64,8 +64,8 @@ class WorldById(World):
     def check_ledger(self, ledger_id: int) -> None:
         super().check_ledger(ledger_id)
         if ledger_id in STREAMS:
-            condemned = self.models[ledger_id].condemned
-            unknown = {one: None for low, high, _ in condemned for one in range(low, min(high, LAST) + 1)}
+            pending = self.models[ledger_id].pending_deletion
+            unknown = {one: None for low, high, _ in pending for one in range(low, min(high, LAST) + 1)}
             expected = {one: payload for one, (_, _, payload) in self.named(ledger_id).items()}
             assert read_all(self.storage, ledger_id, 0, LAST, origin_term=ANY_ORIGIN) == {
                 **unknown,

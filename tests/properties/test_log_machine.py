@@ -245,7 +245,7 @@ class World:
         client.target = None
         client.machine.abandon("crashed")
 
-    def stranger_closes(self, which: int) -> None:
+    def other_client_closes(self, which: int) -> None:
         """Auto-recovery closes a ledger of the list; the list is not told."""
         if self.head is not None and self.head.items:
             item = self.head.items[which % len(self.head.items)]
@@ -400,7 +400,7 @@ STEPS = st.lists(
                 "crash",
                 "late",
                 "later",
-                "stranger",
+                "other client",
                 "truncate",
                 "trim",
                 "trim",
@@ -413,7 +413,7 @@ STEPS = st.lists(
 )
 
 
-def run(world: World, steps: list[tuple[str, int]], *, stranger: bool = True) -> None:
+def run(world: World, steps: list[tuple[str, int]], *, other_client: bool = True) -> None:
     world.open()
     for step, number in steps:
         alive = [client for client in world.clients if client.alive]
@@ -423,8 +423,8 @@ def run(world: World, steps: list[tuple[str, int]], *, stranger: bool = True) ->
                 world.open()
             case "late":
                 world.land_late()
-            case "stranger" if stranger:
-                world.stranger_closes(number)
+            case "other client" if other_client:
+                world.other_client_closes(number)
             case "truncate":
                 world.truncate(number * 10)
             case "trim":

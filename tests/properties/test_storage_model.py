@@ -45,7 +45,7 @@ class Model:
     Attributes:
         entries: by origin term and entry id, (LSN, payload) of what was put last, if that is not dead: what kills it kills all before it.
         reached: by origin term the highest entry id that was ever put.
-        condemned: (first, last, LSN up to which nothing is said of them).
+        pending_deletion: (first, last, LSN up to which nothing is said of them).
         limbo: of its facts.
         term_lsn: of its facts: runs from before it are not merged with later ones, so a drop up to it is exact.
         rotten: by origin term and entry id, the LSN up to which what is stored may not verify: it is unknown then, or right.
@@ -54,7 +54,7 @@ class Model:
 
     entries: dict[int, dict[int, tuple[int, bytes]]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
-    condemned: list[tuple[int, int, int]] = field(default_factory=list)
+    pending_deletion: list[tuple[int, int, int]] = field(default_factory=list)
     limbo: Limbo | None = None
     term_lsn: int = 0
     rotten: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -80,13 +80,15 @@ class Model:
             for entry_id in [one for one in of_term if first <= one <= last and of_term[one][0] <= through]:
                 del of_term[entry_id]
 
-    def is_condemned(self, entry_id: int, lsn: int) -> bool:
-        return any(low <= entry_id <= high and lsn <= through for low, high, through in self.condemned)
+    def is_pending_deletion(self, entry_id: int, lsn: int) -> bool:
+        return any(low <= entry_id <= high and lsn <= through for low, high, through in self.pending_deletion)
 
     def living(self, term: int) -> dict[int, bytes]:
-        """The newest of each entry; what is condemned is neither given nor listed."""
+        """The newest of each entry; what is pending deletion is neither given nor listed."""
         of_term = self.entries.get(term, {})
-        return {one: payload for one, (lsn, payload) in of_term.items() if not self.is_condemned(one, lsn)}
+        return {
+            one: payload for one, (lsn, payload) in of_term.items() if not self.is_pending_deletion(one, lsn)
+        }
 
 
 class World:
@@ -133,7 +135,7 @@ class World:
         put(storage, run, self.sink, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
         for entry_id in run.ids():
             model.put(term, entry_id, storage.last_lsn, payload + b"/%d" % entry_id)
-        model.condemned.clear()
+        model.pending_deletion.clear()
 
     def _drop(self, ledger_id: int, first: int, last: int, *, before_term: bool = False) -> None:
         through = max(0, self.storage.last_lsn - self.chance.choice((0, 0, 0, 3, 20)))
@@ -150,7 +152,7 @@ class World:
         if errors == [None]:
             model = self.models[ledger_id]
             model.kill(first, last, through)
-            model.condemned.clear()
+            model.pending_deletion.clear()
         else:
             assert f"has {DEAD_RANGES_MAX} dead ranges already" in str(errors[0])
             self.counted["too many ranges"] += 1
@@ -171,7 +173,7 @@ class World:
         ledger_id = STREAMS[number % len(STREAMS)]
         first, term = self.chance.randrange(LAST), self.chance.choice((*TERMS, TERMS[-1] + 1))
         model = self.models[ledger_id]
-        model.condemned.clear()
+        model.pending_deletion.clear()
         if any(origin >= term and highest >= first for origin, highest in model.reached.items()):
             term = TERMS[-1] + 1  # a term writes behind its truncation when nothing earlier is left there
         earlier = [
@@ -194,18 +196,18 @@ class World:
     def empty(self, ledger_id: int) -> None:
         self._drop(ledger_id, 0, ID_MAX)
 
-    def condemn(self, ledger_id: int) -> None:
+    def set_pending_deletion(self, ledger_id: int) -> None:
         if ledger_id not in self.storage.ledger_ids():
             return
         first = self.chance.randrange(LAST)
         last, through = first + self.chance.choice((0, 9, 60)), self.storage.last_lsn
-        self.storage.condemn(ledger_id, first, last, through)
-        self.models[ledger_id].condemned.append((first, last, through))
+        self.storage.set_pending_deletion(ledger_id, first, last, through)
+        self.models[ledger_id].pending_deletion.append((first, last, through))
 
-    def acquit(self, ledger_id: int) -> None:
-        assert self.storage.is_condemned(ledger_id) == bool(self.models[ledger_id].condemned)
-        self.storage.acquit(ledger_id)
-        self.models[ledger_id].condemned.clear()
+    def cancel_deletion(self, ledger_id: int) -> None:
+        assert self.storage.is_pending_deletion(ledger_id) == bool(self.models[ledger_id].pending_deletion)
+        self.storage.cancel_deletion(ledger_id)
+        self.models[ledger_id].pending_deletion.clear()
 
     def delete(self, ledger_id: int) -> None:
         """Deleted, and alive again under the same id."""
@@ -243,7 +245,7 @@ class World:
                 self.sink,
             )
             model.put(term, entry_id, self.storage.last_lsn, payload + b"/%d" % entry_id)
-        model.condemned.clear()
+        model.pending_deletion.clear()
 
     def fill(self, number: int) -> None:
         """A segment fills with what others may outlive; what filled those before is deleted now and then."""
@@ -346,7 +348,7 @@ class World:
         self.storage = open_storage(self.files, worker=self.worker, clock=HurriedClock(1_000_000))
         self.work.clear()
         for model in self.models.values():
-            model.condemned.clear()
+            model.pending_deletion.clear()
         self.check()
 
     # --- what must hold
@@ -368,7 +370,9 @@ class World:
         for term in terms:
             expected = model.living(term)
             unknown = {
-                one: None for low, high, _ in model.condemned for one in range(low, min(high, LAST) + 1)
+                one: None
+                for low, high, _ in model.pending_deletion
+                for one in range(low, min(high, LAST) + 1)
             }
             unsure = model.unsure(term) & expected.keys()
             blurred = model.blurred.get(term, set()) - expected.keys() - unknown.keys()
@@ -397,8 +401,8 @@ STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
     "drop before term": (World.drop_before_term, LEDGER),
     "truncate terms": (World.truncate_terms, st.integers(0, 1)),
     "empty": (World.empty, LEDGER),
-    "condemn": (World.condemn, LEDGER),
-    "acquit": (World.acquit, LEDGER),
+    "pending deletion": (World.set_pending_deletion, LEDGER),
+    "cancel deletion": (World.cancel_deletion, LEDGER),
     "delete": (World.delete, LEDGER),
     "limbo": (World.limbo, LEDGER),
     "take term": (World.take_term, LEDGER),
@@ -411,7 +415,13 @@ STEPS: dict[str, tuple[Callable[[World, int], None], Any]] = {
     "cut": (World.cut, st.integers(0, 6)),
     "stop": (World.stop, st.integers(0, 2)),
 }
-OFTEN = ["put"] * 14 + ["drop"] * 6 + ["fill"] * 2 + ["condemn", "reclaim", "compact", "append"] + list(STEPS)
+OFTEN = (
+    ["put"] * 14
+    + ["drop"] * 6
+    + ["fill"] * 2
+    + ["pending deletion", "reclaim", "compact", "append"]
+    + list(STEPS)
+)
 A_STEP = st.sampled_from(OFTEN).flatmap(lambda name: st.tuples(st.just(name), STEPS[name][1]))
 
 

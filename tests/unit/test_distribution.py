@@ -107,7 +107,7 @@ INSTALLS = re.compile(r"pipx? install((?: +-[-\w]+)*) +(?P<quote>['\"]?)(?P<what
 PLACES = re.compile(r"[./{$].*|.*\.whl(\[.*)?|requirements/.*")
 """A clone, a path, a wheel's file, or what a program puts together."""
 PROSE = re.compile(r"to|[0-9.]+")
-STRANGERS = re.compile(r"\bquire\[|\bquire-testing\b|\buv (add|tool|pip)( install)? quire\b")
+OTHER_NAMES = re.compile(r"\bquire\[|\bquire-testing\b|\buv (add|tool|pip)( install)? quire\b")
 
 
 @pytest.mark.skipif(
@@ -137,6 +137,6 @@ def test_no_text_installs_what_is_not_ours():
                 PLACES.fullmatch(what) or PROSE.fullmatch(what) or re.split(r"[\[<>=]", what)[0] in pinned
             ):
                 wrong.append(f"{name}: {found[0]}")
-        wrong += [f"{name}: {found[0]}" for found in STRANGERS.finditer(text)]
+        wrong += [f"{name}: {found[0]}" for found in OTHER_NAMES.finditer(text)]
     assert not wrong, "\n".join(wrong)
     assert seen >= 3  # the pages have some

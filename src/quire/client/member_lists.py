@@ -1,6 +1,6 @@
 """What other bookies hold of a ledger, for a bookie that may drop its own copies: it asks as a client does.
 
-Source: docs/protocol/collection.md, "Copies too many"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
+Source: docs/protocol/collection.md, "Over-replicated entries"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
 """
 
 from __future__ import annotations

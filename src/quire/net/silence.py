@@ -1,7 +1,7 @@
 """When a connection is silent: it takes bytes, nothing ever comes back, and the system reports no error.
 
 A firewall that forgot the flow and a host without power look like that. A slow bookie does not: it answers late, but it
-answers. So a time-out alone condemns no connection. The machine is looked at now and then, with what happened since:
+answers. So a time-out alone ends no connection. The machine is looked at now and then, with what happened since:
 
 | what happened since the last look | then |
 | --- | --- |

@@ -421,8 +421,8 @@ class LedgerStorage:
         assert table is not None
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
-        if self._reader.condemned:
-            self._dropper.acquit(ledger_id)
+        if self._reader.pending_deletions:
+            self._dropper.cancel_deletion(ledger_id)
         if recovery:
             self.damages.put_back(ledger_id, run.first, run.last, origin_term)
         ledger.last = max(ledger.last, run.last)
@@ -502,9 +502,9 @@ class LedgerStorage:
         ledger_ids = [run[0] for run in runs]
         table.extend_late(b"".join(rows), ledger_ids, {run[0]: run[2] for run in runs})
         self._recent.add_all(segment.sequence, offsets, [run[3] for run in runs], lsn + len(runs) - 1)
-        if self._reader.condemned:
+        if self._reader.pending_deletions:
             for ledger_id, *_ in runs:
-                self._dropper.acquit(ledger_id)
+                self._dropper.cancel_deletion(ledger_id)
 
     def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""
@@ -541,7 +541,7 @@ class LedgerStorage:
             return
         self._states.place(ledger_id, ledger)
         self._states.note_limbo(ledger_id, ledger)
-        self._dropper.acquit(ledger_id)
+        self._dropper.cancel_deletion(ledger_id)
         self.kept.forget(ledger_id, ledger.dead_through)
         self.damages.ledger_good(ledger_id)
         for sequence in ledger.drop_spans():
@@ -591,20 +591,20 @@ class LedgerStorage:
         """
         self._dropper.truncate(ledger_id, (first, last), term, kept, sink, tag)
 
-    def condemn(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
+    def set_pending_deletion(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
         """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
 
-        An add to the ledger ends that, as `drop`, `delete` and `acquit` do, and a restart.
+        An add to the ledger ends that, as `drop`, `delete` and `cancel_deletion` do, and a restart.
         """
-        self._dropper.condemn(ledger_id, first, last, through_lsn)
+        self._dropper.set_pending_deletion(ledger_id, first, last, through_lsn)
 
-    def is_condemned(self, ledger_id: int) -> bool:
-        """Whether something of a ledger is condemned: then nothing of it was put since."""
-        return self._dropper.is_condemned(ledger_id)
+    def is_pending_deletion(self, ledger_id: int) -> bool:
+        """Whether the deletion of some of a ledger's entries is pending: then nothing of it was put since."""
+        return self._dropper.is_pending_deletion(ledger_id)
 
-    def acquit(self, ledger_id: int) -> None:
-        """What is condemned of a ledger is found again."""
-        self._dropper.acquit(ledger_id)
+    def cancel_deletion(self, ledger_id: int) -> None:
+        """The deletion of a ledger's entries is not pending any more: they are found again."""
+        self._dropper.cancel_deletion(ledger_id)
 
     def clear_unnamed_limbo(self, sink: Sink, tag: object) -> None:
         """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
@@ -672,7 +672,7 @@ class LedgerStorage:
             placed=placed,
             background=background,
         )
-        if self._reader.condemned:
+        if self._reader.pending_deletions:
             held.unknown = sorted(
                 (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.vouched_through))
             )

@@ -75,7 +75,7 @@ class RunReader:
 
     Attributes:
         cache: rows of footers.
-        condemned: by ledger, what is left out as if it were dead.
+        pending_deletions: by ledger, what is left out as if it were dead.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RunReader:
         self._files = files
         self._recent = recent
         self.cache = FooterCache(config.footer_cache_bytes_max)
-        self.condemned: dict[int, Dead] = {}
+        self.pending_deletions: dict[int, Dead] = {}
 
     # --- finding ------------------------------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ class RunReader:
         return parts[0] if len(parts) == 1 else heapq.merge(*parts)
 
     def _dead_ranges(self, ledger_id: int, ledger: StoredLedger) -> Dead:
-        """What is dead of a ledger or condemned, besides what is so up to an LSN."""
-        if not self.condemned:
+        """What is dead of a ledger or pending deletion, besides what is so up to an LSN."""
+        if not self.pending_deletions:
             return ledger.dead_ranges
-        return tuple(sorted((*ledger.dead_ranges, *self.condemned.get(ledger_id, ()))))
+        return tuple(sorted((*ledger.dead_ranges, *self.pending_deletions.get(ledger_id, ()))))
 
     def _merged(
         self, cluster: list[Streams], dead: tuple[int, Dead], first: int, last: int

@@ -82,7 +82,7 @@ class Reason(StrEnum):
 
     LIVE = "live"
     GRACE = "grace"
-    EXTRAS = "extras"
+    OVER_REPLICATED = "extras"
     ORPHANS = "orphans"
     HELD = "held"
     DELETED = "deleted"
@@ -140,7 +140,7 @@ def bytes_by_reason(
         reserve: so many of them only fences, deletes, recovery and compaction may use.
         segment_bytes: the size of a spare.
         tombstones: bytes of the records of deleted ledgers.
-        among_live: bytes of what lives here and is to go, or may have to: copies too many, ledgers without a record.
+        among_live: bytes of what lives here and is to go, or may have to: over-replicated entries, ledgers without a record.
     """
     found = dict.fromkeys(Reason, 0)
     for one in segments:
@@ -173,7 +173,7 @@ class SpaceContext(NamedTuple):
         free_percent: of the disk.
         compacts_below_percent: with less free, sparse segments are compacted.
         pass_seconds: how often the collector makes a pass by itself; 0: never.
-        grace_seconds: until the first of the copies too many may go.
+        grace_seconds: until the first of the over-replicated entries may go.
         tombstone_seconds: until the first tombstone shrinks.
         holding: why the collector deletes nothing; empty if it may.
         sparse_percent: of a segment so much may live for a pass to compact it now; 0: none is compacted.
@@ -211,7 +211,7 @@ class Holding(NamedTuple):
 _WHAT: Final[dict[Reason, str]] = {
     Reason.LIVE: "entries of ledgers",
     Reason.GRACE: "copies that the ledgers' records do not give this bookie, in their time of grace",
-    Reason.EXTRAS: "such copies that were kept, because other bookies have not listed theirs",
+    Reason.OVER_REPLICATED: "such copies that were kept, because other bookies have not listed theirs",
     Reason.ORPHANS: "ledgers without a record, and without a proof that they were deleted",
     Reason.HELD: "deleted ledgers that the collector may not drop",
     Reason.DELETED: "segments in which nothing lives",
@@ -250,7 +250,7 @@ def _ends(reason: Reason, context: SpaceContext) -> tuple[str, str]:
     ends: dict[Reason, tuple[str, str]] = {
         Reason.LIVE: ("when the ledger is deleted or the log is truncated", _DELETE),
         Reason.GRACE: (f"in {context.grace_seconds} s or more, {a_pass}", ""),
-        Reason.EXTRAS: ("when the other bookies list their copies", "quire cluster repair"),
+        Reason.OVER_REPLICATED: ("when the other bookies list their copies", "quire cluster repair"),
         Reason.ORPHANS: ("not by itself", "quire cluster orphans --delete"),
         Reason.HELD: (
             f"when the collector is no longer held: {context.holding}",

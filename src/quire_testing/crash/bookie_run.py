@@ -275,7 +275,7 @@ class BookieRun:
         self._deletes.append(ledger_id)
 
     def drop(self, ledger_id: int, first: int, last: int, through: int) -> None:
-        """Drop entries that were put up to an LSN, as the collector of copies too many does."""
+        """Drop entries that were put up to an LSN, as the collector of over-replicated entries does."""
         dead: dict[int, list[tuple[int, bytes]]] = {}
         left = self._put.get(ledger_id, [])
         for lsn, origin, entry_id, entry in left:

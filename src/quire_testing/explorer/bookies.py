@@ -50,16 +50,16 @@ class Collecting(NamedTuple):
     """Where a bookie's collector is with the ledger.
 
     Attributes:
-        step: "looked", "condemned", "listed" or "asked".
+        step: "looked", "pending", "listed" or "asked".
         version: of the record at the first look.
-        extras: entries of the ranges that it showed, held or not.
+        entries: those of the ranges that it showed, held or not.
         unlisted: those of them that need lists, and have none.
         again: the version that the last look showed, once it was asked for.
     """
 
     step: str
     version: int
-    extras: int
+    entries: int
     unlisted: int = 0
     again: int = -1
 
@@ -85,7 +85,7 @@ class BookieState(NamedTuple):
         owed: entries that it held before a loss (where limbo is cleared).
         lost: for good, with what it held, which stays here for the judges.
         collecting: where its collector is, if it collects.
-        condemned: entries of which nothing is said until the collector has ended.
+        pending_deletion: entries of which nothing is said until the collector has ended.
         put: entries that were put since its collector's first look.
     """
 
@@ -107,7 +107,7 @@ class BookieState(NamedTuple):
     owed: int = 0
     lost: bool = False
     collecting: Collecting | None = None
-    condemned: int = 0
+    pending_deletion: int = 0
     put: int = 0
 
     @property
@@ -243,10 +243,10 @@ class BookieDriver:
         return after if after.lac >= before.lac else after._replace(fault=("I5", "a bookie's LAC fell"))
 
     def _put(self, state: BookieState, bits: int) -> BookieState:
-        """What is put is no extra, and ends the condemnation."""
+        """What is put is not over-replicated, and ends the pending deletion."""
         if state.collecting is None:
             return state
-        return state._replace(put=state.put | bits, condemned=0)
+        return state._replace(put=state.put | bits, pending_deletion=0)
 
     def answer(
         self, state: BookieState, waiting: Waiting, answer: Answer, *, fences: bool
@@ -269,7 +269,7 @@ class BookieDriver:
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
         if state.facts is None:
-            answer = self._limbo_decisions(state).of_stranger(searching=state.looking)
+            answer = self._limbo_decisions(state).of_unknown(searching=state.looking)
         else:
             machine = self.machine(state)
             answer = machine.may_read(KEY, 0)
@@ -281,8 +281,8 @@ class BookieDriver:
             return reply_to(waiting, Answer.OK, (lac, lafr) if self.configuration.guarantee else lac)
         _, _, first, last, _ = request
         here = [entry for entry in range(first, last + 1) if state.held >> entry & 1]
-        readable = tuple(entry for entry in here if not (state.damaged | state.condemned) >> entry & 1)
-        unsaid = state.condemned | (state.damaged if machine.tells_damage() else 0)
+        readable = tuple(entry for entry in here if not (state.damaged | state.pending_deletion) >> entry & 1)
+        unsaid = state.pending_deletion | (state.damaged if machine.tells_damage() else 0)
         unknown = tuple((entry, entry) for entry in here if entry not in readable and unsaid >> entry & 1)
         return reply_to(waiting, Answer.OK, (readable, machine.conclusive_through(first, last), unknown))
 
@@ -390,12 +390,12 @@ class BookieDriver:
         if state.lost:
             return ReplicaList(Answer.UNREACHABLE)
         if state.facts is None:
-            return ReplicaList(self._limbo_decisions(state).of_stranger(searching=state.looking))
+            return ReplicaList(self._limbo_decisions(state).of_unknown(searching=state.looking))
         machine = self.machine(state)
         answer = machine.may_read(KEY, 0)
         if answer is not Answer.OK and answer not in NEGATIVES:
             return ReplicaList(answer)
-        if state.condemned:
+        if state.pending_deletion:
             return ReplicaList(Answer.UNKNOWN)
         size = self.configuration.ensemble
         striped = self.configuration.write_quorum < size
@@ -411,7 +411,7 @@ class BookieDriver:
 
     def readable(self, state: BookieState, first: int, last: int) -> int | None:
         """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
-        if state.lost or state.condemned:
+        if state.lost or state.pending_deletion:
             return None
         ((_, (_, answer, payload)),) = self.look(state, (0, ("read", 0, first, last, False), True), Answer.OK)
         if answer is Answer.OK:

@@ -166,7 +166,7 @@ class Faults:
                     question="",
                     lost=True,
                     collecting=None,
-                    condemned=0,
+                    pending_deletion=0,
                     put=0,
                 )
                 new = world._stopped(state, bookie, before, after)

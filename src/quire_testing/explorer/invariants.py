@@ -45,7 +45,7 @@ INVARIANTS: Final = {
     "RR1": "a repair changes only bookies of decided fragments",
     "RR2": "who a repair puts into the record holds its share of that fragment",
     "RR3": "no entry is called lost that a disk holds",
-    "RR4": "no copy is dropped as one too many that is the last readable one of an entry",
+    "RR4": "no copy is dropped as over-replicated that is the last readable one of an entry",
     "F5": "where a repair says that all is whole it is; what lacks copies can always still be repaired",
     "Q1": "full fragments: with a guaranteed write quorum, every entry before the last fragment is on all of it",
     "Q2": "full close: with a guaranteed write quorum, every entry up to a closed end is on all of it",

@@ -144,7 +144,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Configuration(crashes=1, journal=False),
         "I1",
         Patch(LimboDecisions.machine, "Limbo(self._lsn) if searching else None", "None"),
-        Patch(LimboDecisions.of_stranger, "failing or searching", "failing"),
+        Patch(LimboDecisions.of_unknown, "failing or searching", "failing"),
     ),
     with_rules(
         "limbo-of-open-only",

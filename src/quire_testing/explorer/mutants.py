@@ -23,7 +23,7 @@ from quire_testing.explorer.log_mutants import LOG_MUTANTS
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
-from quire_testing.explorer.repair_mutants import EXTRA_MUTANTS, REPAIR_MUTANTS
+from quire_testing.explorer.repair_mutants import OVER_REPLICATION_MUTANTS, REPAIR_MUTANTS
 from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
 from quire_testing.explorer.stream_parts import StreamConfiguration
 
@@ -47,7 +47,7 @@ TABLES: tuple[tuple[AnyMutant, ...], ...] = (
     COLLECTOR_MUTANTS,
     DIRECTORY_MUTANTS,
     REPAIR_MUTANTS,
-    EXTRA_MUTANTS,
+    OVER_REPLICATION_MUTANTS,
     BUNDLE_MUTANTS,
     STREAM_MUTANTS,
     FENCING_MUTANTS,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quire.core.bookie.rules import ExtraProof
+from quire.core.bookie.rules import DropProof
 from quire_testing.explorer.bookies import BookieDriver
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.extras import Extras
 from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.over_replication_steps import OverReplicationSteps
 from quire_testing.explorer.patches import Patch
 from quire_testing.explorer.switches import RULES, SHIPPED
 from quire_testing.explorer.unfixed import ChoosesForTheOldRecord, PublishesIntoAnyFragment
@@ -99,30 +99,30 @@ TWO_COPY: Final = (
 )
 """Two repairers are about to put the same bookie in the place of a lost one, and the copy of the first has arrived."""
 
-EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
+OVER_REPLICATION_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(
         "X42",
-        "extras are dropped without a bound: what was put since the first look goes too",
+        "over-replicated entries are dropped without a bound: what was put since the first look goes too",
         replace(BACK, repairers=2),
         "RR2",
-        Patch(BookieDriver._put, "condemned=0", "condemned=state.condemned & ~bits"),
-        Patch(Extras._collects, "written = bool(bookie.put)", "written = False"),
+        Patch(BookieDriver._put, "pending_deletion=0", "pending_deletion=state.pending_deletion & ~bits"),
+        Patch(OverReplicationSteps._collects, "written = bool(bookie.put)", "written = False"),
         begin=TWO_COPY,
     ),
     with_rules(
-        "extra-look-first",
-        "the last look at the record is from before the extras were condemned",
+        "over-replicated-look-first",
+        "the last look at the record is from before their deletion was pending",
         BACK,
         "RR2",
         Patch(
-            Extras._collects,
-            """, condemned=at.extras)
-            what = f"condemns {entries_text(at.extras)}\"""",
+            OverReplicationSteps._collects,
+            """, pending_deletion=at.entries)
+            what = f"has a pending deletion of {entries_text(at.entries)}\"""",
             ")",
         ),
     ),
     with_rules(
-        "extra-loss",
+        "over-replicated-loss",
         "what was accepted as lost is no bookie's, and goes as what stands above the end does",
         Configuration(
             3,
@@ -139,10 +139,8 @@ EXTRA_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
             accepts_loss=True,
         ),
         "RR4",
-        extra_proof=lambda *, above_end, accepted_loss: (
-            ExtraProof.RECORD
-            if accepted_loss
-            else RULES.extra_proof(above_end=above_end, accepted_loss=False)
+        drop_proof=lambda *, above_end, accepted_loss: (
+            DropProof.RECORD if accepted_loss else RULES.drop_proof(above_end=above_end, accepted_loss=False)
         ),
     ),
 )

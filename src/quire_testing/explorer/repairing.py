@@ -194,7 +194,7 @@ class Repairs:
             return after
         if not repaired_only(old, new):
             return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
-        # What a collector takes in between is listed again after the swap: `Extras` judges it.
+        # What a collector takes in between is listed again after the swap: `OverReplicationSteps` judges it.
         if not self._world.configuration.collects and any(
             share & ~self._world.bookies.parts[state[bookie]].held & ~after.lost
             for bookie, share in _came(old, new)

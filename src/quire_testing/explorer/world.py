@@ -19,10 +19,10 @@ from quire_testing.explorer.beginning import NOT_CREATED, Beginning, record_of
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name, bookie_number, patience
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.extras import Extras
 from quire_testing.explorer.faults import Faults
 from quire_testing.explorer.limbo_steps import LimboSteps
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
+from quire_testing.explorer.over_replication_steps import OverReplicationSteps
 from quire_testing.explorer.parts import (
     Ask,
     Budget,
@@ -52,7 +52,7 @@ class LedgerWorld(WorldParts):
         self.reading = Reading(self)
         self.limbo_steps = LimboSteps(self)
         self.repairs = Repairs(self)
-        self.extras = Extras(self)
+        self.over_replication_steps = OverReplicationSteps(self)
 
     def initial(self) -> State:
         """A new ledger, or none yet where bookies are away; no step is done yet."""
@@ -110,7 +110,7 @@ class LedgerWorld(WorldParts):
         if self.reader_names:
             self.reading.moves_of(state, budget, moves)
         if self.configuration.collects:
-            self.extras.moves_of(state, moves)
+            self.over_replication_steps.moves_of(state, moves)
         if any(budget):
             self.faults.moves_of(state, budget, moves)
         if budget.timeouts and self.configuration.repairers:

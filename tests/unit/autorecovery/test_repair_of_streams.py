@@ -310,7 +310,7 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
             assert sum(window.entries for window in read) == decided
             assert found == [], "what another term left is not read"
             left = first_of_second(mode)
-            assert listed == ([Finding(left, left, CopyVerdict.EXTRA)] if bookie == dirty else [])
+            assert listed == ([Finding(left, left, CopyVerdict.OVER_REPLICATED)] if bookie == dirty else [])
         other = next(iter({*by_bookie} - {gone, dirty}))
         prints = [
             [
@@ -325,7 +325,7 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
         wrong = [replace(share, origin_term=share.origin_term + 7) for share in by_bookie[other]]
         assert {each.verdict for each in await check.audit(other, wrong)} == {
             CopyVerdict.MISSING,
-            CopyVerdict.EXTRA,
+            CopyVerdict.OVER_REPLICATED,
         }
         read = [await check.scrub(share) for share in wrong]
         assert [(f.first, f.last, f.verdict) for window in read for f in window.findings] == [

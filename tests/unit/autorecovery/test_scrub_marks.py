@@ -23,7 +23,7 @@ MARKED = {
     CopyVerdict.MISSING: MarkReason.HOLE,
     CopyVerdict.CORRUPT: MarkReason.DAMAGE,
     CopyVerdict.UNLIKE: None,
-    CopyVerdict.EXTRA: None,
+    CopyVerdict.OVER_REPLICATED: None,
     CopyVerdict.UNKNOWN: None,
 }
 

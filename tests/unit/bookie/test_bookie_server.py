@@ -513,10 +513,10 @@ async def test_a_port_in_use_is_named(tmp_path: Path, at: World) -> None:
 
 async def test_a_directory_of_another_cluster_is_refused(at: World) -> None:
     await at.server.stop()
-    stranger = MemoryStore()
+    other_store = MemoryStore()
     with pytest.raises(WrongDirectoryError):
-        await BookieServer(at.config, stranger).start()
-    await stranger.close()
+        await BookieServer(at.config, other_store).start()
+    await other_store.close()
     at.server = BookieServer(at.config, at.store)
     await at.server.start()
 

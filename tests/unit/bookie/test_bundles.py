@@ -101,10 +101,10 @@ def test_one_refused_ledger_among_999_others(peer: Peer) -> None:
     """The first bundle finds them unknown: each waits for its record. The second is ordinary, but for one."""
     ledgers = [new_ledger(ledger_id) for ledger_id in range(1000, 1999)]
     peer.bookie.create(*(one.ledger_id for one in ledgers))
-    stranger = replace(GOOD, key=b"x" * 20)
+    wrong_key = replace(GOOD, key=b"x" * 20)
     for entry_id, number in ((0, 1), (1, 2)):
         adds = [add(entry_id, ledger=one) for one in ledgers]
-        adds[500:500] = [add(FIRST, ledger=stranger)]
+        adds[500:500] = [add(FIRST, ledger=wrong_key)]
         peer.send([bundle_of(adds, number=number)])
     for number in (1, 2):
         refused = {at: one for at, one in enumerate(answers_to(peer, 1000, number=number)) if one is not OK}

@@ -189,7 +189,7 @@ def newer_boot(_: bytes) -> bytes:
     return bytes(data).ljust(8192, b"\0")
 
 
-def stranger(at: World) -> Undo:
+def foreign_file(at: World) -> Undo:
     path = at.config.directory / "segments" / "photo.seg"
     path.write_bytes(b"?")
     return path.unlink
@@ -282,7 +282,7 @@ REFUSALS = {
         DamagedSegmentError,
         "restore it, or move it away",
     ),
-    "no segment": (spoilt(stranger), DamagedSegmentError, "not a segment's name"),
+    "no segment": (spoilt(foreign_file), DamagedSegmentError, "not a segment's name"),
 }
 
 

@@ -209,7 +209,7 @@ def test_the_first_request_is_compared_with_the_record(
     assert (bookie.server.storage.facts(STREAM) is not None) == (answer is Answer.OK)
 
 
-def test_a_fence_of_an_earlier_term_leaves_a_stranger_unknown(bookie: StreamBookie) -> None:
+def test_a_fence_of_an_earlier_term_leaves_an_unknown_ledger_unknown(bookie: StreamBookie) -> None:
     assert bookie.ask(Kind.READ_LAC, term=2, flags=FENCE).answer is Answer.INVALID_TERM
     assert bookie.server.storage.facts(STREAM) is None
     assert bookie.ask(Kind.READ_LAC, term=3, flags=FENCE).answer is Answer.OK

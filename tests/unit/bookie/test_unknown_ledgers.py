@@ -78,8 +78,8 @@ def remembers(at: World, ledger_id: int = NEW) -> bool:
 
 @pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac", "lacs"])
 async def test_an_id_that_was_never_given_is_refused_and_not_remembered(how: str, at: World) -> None:
-    stranger = access(NEW, password=b"a stranger's", token=1)
-    assert await speak(at, stranger, how) is Answer.DELETED
+    unknown = access(NEW, password=b"an unknown client's", token=1)
+    assert await speak(at, unknown, how) is Answer.DELETED
     assert not remembers(at)
     # The id is given later: the ledger is its creator's.
     who = await create(at)
@@ -112,7 +112,7 @@ async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
 
 
 @pytest.mark.parametrize("rule", ["judge_unknown", "without_record"])
-async def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, at: World) -> None:
+async def test_without_the_rule_an_unknown_client_stops_a_ledger(rule: str, at: World) -> None:
     """The two mutants: the explorer's bookies know their ledger's key from the beginning."""
     swapped: dict[str, Any] = {"judge_unknown": lambda *_: Answer.OK, "without_record": lambda **_: Answer.OK}
     await at.server.stop()
@@ -121,7 +121,7 @@ async def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, at: World) 
     await reachable(at)
     if rule == "judge_unknown":
         await create(at)
-    assert await fence(at, access(NEW, password=b"a stranger's", token=0)) is Answer.OK
+    assert await fence(at, access(NEW, password=b"an unknown client's", token=0)) is Answer.OK
     who = access(NEW, password=b"secret", token=0) if rule == "judge_unknown" else await create(at)
     assert await at.add(who, [0]) is Answer.UNAUTHORISED
 
@@ -280,16 +280,16 @@ class LateStore(MemoryStore):
 
 @pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac"])
 async def test_a_ledger_made_while_its_record_is_looked_for_is_not_a_deleted_one(how: str, at: World) -> None:
-    """A stranger's fence of an id that was about to be given stopped the ledger that got it."""
+    """An unknown client's fence of an id that was about to be given stopped the ledger that got it."""
     store: LateStore = await over(at, LateStore(at.store._space))
     store.gate = asyncio.Event()
-    stranger = asyncio.ensure_future(fence(at, access(NEW, password=b"a stranger's")))
+    unknown = asyncio.ensure_future(fence(at, access(NEW, password=b"an unknown client's")))
     await until_async(lambda: at.server.record_reads.reads == 1)
     who = await create(at)
     creator = asyncio.ensure_future(speak(at, who, how))
     await waiting(at, 2)
     store.gate.set()
-    assert await stranger is Answer.DELETED, "what it asked about was not there when it asked"
+    assert await unknown is Answer.DELETED, "what it asked about was not there when it asked"
     assert await creator is Answer.OK
 
 
@@ -339,7 +339,7 @@ async def test_a_bookie_that_stops_reads_for_no_request_that_still_comes(
 
 def hostile(first: int, count: int) -> bytes:
     """Fences of ids that do not exist yet, by whoever has no password."""
-    key = master_key(b"a stranger's")
+    key = master_key(b"an unknown client's")
     return b"".join(
         native.encode_request(
             Kind.READ_LAC, number, 0, 0, flags=Flag.FENCE, ledger_id=first + number, key=key

@@ -431,7 +431,7 @@ def test_a_registration_that_is_late_is_told_as_such() -> None:
         assert conditions_of(says) == []
 
 
-def test_what_a_bookie_says_is_a_strangers_word() -> None:
+def test_what_a_bookie_says_is_not_trusted() -> None:
     assert conditions_of(None) == conditions_of({}) == conditions_of({"conditions": "none"}) == []
     told = conditions_of({"conditions": [7, {"kind": "limbo", "what": "\x1b[2Jall is well\n", "ends": None}]})
     assert told == [{"kind": "limbo", "what": "?[2Jall is well?", "ends": "?"}]

@@ -120,7 +120,7 @@ async def test_bookies_that_are_silent_are_blamed_and_not_the_store(
         {"version": "1\x1b[2J", "uptime_ms": -1, "disk": {"bytes": True}, "storage": {"segment_bytes": -5}},
     ],
 )
-def test_what_a_stranger_tells_is_shown_only_if_it_can_be(says: dict[str, Any]) -> None:
+def test_what_an_unknown_program_says_is_shown_only_if_it_can_be(says: dict[str, Any]) -> None:
     assert set(figures_of(says).values()) == {None}
 
 

@@ -1,4 +1,4 @@
-"""`quire bookie space`, `collect --now` and `compact --now`, with bookies that are well, away, failed, and strangers."""
+"""`quire bookie space`, `collect --now` and `compact --now`, with bookies that are well, away, failed, and other programs."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_collector_that_does_not_move_is_a_failed_task_until_it_does(at:
         (Answer.OK, {"came_back": {"retired": -1}, "space": {"reasons": [7, {"bytes": "x"}]}}, None),
     ],
 )
-async def test_a_bookie_is_a_stranger(answer: Answer, says: dict[str, Any], failure: str | None) -> None:
+async def test_a_bookie_is_another_program(answer: Answer, says: dict[str, Any], failure: str | None) -> None:
     class Bookies:
         async def space(self, *_: Any, **__: Any) -> tuple[Answer, dict[str, Any]]:
             return answer, says

@@ -38,10 +38,10 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
             replica = Replica(told, share.period)
             held = {residue: not replica.lacks(residue, 0, COUNT - 1) for residue in range(share.period)}
             assert held == {residue: bool(share.residues >> residue & 1) for residue in range(share.period)}
-        stranger = next(bookie for bookie in cluster.servers if bookie not in record.fragments[0].ensemble)
+        spare = next(bookie for bookie in cluster.servers if bookie not in record.fragments[0].ensemble)
         told = await replica_list(
             client.bookies,
-            stranger,
+            spare,
             record,
             access,
             stored=[EntryRange(0, 4)],
@@ -51,10 +51,10 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
         assert told.answer in {Answer.OK, Answer.NO_LEDGER}
         gone = BookieId(record.fragments[0].ensemble[0])
         ended = await LedgerRepair(
-            writer.ledger_id, client.context, lost_bookies=[gone], candidates=[stranger]
+            writer.ledger_id, client.context, lost_bookies=[gone], candidates=[spare]
         ).run()
         assert ended.outcome is RepairOutcome.WHOLE
-        assert ended.report.replaced == [(0, gone, stranger)]
+        assert ended.report.replaced == [(0, gone, spare)]
         assert (await client.verify_ledger(writer.ledger_id)).complete
 
 

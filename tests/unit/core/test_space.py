@@ -38,7 +38,7 @@ def uses(draw: st.DrawFn) -> SegmentUse:
     st.integers(0, 3),
     st.integers(0, 5 * WHOLE),
     st.dictionaries(
-        st.sampled_from([Reason.GRACE, Reason.EXTRAS, Reason.ORPHANS]), st.integers(0, 3 * WHOLE)
+        st.sampled_from([Reason.GRACE, Reason.OVER_REPLICATED, Reason.ORPHANS]), st.integers(0, 3 * WHOLE)
     ),
 )
 def test_the_reasons_are_all_bytes_and_no_more(

@@ -327,7 +327,7 @@ async def test_a_deleted_log_is_gone_with_its_ledgers_and_its_name_is_free(at: W
     assert (await log.describe()).end_offset == 0
 
 
-async def test_a_stranger_closes_the_ledger_and_the_list_is_completed(at: World) -> None:
+async def test_another_client_closes_the_ledger_and_the_list_is_completed(at: World) -> None:
     log = await at.made()
     writer = await log.open_writer()
     await writer.append_many(numbers(0, 25), timestamps_ms=list(range(100, 125)))

@@ -270,8 +270,8 @@ def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -
     assert truncated(storage, 0, 3) == [], "a later term takes all"
     assert read_all(storage, 1, 0, 20, origin_term=2) == {}
     sink = Answers()
-    storage.truncate(55, 0, 1, sink, "stranger")
-    assert sink.told == [("stranger", None)]
+    storage.truncate(55, 0, 1, sink, "unknown ledger")
+    assert sink.told == [("unknown ledger", None)]
     storage.close()
 
 

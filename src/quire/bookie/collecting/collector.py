@@ -26,7 +26,7 @@ from typing import Any, Final
 from quire.bookie.collecting.cleaning import LOOK_SECONDS, DiskCleaner
 from quire.bookie.collecting.collector_store import CollectorStore, Doomed
 from quire.bookie.collecting.disk_work import SLICE, turn_for_others
-from quire.bookie.collecting.extra_copies import ExtraCollector
+from quire.bookie.collecting.over_replicated import OverReplicationCollector
 from quire.bookie.collecting.pending_drops import PendingDrops
 from quire.bookie.collecting.progress import TaskProgress
 from quire.bookie.config import BookieConfig
@@ -95,7 +95,7 @@ class GarbageCollector:
 
     Attributes:
         report: what operators are shown.
-        extras: drops copies that are too many.
+        over_replicated: drops over-replicated entries.
         cleaner: gives bytes of the disk back, and says when a pass is due.
         progress: whether it moves.
     """
@@ -130,7 +130,7 @@ class GarbageCollector:
         self.progress = TaskProgress(int(config.garbage_seconds * 1000), clock.now_ms())
         self.cleaner = DiskCleaner(config, storage, ledgers, clock, self._moved)
         grace_ms = int(config.tombstone_seconds * 1000)
-        self.extras = ExtraCollector(
+        self.over_replicated = OverReplicationCollector(
             store.bookie_id, storage, ledgers, store.records.ledgers, clock, grace_ms, rules
         )
 
@@ -235,8 +235,8 @@ class GarbageCollector:
                 await self._keep()  # the counter is this bookie's own, whatever came after
             raise
         if mine is not None:
-            self._moved("looking for copies that are too many")
-            await self.extras.collect()
+            self._moved("looking for over-replicated entries")
+            await self.over_replicated.collect()
         await self.cleaner.clean(on_request=compact)
         self.report.passes += 1
         self.report.last_pass_ms = self._clock.wall_ms()
@@ -446,8 +446,8 @@ class GarbageCollector:
             "dropped": report.dropped,
             "due": len(report.due),
             "unknown": len(self._machine.unknown),
-            "extras_waiting": len(self.extras.waiting),
-            "extras_dropped": self.extras.report.dropped,
+            "extras_waiting": len(self.over_replicated.waiting),
+            "extras_dropped": self.over_replicated.report.dropped,
             "retired": self.cleaner.retired,
             "compacted": self.cleaner.compacted,
             "doing": self.progress.doing or None,

@@ -136,21 +136,21 @@ class SpaceReport:
     def _among_live(self) -> dict[Reason, Iterable[LedgerRange]]:
         """What the collector knows of entries that live, each ledger in one reason."""
         unknown, due = self._collector.without_record()
-        extras = self._collector.extras
+        over_replicated = self._collector.over_replicated
         grace: list[LedgerRange] = []
         kept: list[LedgerRange] = []
-        for ledger_id, looked in extras.waiting.items():
-            ranges = kept if ledger_id in extras.kept else grace
+        for ledger_id, looked in over_replicated.waiting.items():
+            ranges = kept if ledger_id in over_replicated.kept else grace
             ranges += [(ledger_id, one.first, one.last, looked.look.through) for one in looked.look.ranges]
         return {
             Reason.ORPHANS: _whole(unknown),
             Reason.HELD: _whole(due),
-            Reason.EXTRAS: kept,
+            Reason.OVER_REPLICATED: kept,
             Reason.GRACE: grace,
         }
 
     def _context(self, disk: FreeSpace) -> SpaceContext:
-        waiting = self._collector.extras.waiting.values()
+        waiting = self._collector.over_replicated.waiting.values()
         grace_ms = int(self._config.tombstone_seconds * 1000)
         first_ms = min((one.at_ms for one in waiting), default=self._clock.now_ms()) + grace_ms
         stone_ms = self._storage.housekeeping.first_tombstone_ms

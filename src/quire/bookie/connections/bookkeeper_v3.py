@@ -259,7 +259,7 @@ class V3Requests:
         if ledger_id < 0 or self._ledgers.term(ledger_id):
             self._refuse(request, Answer.BAD_REQUEST)
             return
-        if self._ledgers.is_condemned(ledger_id):
+        if self._ledgers.is_pending_deletion(ledger_id):
             self._refuse(request, Answer.UNKNOWN)
             return
         held = [interval[:4] for interval in self._ledgers.good(ledger_id)]

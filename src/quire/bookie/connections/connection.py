@@ -420,7 +420,7 @@ class Connection(ClientConnection):
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body)
             page = ledgers.held_page(request.ledger_id, *wanted)
-            answer = Answer.UNKNOWN if ledgers.is_condemned(request.ledger_id) else Answer.OK
+            answer = Answer.UNKNOWN if ledgers.is_pending_deletion(request.ledger_id) else Answer.OK
             self.answer(request, answer, body=[native_bodies.encode_held(*page)])
         else:
             self._ledger_info(request)

@@ -384,7 +384,7 @@ class Ledgers:
         self._save(self._machine(request.ledger_id), then)
 
     def force(self, ledger_id: int, then: Then) -> None:
-        """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for a stranger."""
+        """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for an unknown ledger."""
         machine = self._known(ledger_id)
         if machine is not None and self._storage.failure is None:
             self._save(machine, then)
@@ -479,7 +479,7 @@ class Ledgers:
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
-            answer = self._of_stranger(ledger_id)
+            answer = self._of_unknown(ledger_id)
             return Found(answer, [], NO_ENTRY if answer is Answer.UNKNOWN else last, [], NO_ENTRY)
         answer = machine.may_read(request.key, request.token, term=origin_term)
         if answer is Answer.NO_LEDGER:
@@ -497,7 +497,7 @@ class Ledgers:
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
-            return self._of_stranger(ledger_id), NO_ENTRY, b"", b""
+            return self._of_unknown(ledger_id), NO_ENTRY, b"", b""
         facts = machine.facts
         answer = machine.may_read(request.key, request.token)
         if answer is not Answer.OK:
@@ -559,9 +559,9 @@ class Ledgers:
         """The intervals of entries that this bookie holds and that are not known to be damaged."""
         return list(self._storage.good_from(ledger_id, 0))
 
-    def is_condemned(self, ledger_id: int) -> bool:
+    def is_pending_deletion(self, ledger_id: int) -> bool:
         """Whether some copies of a ledger here may be dropped soon, so that no list says what is here."""
-        return self._storage.is_condemned(ledger_id)
+        return self._storage.is_pending_deletion(ledger_id)
 
     def may_have_lost(self, ledger_id: int) -> bool:
         """Whether entries of a ledger that is known may be lost here, so that "not here" is no response."""
@@ -679,9 +679,9 @@ class Ledgers:
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
-    def _of_stranger(self, ledger_id: int) -> Answer:
+    def _of_unknown(self, ledger_id: int) -> Answer:
         searching, failing = self._storage.in_limbo(ledger_id), self._storage.failure is not None
-        return self.limbo.of_stranger(searching=searching, failing=failing)
+        return self.limbo.of_unknown(searching=searching, failing=failing)
 
     def _complete(self, machine: BookieLedgerMachine) -> None:
         """Before a ledger's explicit LAC is read or journaled: it may have come without a body."""

@@ -102,7 +102,7 @@ async def serve(
                 raise
             raise PortInUseError(port_in_use(config.host, config.port), port=config.port) from cause
         lists = _MemberLists(store)
-        server.collector.extras.lists = lists
+        server.collector.over_replicated.lists = lists
         try:
             server.lease.ended = stop.set
             close_directory(config.directory)  # not before it is certain whose it is

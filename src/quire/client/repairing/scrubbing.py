@@ -3,7 +3,7 @@
 One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
 bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed. Of an open ledger the last fragment is left out: what it
 will hold is not decided. A bookie that does not respond is "unknown", never "missing". A stream's entry is looked for
-under the term that the record's ranges name; what another term left there is "extra".
+under the term that the record's ranges name; what another term left there is over-replicated ("extra").
 
 Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
 """
@@ -50,7 +50,7 @@ class CopyVerdict(StrEnum):
     """The bookie reports conclusively that it lacks what it should have."""
     CORRUPT = "corrupt"
     """It has the entry, and a digest or the stored record does not fit."""
-    EXTRA = "extra"
+    OVER_REPLICATED = "extra"
     """It holds what the ledger's record does not ask of it: harmless, left by a change of the ensemble."""
     UNLIKE = "unlike"
     """Its digest is right, and most of the other copies say something else."""
@@ -291,10 +291,10 @@ def _too_much(mine: Sequence[BookieShare], held: Sequence[HeldInterval]) -> list
         for share in ordered:
             if share.origin_term == term and share.first <= high and share.last >= at:
                 if at < share.first:
-                    found.append(Finding(at, share.first - 1, CopyVerdict.EXTRA))
+                    found.append(Finding(at, share.first - 1, CopyVerdict.OVER_REPLICATED))
                 at = share.last + 1
         if at <= high:
-            found.append(Finding(at, high, CopyVerdict.EXTRA))
+            found.append(Finding(at, high, CopyVerdict.OVER_REPLICATED))
     return found
 
 

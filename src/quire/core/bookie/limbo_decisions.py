@@ -1,6 +1,6 @@
 """What a bookie that may have lost records answers about a ledger, until the ledger's record says more.
 
-1. About a ledger that it does not know, and may have lost, nothing is conclusive (`of_stranger`); one that becomes known
+1. About a ledger that it does not know, and may have lost, nothing is conclusive (`of_unknown`); one that becomes known
    so long begins in limbo (`machine`).
 2. Its search through all records puts those in limbo that it may have held (`enters_limbo`).
 3. A normal add to a ledger whose fence may be lost waits until the ledger's record was read. The record settles the
@@ -69,7 +69,7 @@ class LimboDecisions:
         asked = ledger_id in self._settled
         return kind(facts, known=known, lost=self.nameless, asked=asked, rules=self._rules)
 
-    def of_stranger(self, *, searching: bool, failing: bool = False) -> Answer:
+    def of_unknown(self, *, searching: bool, failing: bool = False) -> Answer:
         """The response about a ledger that is not known: UNKNOWN or NO_LEDGER.
 
         Args:

@@ -16,7 +16,7 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import LedgerRules
 
 
-class ExtraProof(Enum):
+class DropProof(Enum):
     """What has to be known before a copy goes that the record does not give a bookie."""
 
     NONE = "none"
@@ -178,11 +178,11 @@ class BookieRules(LedgerRules):
         return newest <= through
 
     @staticmethod
-    def extra_proof(*, above_end: bool, accepted_loss: bool) -> ExtraProof:
+    def drop_proof(*, above_end: bool, accepted_loss: bool) -> DropProof:
         """What no record names has to be elsewhere first. Above a closed end nothing is of the ledger; of a loss none may be."""
         if accepted_loss:
-            return ExtraProof.NONE
-        return ExtraProof.RECORD if above_end else ExtraProof.MEMBERS
+            return DropProof.NONE
+        return DropProof.RECORD if above_end else DropProof.MEMBERS
 
 
 RULES = BookieRules()

@@ -2,7 +2,7 @@
 
 Holes: a bookie that the record names lacks these entries; it was put into the record although it could not be sent
 them. Losses: these entries may be on no bookie any more, and a person said that the ledger is to be read without them.
-Both stand with the record, because what is not listed as lost could be dropped as an extra copy while it is the only
+Both stand with the record, because what is not listed as lost could be dropped as over-replicated while it is the only
 one. Pure.
 
 Source: `docs/formats/metadata.md`, "Holes and accepted losses".

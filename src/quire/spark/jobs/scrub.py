@@ -1,4 +1,4 @@
-"""Every stored copy looked at, by many machines: which are missing, damaged, too many, or unlike the others.
+"""Every stored copy looked at, by many machines: which are missing, damaged, over-replicated, or unlike the others.
 
     quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID | --stream NAME] [--audit] [--mark] [--dry-run]
 

@@ -23,7 +23,7 @@ SCHEMA = (
 def row_of(found: Finding, mine: Sequence[BookieShare]) -> Fields:
     """A finding about some shares as a row, without the ledger and the bookie."""
     count = sum(share.cut(found.first, found.last).count for share in mine)
-    if found.verdict is CopyVerdict.EXTRA:
+    if found.verdict is CopyVerdict.OVER_REPLICATED:
         count = found.last - found.first + 1
     return {
         "first_entry": found.first,

@@ -331,7 +331,7 @@ class Compactor:
         sources: Sequence[Segment],
         part: Slice,
     ) -> Generator[None, None, bool]:
-        """Carry over what lives of a ledger in segments; False if some of it is condemned, and so not found now."""
+        """Carry over what lives of a ledger in segments; False if some of it is pending deletion, and so not found now."""
         stretches = joined_stretches((line.first, line.last) for line in lines)
         terms, unknown = self._reader.origin_terms(ledger_id, ledger, stretches[0][0], stretches[-1][1])
         if unknown is not None:
@@ -360,12 +360,12 @@ class Compactor:
         """Carry over the ids first..last of an origin term; with `several` terms there may be others under the same ids.
 
         Returns:
-            False if some of it is condemned, and so not found now.
+            False if some of it is pending deletion, and so not found now.
         """
         at, last, term = asked
         named = {source.sequence for source in sources}
         while at <= last:
-            if ledger_id in self._reader.condemned:
+            if ledger_id in self._reader.pending_deletions:
                 return False
             dead = ledger.dead_through, ledger.dead_ranges
             found = self._reader.pieces(ledger_id, ledger, at, last, term)

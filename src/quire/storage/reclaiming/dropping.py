@@ -1,11 +1,11 @@
 """Dropping entries of a ledger that lives: a range of it, or all of it, as far as it was put up to an LSN.
 
-Before the metadata store is asked for the last time whether a range may go, the range is *condemned*: reads do not give it and do
-not deny it, and an add to the ledger ends that. A drop is a new state of the ledger, with the range among the dead ones; fence
-and key stay, and no tombstone is left. A truncation, of a stream whose terms only fence, is a drop of what earlier terms left.
+Before the metadata store is asked for the last time whether a range may go, the range is *pending deletion*: reads do not give
+it and do not deny it, and an add to the ledger cancels that. A drop is a new state of the ledger, with the range among the dead
+ones; fence and key stay, and no tombstone is left. A truncation, of a stream whose terms only fence, is a drop of what earlier terms left.
 A sealed segment in which nothing of the ledger lives any more is forgotten by it.
 
-Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "Copies too many".
+Source: `docs/formats/segment.md`, "Dead ranges"; docs/protocol/collection.md, "Over-replicated entries".
 """
 
 from __future__ import annotations
@@ -87,26 +87,26 @@ class EntryDropper:
             if ledger.partly_dead:
                 self._settle(ledger_id, ledger)
 
-    # --- condemning ---------------------------------------------------------------------------------------------------
+    # --- pending deletion ------------------------------------------------------------------------------------------------
 
-    def condemn(self, ledger_id: int, first: int, last: int, through: int) -> None:
-        """Say nothing of first..last, as far as it was put up to an LSN, until a drop or `acquit`."""
-        condemned = self._reader.condemned
-        condemned[ledger_id] = with_range(condemned.get(ledger_id, ()), DeadRange(first, last, through))
+    def set_pending_deletion(self, ledger_id: int, first: int, last: int, through: int) -> None:
+        """Say nothing of first..last, as far as it was put up to an LSN, until a drop or `cancel_deletion`."""
+        pending = self._reader.pending_deletions
+        pending[ledger_id] = with_range(pending.get(ledger_id, ()), DeadRange(first, last, through))
 
     def unsaid(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """What of first..last is condemned: neither here nor not here."""
-        condemned = self._reader.condemned.get(ledger_id, ())
-        found = [(max(first, one.first), min(last, one.last)) for one in condemned]
+        """What of first..last is pending deletion: neither here nor not here."""
+        pending = self._reader.pending_deletions.get(ledger_id, ())
+        found = [(max(first, one.first), min(last, one.last)) for one in pending]
         return [each for each in found if each[0] <= each[1]]
 
-    def is_condemned(self, ledger_id: int) -> bool:
-        """Whether something of a ledger is condemned: nothing of it was put since."""
-        return ledger_id in self._reader.condemned
+    def is_pending_deletion(self, ledger_id: int) -> bool:
+        """Whether the deletion of some of a ledger's entries is pending: nothing of it was put since."""
+        return ledger_id in self._reader.pending_deletions
 
-    def acquit(self, ledger_id: int) -> None:
-        """What is condemned of a ledger is found again."""
-        self._reader.condemned.pop(ledger_id, None)
+    def cancel_deletion(self, ledger_id: int) -> None:
+        """The deletion of a ledger's entries is not pending any more: they are found again."""
+        self._reader.pending_deletions.pop(ledger_id, None)
 
     # --- dropping -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class EntryDropper:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before
             self._journal.refuse(sink, tag, error)
             return
-        self.acquit(ledger_id)
+        self.cancel_deletion(ledger_id)
         for first, last, through in ranges:
             if (first, last) == (0, ID_MAX):
                 self._kept.forget(ledger_id, through)
@@ -156,7 +156,7 @@ class EntryDropper:
         if ledger is None:
             sink.stored(tag, None)
             return
-        self.acquit(ledger_id)
+        self.cancel_deletion(ledger_id)
         try:
             if kept:
                 ranges = self._others(ledger_id, ledger, *ids, kept)

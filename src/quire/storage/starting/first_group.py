@@ -55,7 +55,7 @@ def write_start(start: Start, states: States, journal: Journal, group_bytes_max:
 def _all_enter_limbo(start: Start, states: States, since: int) -> None:
     """One record puts every ledger in limbo. A name that is not written down, and stands nowhere else, is none."""
     before = states.unnamed_limbo
-    nameless = start.all_in_limbo or start.strangers
+    nameless = start.all_in_limbo or start.unknown_named
     limbo = UnnamedLimbo(since, nameless or before.unknown, since if nameless else before.lost_at)
     states.put_unnamed_limbo(limbo, Space.RETIREMENT)
     start.report.unknown_in_limbo = limbo.unknown

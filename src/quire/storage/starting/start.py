@@ -94,7 +94,7 @@ class Start:
         unnamed_limbo_place: the LSN of the record that says so, and its segment's sequence.
         resume: the segment to go on in, after a clean stop without any damage.
         all_in_limbo, named: what this start must put in limbo.
-        strangers: of some of those that are named nothing else is known.
+        unknown_named: of some of those that are named nothing else is known.
         leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
         expendable: those of them that are not the only sign of a loss: on a full disk one may be recycled before that.
         before_last: the newest segment and its last LSN, for the next segment's list.
@@ -114,7 +114,7 @@ class Start:
         self.resume: Segment | None = None
         self.all_in_limbo = False
         self.named: set[int] = set()
-        self.strangers = False
+        self.unknown_named = False
         self.leftover: list[int] = []
         self.expendable: list[int] = []
         self._continued: Segment | None = None
@@ -423,7 +423,7 @@ class Start:
         limbo_through = self.unnamed_limbo.limbo_through
         for ledger_id in sorted(self.named):
             ledger = self._ledger(ledger_id)
-            self.strangers = self.strangers or ledger.shrunk or not ledger.state_lsn
+            self.unknown_named = self.unknown_named or ledger.shrunk or not ledger.state_lsn
         for ledger_id, ledger in self.ledgers.items():
             if ledger.shrunk and ledger_id not in self.named:
                 continue  # deleted for good; what else may have been lost of it counts as an unknown ledger's

@@ -1,4 +1,4 @@
-"""Copies too many: real bookies drop what the record does not give them, and nothing that may be needed."""
+"""Over-replicated entries: real bookies drop what the record does not give them, and nothing that may be needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class At:
     def __init__(self, cluster: SmallCluster, record: LedgerMetadata, left: BookieId) -> None:
         self.cluster, self.record, self.left = cluster, record, left
         self.lister = MemberLister(MemoryStore(cluster.space))
-        self.server.collector.extras.lists = self.lister
+        self.server.collector.over_replicated.lists = self.lister
 
     @property
     def ledger_id(self) -> int:
@@ -73,7 +73,7 @@ class At:
     async def restart(self) -> None:
         name = await self.cluster.stop_bookie(self.left)
         await self.cluster.start_bookie(name)
-        self.server.collector.extras.lists = self.lister
+        self.server.collector.over_replicated.lists = self.lister
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ async def test_what_stands_above_the_end_goes_without_lists(at: At) -> None:
     async def nobody(_record: LedgerMetadata, _members: Sequence[BookieId]) -> dict[BookieId, Replica]:
         return {}
 
-    at.server.collector.extras.lists = nobody
+    at.server.collector.over_replicated.lists = nobody
     at.put(ENTRIES, ENTRIES + 3)
     assert at.ids() == [*range(ENTRIES + 4)]
     await at.passes()
@@ -164,17 +164,17 @@ async def test_so_does_what_happens_while_the_members_are_asked(
     at: At, between: Callable[[At], Coroutine[Any, Any, None]]
 ) -> None:
     async def lists(record: LedgerMetadata, members: Sequence[BookieId]) -> dict[BookieId, Replica]:
-        assert at.ids() == [], "condemned: a repairer that lists now makes copies anew"
+        assert at.ids() == [], "pending deletion: a repairer that lists now makes copies anew"
         found = await at.lister(record, members)
         await between(at)
         return found
 
-    at.server.collector.extras.lists = lists
+    at.server.collector.over_replicated.lists = lists
     await at.passes()
     assert at.ids() == [*range(ENTRIES)]
 
 
-async def test_an_accepted_loss_is_never_an_extra(at: At) -> None:
+async def test_an_accepted_loss_is_never_over_replicated(at: At) -> None:
     await at.accept_loss(2, 2)
     await at.passes(4)
     assert at.ids() == [*range(ENTRIES)]
@@ -189,7 +189,7 @@ async def test_a_member_that_lacks_one_keeps_them_all(at: At) -> None:
 
 
 async def test_a_full_cluster_of_them_needs_several_passes(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.bookie.collecting.extra_copies.LOOKED_AT_MAX", 1)
+    monkeypatch.setattr("quire.bookie.collecting.over_replicated.LOOKED_AT_MAX", 1)
     client = at.cluster.clients[0]
     for _ in range(3):
         async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
@@ -214,12 +214,12 @@ async def test_what_holds_space_names_them_until_they_are_dropped(at: At) -> Non
     waiting = await held()
     assert waiting["grace"] == before["live"], "it has nothing else"
     assert "live" not in waiting
-    at.server.collector.extras.lists = nobody
+    at.server.collector.over_replicated.lists = nobody
     await at.passes(1)
     kept = await held()
     assert kept["extras"] == before["live"]
     assert "grace" not in kept
-    at.server.collector.extras.lists = at.lister
+    at.server.collector.over_replicated.lists = at.lister
     await at.passes(1)
     gone = await held()
     assert not gone.keys() & {"extras", "grace", "live"}

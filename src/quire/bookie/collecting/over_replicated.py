@@ -1,10 +1,10 @@
-"""A bookie drops copies that are too many: what it holds of ledgers whose records do not give it to the bookie.
+"""A bookie drops over-replicated entries: what it holds of ledgers whose records do not give it to the bookie.
 
-`core/bookie/extras.py` says when a copy is too many, and what has to be known before it goes. Here are the looks at the records, in
-passes of the collector: a pass looks at so many ledgers for the first time, and finishes with those of which the time of
-grace is over.
+`core/bookie/over_replication.py` says which entries are over-replicated, and what has to be known before they go. Here
+are the looks at the records, in passes of the collector: a pass looks at so many ledgers for the first time, and finishes
+with those of which the time of grace is over.
 
-Source: docs/protocol/collection.md, "Copies too many".
+Source: docs/protocol/collection.md, "Over-replicated entries".
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import settle
-from quire.core.bookie.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
+from quire.core.bookie.over_replication import (
+    OverReplicatedRange,
+    RecordLook,
+    is_listed,
+    may_drop_over_replicated,
+    over_replicated_ranges,
+)
 from quire.core.bookie.rules import BookieRules
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, StorageError
 from quire.core.ids import BookieId, LedgerId
@@ -53,24 +59,24 @@ async def no_lists(
 class LookedAt(NamedTuple):
     """A first look at a ledger's record, and when that was."""
 
-    look: ExtraLook
+    look: RecordLook
     at_ms: int
 
 
 @dataclass(slots=True)
-class ExtrasReport:
+class OverReplicationReport:
     """What operators are shown.
 
     Attributes:
         dropped: ledgers of which something was dropped, by this process.
-        kept: those that had their last look and kept what was too many, by this process.
+        kept: those that had their last look and kept what is over-replicated, by this process.
     """
 
     dropped: int = 0
     kept: int = 0
 
 
-class ExtraCollector:
+class OverReplicationCollector:
     """One bookie's.
 
     Args:
@@ -79,14 +85,14 @@ class ExtraCollector:
         ledgers: drops there.
         records: of all ledgers.
         clock: for the time of grace.
-        grace_ms: between a first look and the condemnation.
+        grace_ms: between a first look and the pending deletion.
         rules: the judgements.
 
     Attributes:
         report: what operators are shown.
         lists: asks other bookies what they hold.
         waiting: by ledger, its first look.
-        kept: ledgers of which the last look kept what is too many.
+        kept: ledgers of which the last look kept what is over-replicated.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class ExtraCollector:
         self._grace_ms = grace_ms
         self._rules = rules
         self._after = -1
-        self.report = ExtrasReport()
+        self.report = OverReplicationReport()
         self.lists: MemberLists = no_lists
         self.waiting: dict[int, LookedAt] = {}
         self.kept: set[int] = set()
@@ -129,10 +135,12 @@ class ExtraCollector:
                 dropped += 1
                 if dropped <= NAMED_MAX:
                     log.info(
-                        "bookie %s dropped copies of ledger %d that were too many", self._bookie_id, ledger_id
+                        "bookie %s dropped over-replicated entries of ledger %d", self._bookie_id, ledger_id
                     )
         if dropped > NAMED_MAX:
-            log.info("bookie %s dropped such copies of %d more ledgers", self._bookie_id, dropped - NAMED_MAX)
+            log.info(
+                "bookie %s dropped such entries of %d more ledgers", self._bookie_id, dropped - NAMED_MAX
+            )
         await self._look_for_more()
 
     async def _look_for_more(self) -> None:
@@ -150,8 +158,8 @@ class ExtraCollector:
             if shown is not None and self._held_of(ledger_id, shown[1].ranges):
                 self.waiting[ledger_id] = LookedAt(shown[1], self._clock.now_ms())
 
-    async def _look(self, ledger_id: int, through: int) -> tuple[LedgerMetadata, ExtraLook] | None:
-        """The record, and what of the ledger is too many here; None where there is no record that says it."""
+    async def _look(self, ledger_id: int, through: int) -> tuple[LedgerMetadata, RecordLook] | None:
+        """The record, and what of the ledger is over-replicated here; None where there is no record that says it."""
         try:
             record, notes, version = await self._records.read_with_notes(LedgerId(ledger_id))
         except (NoSuchLedgerError, CorruptMetadataError):
@@ -159,10 +167,10 @@ class ExtraCollector:
         token = self._storage.token(ledger_id)
         if token and record.token and token != record.token:
             return None  # another ledger has its id now
-        ranges = extra_ranges(record, notes, self._bookie_id, self._rules)
-        return record, ExtraLook(version, through, ranges)
+        ranges = over_replicated_ranges(record, notes, self._bookie_id, self._rules)
+        return record, RecordLook(version, through, ranges)
 
-    def _held_of(self, ledger_id: int, ranges: Sequence[ExtraRange]) -> list[HeldInterval]:
+    def _held_of(self, ledger_id: int, ranges: Sequence[OverReplicatedRange]) -> list[HeldInterval]:
         """What is here of some ranges."""
         if not ranges:
             return []
@@ -172,8 +180,8 @@ class ExtraCollector:
             each for each in held if any(each.first <= one.last and each.last >= one.first for one in ranges)
         ]
 
-    async def _finish(self, ledger_id: int, first: ExtraLook) -> bool:
-        """Condemn, ask the members, look for the last time, and drop; whether something was dropped."""
+    async def _finish(self, ledger_id: int, first: RecordLook) -> bool:
+        """Set the deletion pending, ask the members, look for the last time, and drop; whether something was dropped."""
         storage = self._storage
         held = self._held_of(ledger_id, first.ranges)
         if not held or self._is_written(ledger_id, first):
@@ -181,7 +189,7 @@ class ExtraCollector:
         try:
             # Before the last look is asked for: who lists later does not count on them.
             for one in first.ranges:
-                storage.condemn(ledger_id, one.first, one.last, first.through)
+                storage.set_pending_deletion(ledger_id, one.first, one.last, first.through)
             shown = await self._look(ledger_id, first.through)
             if shown is None or shown[1].version != first.version:
                 return False
@@ -189,10 +197,10 @@ class ExtraCollector:
             shown = await self._look(ledger_id, first.through)
             if shown is None:
                 return False
-            extra = [
+            dropped = [
                 one
                 for one in first.ranges
-                if may_drop_extra(
+                if may_drop_over_replicated(
                     first,
                     shown[1],
                     one,
@@ -200,27 +208,27 @@ class ExtraCollector:
                     listed=one in listed,
                 )
             ]
-            if not self._held_of_any(held, extra):
+            if not self._held_of_any(held, dropped):
                 self.report.kept += 1
                 self.kept.add(ledger_id)
                 return False
-            await self._drop(ledger_id, first, extra)
+            await self._drop(ledger_id, first, dropped)
         finally:
-            storage.acquit(ledger_id)
+            storage.cancel_deletion(ledger_id)
         self.report.dropped += 1
         return True
 
-    def _is_written(self, ledger_id: int, first: ExtraLook) -> bool:
-        """Whether something was put since the first look was asked for: it is no extra, and ends the condemnation."""
+    def _is_written(self, ledger_id: int, first: RecordLook) -> bool:
+        """Whether something was put since the first look was asked for: that ends the pending deletion."""
         return self._storage.written_since(ledger_id, first.through)
 
     @staticmethod
-    def _held_of_any(held: Sequence[HeldInterval], ranges: Sequence[ExtraRange]) -> bool:
+    def _held_of_any(held: Sequence[HeldInterval], ranges: Sequence[OverReplicatedRange]) -> bool:
         return any(each.first <= one.last and each.last >= one.first for each in held for one in ranges)
 
     async def _listed(
-        self, record: LedgerMetadata, ranges: Sequence[ExtraRange], held: Sequence[HeldInterval]
-    ) -> list[ExtraRange]:
+        self, record: LedgerMetadata, ranges: Sequence[OverReplicatedRange], held: Sequence[HeldInterval]
+    ) -> list[OverReplicatedRange]:
         """The ranges whose members have listed what is held of them."""
         wanted = [one for one in ranges if one.members and self._held_of_any(held, [one])]
         members = sorted({member for one in wanted for member in one.members})
@@ -228,7 +236,7 @@ class ExtraCollector:
         # Of a range of which nothing is held there is nothing that a member could lack.
         return [one for one in ranges if is_listed(one, held, record, lists)]
 
-    async def _drop(self, ledger_id: int, first: ExtraLook, ranges: Sequence[ExtraRange]) -> None:
+    async def _drop(self, ledger_id: int, first: RecordLook, ranges: Sequence[OverReplicatedRange]) -> None:
         """Drop some ranges; returns when that is durable.
 
         Raises:
@@ -243,4 +251,4 @@ class ExtraCollector:
             if isinstance(result, StorageError):
                 if self._storage.failure is not None:
                     raise result
-                log.info("bookie %s keeps copies that are too many: %s", self._bookie_id, result)
+                log.info("bookie %s keeps over-replicated entries: %s", self._bookie_id, result)

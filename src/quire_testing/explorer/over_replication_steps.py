@@ -1,17 +1,23 @@
 """The steps of each bookie's collector in a ledger's world: it drops copies that the record does not give the bookie.
 
-The first look, the condemnation, the lists of the members, the last look, and the drop that its answer allows are steps
+The first look, the pending deletion, the lists of the members, the last look, and the drop that its answer allows are steps
 of their own, between which anything may happen. A list of all members is one step: a change of the record between two
 of them is seen by the last look. Entries are bits.
 
-Source: `core/bookie/extras.py`; docs/protocol/collection.md, "Copies too many".
+Source: `core/bookie/over_replication.py`; docs/protocol/collection.md, "Over-replicated entries".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from quire.core.bookie.extras import ExtraLook, ExtraRange, extra_ranges, is_listed, may_drop_extra
+from quire.core.bookie.over_replication import (
+    OverReplicatedRange,
+    RecordLook,
+    is_listed,
+    may_drop_over_replicated,
+    over_replicated_ranges,
+)
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.replica import Replica, period_of
 from quire_testing.explorer.bookies import BookieState, Collecting
@@ -25,7 +31,7 @@ NOW: Final = 1
 """The LSN of the first look, and that of whatever is put later: an entry's own LSN is whether it was put since."""
 
 
-class Extras:
+class OverReplicationSteps:
     """What collectors do in a world."""
 
     def __init__(self, world: WorldParts) -> None:
@@ -45,23 +51,23 @@ class Extras:
         at, rules = bookie.collecting, self._world.switches.rules
         assert store.record is not None
         if at is None:
-            ranges = extra_ranges(store.record, store.notes, bookie_name(number), rules)
-            extras, unlisted = (
+            ranges = over_replicated_ranges(store.record, store.notes, bookie_name(number), rules)
+            over_replicated, unlisted = (
                 sum(map(self._bits, some)) for some in (ranges, [one for one in ranges if one.members])
             )
-            if bookie.held & extras:
-                looked = Collecting("looked", store.version, extras, unlisted)
+            if bookie.held & over_replicated:
+                looked = Collecting("looked", store.version, over_replicated, unlisted)
                 after = bookie._replace(collecting=looked, put=0)
                 self._stepped(state, number, after, f"looks: v{store.version}", moves)
             return
         written = bool(bookie.put)
         if at.step == "looked":
-            after, what = bookie._replace(collecting=None), "condemns nothing"
+            after, what = bookie._replace(collecting=None), "deletes nothing"
             if not written:
-                after = bookie._replace(collecting=at._replace(step="condemned"), condemned=at.extras)
-                what = f"condemns {entries_text(at.extras)}"
+                after = bookie._replace(collecting=at._replace(step="pending"), pending_deletion=at.entries)
+                what = f"has a pending deletion of {entries_text(at.entries)}"
             self._stepped(state, number, after, what, moves)
-        elif at.step == "condemned":
+        elif at.step == "pending":
             after = bookie._replace(collecting=at._replace(step="listed", unlisted=0))
             what = "asks for no list"
             if at.unlisted & bookie.held:
@@ -77,7 +83,7 @@ class Extras:
             self._drops(state, number, bookie, written, moves)
 
     def _listed_by_members(self, state: State, number: int, bookie: BookieState, store: Store) -> bool:
-        """Whether each member lists what is held of the extras that need it; the record is that of the first look."""
+        """Whether each member lists what is held of the entries that need it; the record is that of the first look."""
         record = store.record
         assert record is not None
         assert bookie.collecting is not None
@@ -89,8 +95,8 @@ class Extras:
             )
             for member in range(self._world.n)
         }
-        held = self._world.bookie_driver.listed(bookie._replace(condemned=0)).held
-        ranges = extra_ranges(record, store.notes, bookie_name(number), self._world.switches.rules)
+        held = self._world.bookie_driver.listed(bookie._replace(pending_deletion=0)).held
+        ranges = over_replicated_ranges(record, store.notes, bookie_name(number), self._world.switches.rules)
         return all(is_listed(one, held, record, lists) for one in ranges if one.members)
 
     def _drops(
@@ -99,12 +105,12 @@ class Extras:
         """The answer to the last look arrives, and allows the drop or does not."""
         at = bookie.collecting
         assert at is not None
-        extra = ExtraRange(0, 0, ())
-        first = ExtraLook(at.version, BOUND, (extra,))
+        over = OverReplicatedRange(0, 0, ())
+        first = RecordLook(at.version, BOUND, (over,))
         after = _over(bookie)
-        dropped = bookie.held & at.extras
-        if not may_drop_extra(
-            first, ExtraLook(at.again, NOW, (extra,)), extra, written=written, listed=not at.unlisted
+        dropped = bookie.held & at.entries
+        if not may_drop_over_replicated(
+            first, RecordLook(at.again, NOW, (over,)), over, written=written, listed=not at.unlisted
         ):
             self._stepped(state, number, after, "keeps them", moves)
             return
@@ -150,11 +156,11 @@ class Extras:
         name = bookie_name(number)
         moves.append((Label(name, f"collects: {what}", (), kind="collect"), tuple(new)))
 
-    def _bits(self, extra: ExtraRange) -> int:
-        last = min(extra.last, self._world.configuration.entries_written - 1)
-        return sum(1 << entry for entry in range(extra.first, last + 1))
+    def _bits(self, over: OverReplicatedRange) -> int:
+        last = min(over.last, self._world.configuration.entries_written - 1)
+        return sum(1 << entry for entry in range(over.first, last + 1))
 
 
 def _over(bookie: BookieState) -> BookieState:
     """Its collector has ended, whatever came of it."""
-    return bookie._replace(collecting=None, condemned=0, put=0)
+    return bookie._replace(collecting=None, pending_deletion=0, put=0)

@@ -1,19 +1,19 @@
-"""Copies too many: entries that a bookie holds and the ledger's record does not give it, and when it may drop them.
+"""Over-replicated entries: a bookie holds them and the ledger's record does not assign them to it; when it may drop them.
 
 A bookie was replaced, by a repair or an ensemble change, and what it had is still there; or it was sent entries above the
 end at which the ledger was closed. No client asks it for them, but three things can still make them needed: the bookie is
 chosen again, the last other copy was lost, or the record that was read is an old one.
 
 1. *First look.* The bookie notes its last LSN, and then reads the record: what the record does not give it, and was put up to
-   that LSN, are the extras.
-2. *Condemn*, a time of grace later: the bookie neither gives nor denies the extras. A repairer that lists it from now on does
-   not find them, and a put ends all of it.
-3. *Members.* Each bookie of the extras' write sets lists them, but for those above a closed end.
-4. *Last look*, asked for after all that: only where the record has the same version the extras are dropped.
+   that LSN, is over-replicated.
+2. *Pending deletion*, a time of grace later: the bookie neither gives nor denies these entries. A repairer that lists it
+   from now on does not find them, and a put cancels the deletion.
+3. *Members.* Each bookie of the entries' write sets lists them, but for those above a closed end.
+4. *Last look*, asked for after all that: only where the record has the same version they are dropped.
 
 Never of a fragment that is not decided, nor behind it, and never what was accepted as lost: it may be the only copy.
 
-Source: docs/protocol/collection.md, "Copies too many".
+Source: docs/protocol/collection.md, "Over-replicated entries".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from quire.core.bookie.rules import RULES, BookieRules, ExtraProof
+from quire.core.bookie.rules import RULES, BookieRules, DropProof
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange, LedgerNotes
@@ -30,7 +30,7 @@ from quire.core.ledger.replica import Replica, period_of
 from quire.core.ledger.shares import HeldInterval
 
 
-class ExtraRange(NamedTuple):
+class OverReplicatedRange(NamedTuple):
     """Entries first..last of a ledger, of which a bookie has none to keep.
 
     Attributes:
@@ -44,7 +44,7 @@ class ExtraRange(NamedTuple):
     members: tuple[BookieId, ...]
 
 
-class ExtraLook(NamedTuple):
+class RecordLook(NamedTuple):
     """What one look at the record shows.
 
     Attributes:
@@ -55,18 +55,18 @@ class ExtraLook(NamedTuple):
 
     version: int
     through: int
-    ranges: tuple[ExtraRange, ...]
+    ranges: tuple[OverReplicatedRange, ...]
 
 
-def extra_ranges(
+def over_replicated_ranges(
     record: LedgerMetadata, notes: LedgerNotes, bookie: BookieId, rules: BookieRules = RULES
-) -> tuple[ExtraRange, ...]:
+) -> tuple[OverReplicatedRange, ...]:
     """The ranges of a ledger of which its record gives a bookie nothing, and whose copies may be dropped.
 
     Of a fragment that names the bookie, all stays: what it holds there of other classes goes with the ledger. So does
     all of a stream, where an id alone names no entry.
     """
-    found: list[ExtraRange] = []
+    found: list[OverReplicatedRange] = []
     if record.term:
         return ()
     for index, fragment in enumerate(record.fragments):
@@ -75,18 +75,18 @@ def extra_ranges(
             continue
         span = EntryRange(fragment.first_entry, last)
         accepted = any(lost.overlaps(span) for loss in notes.losses for lost in loss.ranges)
-        proof = rules.extra_proof(above_end=False, accepted_loss=accepted)
-        if proof is not ExtraProof.NONE:
-            members = tuple(fragment.ensemble) if proof is ExtraProof.MEMBERS else ()
-            found.append(ExtraRange(span.first, span.last, members))
-    above = rules.extra_proof(above_end=True, accepted_loss=False)
-    if record.state is LedgerState.CLOSED and above is ExtraProof.RECORD:
-        found.append(ExtraRange(record.last_entry + 1, ID_MAX, ()))
+        proof = rules.drop_proof(above_end=False, accepted_loss=accepted)
+        if proof is not DropProof.NONE:
+            members = tuple(fragment.ensemble) if proof is DropProof.MEMBERS else ()
+            found.append(OverReplicatedRange(span.first, span.last, members))
+    above = rules.drop_proof(above_end=True, accepted_loss=False)
+    if record.state is LedgerState.CLOSED and above is DropProof.RECORD:
+        found.append(OverReplicatedRange(record.last_entry + 1, ID_MAX, ()))
     return tuple(found)
 
 
 def is_listed(
-    extra: ExtraRange,
+    over: OverReplicatedRange,
     held: Iterable[HeldInterval],
     record: LedgerMetadata,
     lists: Mapping[BookieId, Replica],
@@ -94,17 +94,17 @@ def is_listed(
     """Whether each member of the write sets of what is held of a range has listed it.
 
     Args:
-        extra: the range.
+        over: the range.
         held: what the bookie holds.
         record: the ledger's record.
         lists: by member, what it lists; one that gave no list is missing.
     """
     size = record.ensemble_size
     for each in held:
-        first, last = max(each.first, extra.first), min(each.last, extra.last)
+        first, last = max(each.first, over.first), min(each.last, over.last)
         if first > last:
             continue
-        for slot, member in enumerate(extra.members):
+        for slot, member in enumerate(over.members):
             replica = lists.get(member)
             if replica is None or replica.period != period_of(record):
                 return False
@@ -115,16 +115,16 @@ def is_listed(
     return True
 
 
-def may_drop_extra(
-    first: ExtraLook, last: ExtraLook, extra: ExtraRange, *, written: bool, listed: bool
+def may_drop_over_replicated(
+    first: RecordLook, last: RecordLook, over: OverReplicatedRange, *, written: bool, listed: bool
 ) -> bool:
     """Whether a range that a first look showed may be dropped after the last one.
 
     Args:
         first, last: the looks.
-        extra: the range.
+        over: the range.
         written: something was put of the ledger, anywhere, since the LSN of the first look.
-        listed: each member has listed what is held of it, after it was condemned and before the last look was asked for.
+        listed: each member has listed what is held of it, after its deletion was pending and before the last look was asked for.
     """
-    same = last.version == first.version and extra in last.ranges
-    return same and not written and (listed or not extra.members)
+    same = last.version == first.version and over in last.ranges
+    return same and not written and (listed or not over.members)
