@@ -1,4 +1,4 @@
-"""The metadata store away under load, and its answers lost one in three: bookies hold nothing, and none of them stops."""
+"""The metadata store away under load, and its answers lost one in three: bookies defer nothing, and none of them stops."""
 
 from __future__ import annotations
 

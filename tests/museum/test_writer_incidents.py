@@ -242,14 +242,14 @@ class ReplacesTwice(WriterMachine):
             super().add_failed(slot, bookie, run, answer)
         else:
             self.status, self.change.status = Status.CHANGING, ChangeStatus.CHOOSING
-            self.window.hold()
+            self.window.pause()
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         if chosen or self.change._wanted(self.record.last_fragment.ensemble):
             super().replacements_chosen(chosen, now_ms)
         else:
             # Nothing was replaced: nothing to tell.
-            self.status, self.change.status, self.window.held = Status.WRITING, ChangeStatus.IDLE, False
+            self.status, self.change.status, self.window.paused = Status.WRITING, ChangeStatus.IDLE, False
 
 
 @incident(
@@ -302,9 +302,9 @@ class TwoThreadsTell(WriterMachine):
     def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
         if getattr(self, "looking", False):
             self.looking = False  # the other thread is in there and will see to it
-            self.window.hold()
+            self.window.pause()
         super().adds_acked(slot, bookie, run)
-        self.window.held = False
+        self.window.paused = False
 
 
 @incident(

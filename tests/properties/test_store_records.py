@@ -32,8 +32,8 @@ from quire.wire.ledger_notes import (
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.store_records import (
-    HELD_LENGTH_MAX,
     RECORD_BYTES_MAX,
+    STOPPED_LENGTH_MAX,
     Passes,
     StoredBoot,
     Tombstone,
@@ -298,7 +298,7 @@ def test_records_without_the_later_fields_have_the_bytes_that_they_had():
 def test_a_long_reason_is_cut_and_what_is_no_unicode_replaced():
     passes = Passes(BookieId("b:1"), 3, 5, "\udcff" + "\U0001f512" * 5000)
     found = store_records.decode_passes(store_records.encode_passes(passes), "b:1")
-    assert found.held == "?" + "\U0001f512" * (HELD_LENGTH_MAX - 1)
+    assert found.held == "?" + "\U0001f512" * (STOPPED_LENGTH_MAX - 1)
 
 
 # --- notes ------------------------------------------------------------------------------------------------------

@@ -176,17 +176,17 @@ class BookieAlerts:
 
     def _of_the_store(self) -> Iterator[Condition]:
         collector, identity_lease = self._collector, self._identity_lease
-        if identity_lease.holding:
-            what = f"the bookie holds adds, fences and negative responses: {identity_lease.why}"
+        if identity_lease.pending:
+            what = f"the bookie defers adds, fences and negative responses: {identity_lease.why}"
             ends = (
                 "the bookie continues by itself when it is registered again; check that the "
                 "metadata store responds"
             )
             yield Condition(kinds.LOST_REGISTRATION, what, ends)
-        if collector.holding:
+        if collector.stopped:
             ends = "restore the newest metadata store, or accept this one with `quire cluster accept-store`"
             yield Condition(
-                kinds.HELD_COLLECTION, f"the collector deletes no ledgers: {collector.holding}", ends
+                kinds.STOPPED_COLLECTION, f"the collector deletes no ledgers: {collector.stopped}", ends
             )
         if collector.report.failure:
             what = f"the collector could not look for deleted ledgers: {collector.report.failure}"

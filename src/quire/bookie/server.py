@@ -115,7 +115,7 @@ class BookieServer:
         self.cluster_instance = ""
         self.bookie_id = BookieId("")
         self.boot = 0
-        self.holding = False
+        self.reads_paused = False
         self.storage: LedgerStorage
         self.ledgers: Ledgers
         self.collector: GarbageCollector
@@ -431,10 +431,10 @@ class BookieServer:
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk; above the limit no connection is read."""
         self._pending_bytes += size
-        if not self.holding and self._pending_bytes > self.config.pending_bytes_max:
-            self.holding = True
+        if not self.reads_paused and self._pending_bytes > self.config.pending_bytes_max:
+            self.reads_paused = True
             for connection in list(self._connections):
-                connection.hold()
+                connection.pause_reads()
 
     def settled(self, size: int, *, background: bool = False) -> None:
         """So many bytes are there, or failed."""
@@ -448,8 +448,8 @@ class BookieServer:
                 others.took_s.append(asyncio.get_running_loop().time() - others.puts.popleft()[1])
         if others.waiting:
             others.look_soon()
-        if self.holding and self._pending_bytes < self.config.pending_bytes_max // 2:
-            self.holding = False
+        if self.reads_paused and self._pending_bytes < self.config.pending_bytes_max // 2:
+            self.reads_paused = False
             asyncio.get_running_loop().call_soon(self._release)
 
     def _release(self) -> None:

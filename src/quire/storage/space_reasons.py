@@ -84,7 +84,7 @@ class Reason(StrEnum):
     GRACE = "grace"
     OVER_REPLICATED = "extras"
     ORPHANS = "orphans"
-    HELD = "held"
+    STOPPED = "held"
     DELETED = "deleted"
     SPARSE = "sparse"
     DAMAGE = "damage"
@@ -175,7 +175,7 @@ class SpaceContext(NamedTuple):
         pass_seconds: how often the collector makes a pass by itself; 0: never.
         grace_seconds: until the first of the over-replicated entries may go.
         tombstone_seconds: until the first tombstone shrinks.
-        holding: why the collector deletes nothing; empty if it may.
+        stopped: why the collector deletes nothing; empty if it may.
         sparse_percent: of a segment so much may live for a pass to compact it now; 0: none is compacted.
         full: no entries are taken.
     """
@@ -185,7 +185,7 @@ class SpaceContext(NamedTuple):
     pass_seconds: int
     grace_seconds: int
     tombstone_seconds: int
-    holding: str = ""
+    stopped: str = ""
     sparse_percent: int = 0
     full: bool = False
 
@@ -213,7 +213,7 @@ _WHAT: Final[dict[Reason, str]] = {
     Reason.GRACE: "copies that the ledgers' records do not give this bookie, in their time of grace",
     Reason.OVER_REPLICATED: "such copies that were kept, because other bookies have not listed theirs",
     Reason.ORPHANS: "ledgers without a record, and without a proof that they were deleted",
-    Reason.HELD: "deleted ledgers that the collector may not drop",
+    Reason.STOPPED: "deleted ledgers that the collector may not drop",
     Reason.DELETED: "segments in which nothing lives",
     Reason.SPARSE: "dead entries in segments in which others live",
     Reason.DAMAGE: "dead entries in segments that are not compacted, because of damage",
@@ -252,8 +252,8 @@ def _ends(reason: Reason, context: SpaceContext) -> tuple[str, str]:
         Reason.GRACE: (f"in {context.grace_seconds} s or more, {a_pass}", ""),
         Reason.OVER_REPLICATED: ("when the other bookies list their copies", "quire cluster repair"),
         Reason.ORPHANS: ("not by itself", "quire cluster orphans --delete"),
-        Reason.HELD: (
-            f"when the collector is no longer held: {context.holding}",
+        Reason.STOPPED: (
+            f"when collection is no longer stopped: {context.stopped}",
             "quire cluster accept-store",
         ),
         Reason.DELETED: (a_pass, _NOW),

@@ -28,8 +28,8 @@ from quire.wire.records import (
 FORMAT_VERSION: Final = 1
 RECORD_BYTES_MAX: Final = 4096
 """More than any of these needs; what later versions add has to fit too."""
-HELD_LENGTH_MAX: Final = 500
-"""Characters of the reason for which a collector holds; a longer one is cut."""
+STOPPED_LENGTH_MAX: Final = 500
+"""Characters of the reason for which collection is stopped; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class Passes:
     Attributes:
         bookie: which.
         passes: the number.
-        own: the bookie's own number when it found that the store had been rolled back; 0 while it holds nothing back.
-        held: why it drops nothing at present; empty while it does. At most `HELD_LENGTH_MAX` characters are written.
+        own: the bookie's own number when it found that the store had been rolled back; 0 while collection is not stopped.
+        held: why it drops nothing at present; empty while it does. At most `STOPPED_LENGTH_MAX` characters are written.
         accepted: the `own` with which a person accepted the store as it is; 0: not accepted.
         chain: a random number that stays as long as the counter goes on from its own last value.
         unknown: fields of later versions.
@@ -258,7 +258,7 @@ def encode_passes(passes: Passes) -> bytes:
         passes=check_number(passes.passes, "the number of passes", where, U64_MAX),
         own=check_number(passes.own, "the bookie's own number of passes", where, U64_MAX),
         # An error's text may hold what is no Unicode, such as a path; it must not stop the record.
-        held=passes.held[:HELD_LENGTH_MAX].encode(errors="replace").decode(),
+        held=passes.held[:STOPPED_LENGTH_MAX].encode(errors="replace").decode(),
         accepted=check_number(passes.accepted, "the accepted number of passes", where, U64_MAX),
         chain=check_number(passes.chain, "the chain", where, U64_MAX),
     )
@@ -304,7 +304,9 @@ def _of_bookie(what: str, bookie: str) -> str:
 _DELETER: Final = FieldUse("clients that delete a ledger", "a bookie's collector; operators")
 _COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; commands that end tombstones")
 _HOLD: Final = FieldUse("a bookie's collector", "the collector; operators")
-_BOOKIE: Final = FieldUse("the bookie", "the bookie at its start, and before it goes on after holding")
+_BOOKIE: Final = FieldUse(
+    "the bookie", "the bookie at its start, and before it goes on after its lease was pending"
+)
 
 TOMBSTONE_FIELDS: Final = Message(
     "Tombstone of a deleted ledger",

@@ -43,7 +43,7 @@ class Renaming(NamedTuple):
         return self.chains.index(chain) + 1 if chain else 0
 
     def counter(self, count: PassCount | None) -> PassCount | None:
-        """A counter, its sentence about why it holds made one."""
+        """A counter, its sentence about why collection is stopped made one."""
         if count is None:
             return None
         lower = self.passes
@@ -157,7 +157,7 @@ class CollectorForm:
         if found is None:
             machine: CollectorMachine = clone(self._world.machines.parts[number])
             machine.kept = names.kept(machine.kept)
-            machine.holding = "held" if machine.holding else ""
+            machine.stopped = "stopped" if machine.stopped else ""
             self._stage(machine, names)
             found = self._machines[number, names] = self._world.machines.number(machine)
         return found

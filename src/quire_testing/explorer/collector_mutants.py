@@ -12,10 +12,10 @@ from quire.core.bookie.garbage import (
     By,
     CollectorMachine,
     Count,
-    Hold,
     Kept,
     PassCount,
     Proof,
+    StopCollection,
     StoreName,
     TombstoneMark,
 )
@@ -33,7 +33,7 @@ class MissingTwice(CollectorMachine):
 
     def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """Also without one."""
-        again = Proof(By.CHAIN) if ledger_id in self.kept.reported and not self.holding else None
+        again = Proof(By.CHAIN) if ledger_id in self.kept.reported and not self.stopped else None
         return super().proof(ledger_id, mark, token) or again
 
 
@@ -46,7 +46,9 @@ class CounterNotKept(CollectorMachine):
         super().__init__(kept, rules)
         self._adopts = True
 
-    def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
+    def begin(
+        self, shown: PassCount | None, store: StoreName, chain: int, lsn: int
+    ) -> Count | StopCollection:
         """Take over what the store shows, once."""
         if self._adopts and shown is not None and self.kept.passes:
             self.kept.chain, self.kept.passes = shown.chain, shown.passes
@@ -59,7 +61,9 @@ class JudgesByRevision(CollectorMachine):
 
     __slots__ = ()
 
-    def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
+    def begin(
+        self, shown: PassCount | None, store: StoreName, chain: int, lsn: int
+    ) -> Count | StopCollection:
         """The generation that it gets is the store's revision."""
         own = self.kept
         if own.passes and store.generation >= own.store.generation:
@@ -89,16 +93,16 @@ class ChainWhateverTombstone(CollectorMachine):
         return super().proof(ledger_id, mark, token) or super().proof(ledger_id, None, token)
 
 
-class ChainWhileHolding(CollectorMachine):
-    """While it holds, a chain proves as ever; that nothing is dropped then is the driver's business."""
+class ChainWhileStopped(CollectorMachine):
+    """While collection is stopped, a chain proves as ever; that nothing is dropped then is the driver's business."""
 
     __slots__ = ()
 
     def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
-        """As if it did not hold."""
-        holding, self.holding = self.holding, ""
+        """As if collection were not stopped."""
+        stopped, self.stopped = self.stopped, ""
         found = super().proof(ledger_id, mark, token)
-        self.holding = holding
+        self.stopped = stopped
         return found
 
 
@@ -166,6 +170,6 @@ COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
         CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1), "G1", begin=FOUND_AND_DELETED),
     _machine("collector-other-tombstone", "a chain proves although the tombstone of another ledger stands",
         ChainWhateverTombstone, CollectorConfiguration(ours=True, lives=2, reuses=True)),
-    _machine("collector-hold-tells", "what a store that went back lacks counts as proven, so that it is not reported",
-        ChainWhileHolding, ONE, "G2"),
+    _machine("collector-stopped-tells", "what a store that went back lacks counts as proven, so that it is not reported",
+        ChainWhileStopped, ONE, "G2"),
 )  # fmt: skip

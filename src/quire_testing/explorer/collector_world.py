@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.core.answers import Answer
-from quire.core.bookie.garbage import By, CollectorMachine, Hold, Kept, StoreName, TombstoneMark
+from quire.core.bookie.garbage import By, CollectorMachine, Kept, StopCollection, StoreName, TombstoneMark
 from quire.core.bookie.ledger import BookieLedgerMachine, LedgerFacts
 from quire_testing.explorer.collector_parts import (
     IDLE,
@@ -228,7 +228,7 @@ class CollectorWorld:
                 rest = (*state.late[:place], *state.late[place + 1 :])
                 after = self._swapped(state._replace(late=rest), swap)
                 yield Label("store", f"takes late {count_text(swap.value)}", kind="late"), after
-        if state.crashes and state.bookie.at.step in {"swap", "hold", "list", "keep"}:
+        if state.crashes and state.bookie.at.step in {"swap", "stopped", "list", "keep"}:
             # Elsewhere in a pass, memory and disk are what they were when it began to look.
             yield self._crashes(state)
         if self.configuration.expires and state.bookie.dead:
@@ -265,7 +265,7 @@ class CollectorWorld:
         bookie = state.bookie
         machine = self.switches.collector(replace(self.disks.parts[bookie.disk]), self.switches.rules)
         late = state.late
-        if bookie.at.step in {"swap", "hold"} and bookie.at.swap is not None:
+        if bookie.at.step in {"swap", "stopped"} and bookie.at.swap is not None:
             late = _with_late(late, bookie.at.swap)
         after = bookie._replace(machine=self.machines.number(machine), at=IDLE)
         return Label("bookie", "crashes and starts again", kind="crash"), state._replace(
@@ -291,11 +291,11 @@ class CollectorWorld:
             case "idle":
                 if state.passes:
                     yield from self._begins(state)
-            case "swap" | "hold":
+            case "swap" | "stopped":
                 yield from self._swaps(state)
             case "list":
                 yield self._lists(state)
-                if state.lost and not self.machines.parts[bookie.machine].holding:
+                if state.lost and not self.machines.parts[bookie.machine].stopped:
                     ended = self._now(state, Pass("keep"))._replace(lost=state.lost - 1)
                     yield (
                         Label("bookie", "hears nothing of the records: its pass ends", kind="pass lost"),
@@ -314,19 +314,19 @@ class CollectorWorld:
 
     def _begins(self, state: CollectorState) -> Moves:
         store, machine = state.store, self._machine(state.bookie)
-        held = machine.holding
+        stopped = machine.stopped
         name = StoreName("store", state.revision)
         does = machine.begin(store.counter, name, self._unused_chain(state), state.bookie.lsn)
         shown = "none" if store.counter is None else count_text(store.counter)
         label = Label("bookie", f"reads the counter: {shown}")
         begun = state._replace(passes=state.passes - 1)
-        if isinstance(does, Hold):
-            at = Pass("list") if does.value is None else Pass("hold", Swap(does.value, store.version))
-            label = label._replace(said=(f"=> holds: {does.why}",), kind="hold")
+        if isinstance(does, StopCollection):
+            at = Pass("list") if does.value is None else Pass("stopped", Swap(does.value, store.version))
+            label = label._replace(said=(f"=> stopped: {does.why}",), kind="stopped")
             yield label, self._now(begun, at, machine)
             return
         kind = "begin"
-        if held:
+        if stopped:
             kind = "begin, accepted" if store.counter and store.counter.accepted else "begin, store is back"
         # To the disk before the compare-and-swap is asked for; with a crash in between nothing was asked.
         disk = self.disks.number(replace(machine.kept))
@@ -350,14 +350,14 @@ class CollectorWorld:
         return next(number for number in range(1, len(used) + 2) if number not in used)
 
     def _swaps(self, state: CollectorState) -> Moves:
-        """The write of the counter, or of a hold's reason, reaches the store, and its response the bookie."""
+        """The write of the counter, or of the reason why collection is stopped, reaches the store, and its response the bookie."""
         at = state.bookie.at
         assert at.swap is not None
         landed = at.swap.version == state.store.version
         after = self._swapped(state, at.swap) if landed else state
         text = "written" if landed else "conflict"
         label = Label("store", f"takes {count_text(at.swap.value)}", (text,), kind=f"swap {text}")
-        if at.step == "hold":
+        if at.step == "stopped":
             machine = self._machine(state.bookie)
             if not landed:
                 machine.not_counted()
@@ -403,7 +403,7 @@ class CollectorWorld:
             text = "no proof" if unproven else "written since"
             label = label._replace(said=(text,), kind=text)
             return self._finished(label, state, machine, unknown=True)
-        if machine.holding:
+        if machine.stopped:
             label, after = self._finished(label._replace(kind="due"), state, machine, unknown=False)
             if proof.by is By.CHAIN:
                 # What a tombstone would delete is reported; this is not.

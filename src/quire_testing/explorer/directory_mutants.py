@@ -47,6 +47,6 @@ DIRECTORY_MUTANTS: Final[tuple[Mutant[DirectoryConfiguration], ...]] = (
         "acknowledged without a registration",
         DirectoryConfiguration(),
         "W1",
-        holds_after_pause=lambda apart_ms, pause_ms: False,
+        pending_after_pause=lambda apart_ms, pause_ms: False,
     ),
 )

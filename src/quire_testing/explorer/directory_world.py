@@ -87,7 +87,7 @@ class Process(NamedTuple):
     own: BootState
     seen: int
     found: BootState | None
-    holding: bool = True
+    lease_pending: bool = True
     paused: bool = False
     pending: frozenset[int] = frozenset()
 
@@ -206,7 +206,7 @@ class DirectoryWorld:
             if left.pauses:
                 after = _with(state, place, process._replace(paused=True))
                 yield _label(place, "is paused", "pause"), after._replace(left=_less(left, "pauses"))
-            if process.holding:
+            if process.lease_pending:
                 yield self._settles(state, place, process)
             else:
                 yield from self._serves(state, place, process)
@@ -223,7 +223,7 @@ class DirectoryWorld:
         if disk.finds_loss:
             disk = disk._replace(finds_loss=False, in_limbo=disk.in_limbo | frozenset(range(state.written)))
         after = _recorded(_with_disk(state, place, disk), process.own._replace(lsn=disk.lsn))
-        return _with(after, place, process._replace(phase="serving", holding=False))
+        return _with(after, place, process._replace(phase="serving", lease_pending=False))
 
     def _serves(self, state: DirectoryState, place: int, process: Process) -> Moves:
         disk, own = state.disks[place], process.own
@@ -259,10 +259,10 @@ class DirectoryWorld:
 
     def _wakes(self, state: DirectoryState, place: int, process: Process) -> DirectoryState:
         machine = IdentityLeaseMachine(PAUSE_MS, 0, self.rules)
-        machine.holding = process.holding
-        holding = machine.look(PAUSE_MS + 1)
+        machine.pending = process.lease_pending
+        lease_pending = machine.look(PAUSE_MS + 1)
         phase = "serving" if process.phase == "settling" else process.phase
-        return _with(state, place, process._replace(paused=False, holding=holding, phase=phase))
+        return _with(state, place, process._replace(paused=False, lease_pending=lease_pending, phase=phase))
 
     def _settles(self, state: DirectoryState, place: int, process: Process) -> tuple[Label, DirectoryState]:
         """First its registration, then its record: while it is registered no other process writes that."""
@@ -276,7 +276,7 @@ class DirectoryWorld:
         if claim(state.record, process.own) is Claim.ANOTHER:
             return _label(place, "was replaced", "replaced"), _ended(state, place, process)
         after = _recorded(state, process.own._replace(lsn=state.disks[place].lsn))
-        after = _with(after, place, process._replace(phase="serving", holding=False))
+        after = _with(after, place, process._replace(phase="serving", lease_pending=False))
         return _label(place, "writes its record, and goes on", "confirm"), after
 
 
@@ -291,7 +291,7 @@ class DirectoryWatch:
         serving = [
             (disk, process)
             for disk, process in zip(state.disks, state.processes, strict=True)
-            if process is not None and not process.holding and not process.paused
+            if process is not None and not process.lease_pending and not process.paused
         ]
         for disk, process in serving:
             denied = state.acknowledged - disk.entries - disk.in_limbo
@@ -313,7 +313,9 @@ def directory_rows(state: DirectoryState) -> list[tuple[str, str]]:
         has = f"boot {disk.boot}, LSN {disk.lsn}, entries {sorted(disk.entries)}, in limbo {sorted(disk.in_limbo)}"
         runs = "nobody runs"
         if process is not None:
-            runs = f"boot {process.own.boot} {process.phase}" + (", holding" if process.holding else "")
+            runs = f"boot {process.own.boot} {process.phase}" + (
+                ", lease pending" if process.lease_pending else ""
+            )
         rows.append((f"directory {place}", f"{has}; {runs}"))
     return [*rows, ("acknowledged", str(sorted(state.acknowledged)))]
 

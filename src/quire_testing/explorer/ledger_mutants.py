@@ -103,7 +103,7 @@ CLOSES_AT_ONCE: Final = Patch(RecoveryMachine._go_on, "back.lac == end.lap", "Tr
 TO_THE_ACK_QUORUM: Final = Patch(
     WriteBack.begin, "for slot in slots:", "for slot in slots[: record.ack_quorum]:"
 )
-TELLS_WHILE_CHANGING: Final = Patch(WriterMachine._start_change, "self.window.hold()", "pass")
+TELLS_WHILE_CHANGING: Final = Patch(WriterMachine._start_change, "self.window.pause()", "pass")
 
 LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(

@@ -53,7 +53,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     RunWindow: {
         "masks_by_key": "_acked _resent",
         "same": (
-            "_head ack_quorum confirmed_length final_quorum held kept lac lafr lap length masks next_run rules runs"
+            "_head ack_quorum confirmed_length final_quorum kept lac lafr lap length masks next_run paused rules runs"
         ),
     },
     EnsembleChange: {

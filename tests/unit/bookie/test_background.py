@@ -161,7 +161,7 @@ def test_what_waited_when_the_bookie_lost_its_registration_waits_for_that_too(
     server = writer.bookie.server
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
     repairer.send([add(FIRST, flags=COPY)], wait=False)
-    server.lease.holding = True  # and nothing is asked of the store that would end it
+    server.lease.pending = True  # and nothing is asked of the store that would end it
     writer.bookie.pass_time(150 * MS)
     assert background(repairer)["waiting"] == 0
     assert server.ledgers.entries_added == 21, "only the writer's"

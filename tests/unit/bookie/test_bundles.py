@@ -172,14 +172,14 @@ def test_the_rest_of_a_bundle_waits_while_the_bookie_holds_and_its_client_may_be
     for one in (peer, others):
         one.send([bundle_of([add(0, ledger=ledger) for ledger in ledgers])])
     bookie.inside(lambda: others.line.owner.connection_lost(None))
-    bookie.server.lease.holding = True
+    bookie.server.lease.pending = True
     bookie.inside(gate.set)
     for _ in range(10):
         peer.wait()
     assert peer.answers() == []
     assert not any(map(peer.holds, ledgers[RECORD_WAITS_MAX:]))
-    bookie.server.lease.holding = False
-    bookie.inside(peer.line.owner.let_out)
+    bookie.server.lease.pending = False
+    bookie.inside(peer.line.owner.send_deferred)
     for _ in range(10):
         peer.wait()
     assert answers_to(peer, count) == [OK] * count
@@ -224,11 +224,11 @@ def test_a_bookie_that_takes_no_adds_refuses_each_row(peer: Peer) -> None:
 
 def test_a_bookie_that_holds_serves_a_bundle_when_it_holds_no_more(peer: Peer) -> None:
     server = peer.bookie.server
-    server.lease.holding = True
+    server.lease.pending = True
     peer.send([both(FIRST)])
     assert (peer.answers(), peer.holds()) == ([], list(range(FIRST)))
-    server.lease.holding = False
-    peer.bookie.inside(peer.line.owner.let_out)
+    server.lease.pending = False
+    peer.bookie.inside(peer.line.owner.send_deferred)
     peer.wait()
     assert answers_to(peer, 2) == [OK, OK]
 
@@ -237,9 +237,9 @@ def test_a_bundle_counts_against_what_may_be_on_its_way_until_it_is_durable(peer
     server = peer.bookie.server
     object.__setattr__(server.config, "pending_bytes_max", 150_000)
     peer.send([bundle_of([add(FIRST, size=100_000), add(FIRST, ledger=GOOD, size=100_000)])], wait=False)
-    assert server.holding
+    assert server.reads_paused
     peer.wait()
-    assert not server.holding
+    assert not server.reads_paused
     assert answers_to(peer, 2) == [OK, OK]
 
 

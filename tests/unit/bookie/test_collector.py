@@ -201,8 +201,8 @@ async def test_a_store_that_went_back_is_held_against_and_accepted(
     assert at.unknown == young
     at.server.alerts.look()
     assert caplog.text.count("deletes no ledgers: the store ") == 1
-    (held,) = await stopped_collections(at.store)
-    assert held.why == at.server.collector.info()["holding"]
+    (one,) = await stopped_collections(at.store)
+    assert one.why == at.server.collector.info()["holding"]
     await at.restart()
     assert await at.passes() == 0
     assert at.server.collector.info()["holding"], "it is still that store"
@@ -232,12 +232,12 @@ async def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, key = MemoryStore(), passes_key("b1")
-    holds = Passes(BookieId("b1"), 3, own=9, held="the store went back")
-    await store.create(key, encode_passes(holds))
+    stopped = Passes(BookieId("b1"), 3, own=9, held="the store went back")
+    await store.create(key, encode_passes(stopped))
     put = store.put
 
     async def begins_a_pass(key: str, value: bytes, version: int) -> int:
-        await put(key, encode_passes(replace(holds, passes=4)), version)
+        await put(key, encode_passes(replace(stopped, passes=4)), version)
         return await put(key, value, version)
 
     monkeypatch.setattr(store, "put", begins_a_pass)

@@ -1,4 +1,4 @@
-"""A bookie compares its directory with what the cluster knows, and holds while its identity may be another's."""
+"""A bookie compares its directory with what the cluster knows, and defers requests while its identity may be another's."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_a_cookie_that_cannot_be_parsed_and_another_bookies_directory(at: 
     await start(at)
 
 
-# --- holding ----------------------------------------------------------------------------------------------------
+# --- a pending lease -------------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -205,8 +205,8 @@ class Gate:
         return await self._multi(ops)
 
 
-async def holds(at: World, gate: Gate, who: LedgerAccess) -> None:
-    """While it holds what is here is shown, and the rest waits; then each gets its answer."""
+async def defers(at: World, gate: Gate, who: LedgerAccess) -> None:
+    """While the lease is pending what is here is shown, and the rest waits; then each gets its answer."""
     assert at.server.lease.look()
     waiting = [
         asyncio.ensure_future(at.add(who, [1])),
@@ -228,15 +228,15 @@ async def holds(at: World, gate: Gate, who: LedgerAccess) -> None:
     assert await at.add(who, [2]) is Answer.FENCED
 
 
-async def test_it_holds_while_its_registration_is_gone(at: World) -> None:
+async def test_its_lease_is_pending_while_its_registration_is_gone(at: World) -> None:
     who = access()
     assert await at.add(who, [0]) is Answer.OK
     gate = Gate(at.store)
     at.store.lose_session()
-    await holds(at, gate, who)
+    await defers(at, gate, who)
 
 
-async def test_it_holds_after_a_pause(at: World) -> None:
+async def test_its_lease_is_pending_after_a_pause(at: World) -> None:
     who = access()
     await at.server.stop()
     clock = StepClock()
@@ -248,7 +248,7 @@ async def test_it_holds_after_a_pause(at: World) -> None:
     clock.ms += pause_of(at.store.session_timeout_ms)
     assert not at.server.lease.look()
     clock.ms += pause_of(at.store.session_timeout_ms) + 1
-    await holds(at, gate, who)
+    await defers(at, gate, who)
 
 
 async def test_what_was_durable_before_the_pause_is_kept_back(at: World) -> None:
@@ -268,7 +268,7 @@ async def test_what_was_durable_before_the_pause_is_kept_back(at: World) -> None
 
     at.server.storage.put_run = put_then_pause  # type: ignore[method-assign]
     adding = asyncio.ensure_future(at.add(who, [1]))
-    await until_async(lambda: at.server.lease.holding, "it holds")
+    await until_async(lambda: at.server.lease.pending, "it is pending")
     await until_async(lambda: at.server.storage.durable_lsn == at.server.storage.last_lsn, "it is durable")
     assert shown(await at.read(who, 0, 0)) == [0]
     assert not adding.done()

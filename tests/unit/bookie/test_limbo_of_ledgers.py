@@ -249,10 +249,10 @@ async def test_no_more_runs_wait_than_there_is_room_for(
 
 async def test_a_store_that_went_back_settles_no_fence(at: World) -> None:
     adds = await asking(at, 1)
-    at.server.collector._machine.holding = "the counter of its passes went back"
+    at.server.collector._machine.stopped = "the counter of its passes went back"
     gate_of(at).set()
     assert await asyncio.gather(*adds) == [Answer.READ_ONLY]
-    at.server.collector._machine.holding = ""
+    at.server.collector._machine.stopped = ""
     assert await at.add(access(1), [0]) is Answer.OK
 
 

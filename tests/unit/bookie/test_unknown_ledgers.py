@@ -247,7 +247,7 @@ async def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_i
 
 
 async def test_a_store_that_went_back_proves_no_absence(at: World) -> None:
-    at.server.collector._machine.holding = "the counter of its passes went back"
+    at.server.collector._machine.stopped = "the counter of its passes went back"
     assert await fence(at, access(NEW)) is Answer.UNKNOWN
     assert await at.add(access(NEW), [0]) is Answer.READ_ONLY
     assert await at.add(await create(at, NEW + 1), [0]) is Answer.OK

@@ -347,7 +347,7 @@ async def test_a_lost_registration(
     assert (
         lines(
             caplog,
-            "lost registration: the bookie holds adds",
+            "lost registration: the bookie defers adds",
             "What ends it: the bookie continues by itself",
         )
         == 1
@@ -355,7 +355,7 @@ async def test_a_lost_registration(
     await at.needs("lost registration", "has no registration of this bookie", "when it is registered again")
     answers.set()
     async with asyncio.timeout(30):
-        while at.sick.lease.holding:
+        while at.sick.lease.pending:
             await asyncio.sleep(0.01)
     at.sick.alerts.look()
     assert lines(caplog, "no longer the case: lost registration") == 1

@@ -1,4 +1,4 @@
-"""Whose directory it is, and when a bookie holds its tongue; `tests/check` explores both in a world."""
+"""Whose directory it is, and when a bookie's identity lease is pending; `tests/check` explores both in a world."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_whose_record_it_is(stored: BootState | None, what: Claim) -> None:
 
 def serving() -> IdentityLeaseMachine:
     machine = IdentityLeaseMachine(5_000, 100)
-    assert machine.holding
+    assert machine.pending
     assert machine.confirmed(machine.round)
     return machine
 
@@ -73,7 +73,7 @@ def test_a_pause_makes_it_hold_until_a_confirmation_that_began_after_it() -> Non
     assert machine.look(10_101)
     assert "did not run for 5001 ms" in machine.why
     assert not machine.confirmed(begun)
-    assert machine.holding
+    assert machine.pending
     assert machine.confirmed(machine.round)
     assert not machine.look(10_102)
 

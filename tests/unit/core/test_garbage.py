@@ -12,10 +12,10 @@ from quire.core.bookie.garbage import (
     By,
     CollectorMachine,
     Count,
-    Hold,
     Kept,
     PassCount,
     Proof,
+    StopCollection,
     StoreName,
     TombstoneMark,
     id_to_leap_over,
@@ -40,7 +40,7 @@ class Machine(CollectorMachine):
         self.shown: PassCount | None = None
         self.store = STORE
 
-    def begins(self, chain: int = 7, lsn: int = 10) -> Count | Hold:
+    def begins(self, chain: int = 7, lsn: int = 10) -> Count | StopCollection:
         step = self.begin(self.shown, self.store, chain, lsn)
         if step.value is not None:
             self.shown = step.value
@@ -58,7 +58,11 @@ class Machine(CollectorMachine):
                 if proof is not None:
                     self.dropped(ledger_id)
         self.finish([ledger_id for ledger_id, proof in proofs.items() if proof is None])
-        return [] if isinstance(step, Hold) else [one for one, proof in proofs.items() if proof is not None]
+        return (
+            []
+            if isinstance(step, StopCollection)
+            else [one for one, proof in proofs.items() if proof is not None]
+        )
 
 
 def test_found_in_two_passes_and_missing_in_the_next_is_a_proof() -> None:
@@ -199,15 +203,15 @@ def test_a_store_that_went_back_is_held_against(shown: PassCount | None, says: s
     newer, machine.shown = machine.shown, shown
     assert machine.passes((1, 3)) == []
     assert machine.unknown == [2], "it may be missing because the store went back, and people are told"
-    assert says in machine.holding
+    assert says in machine.stopped
     assert machine.shown is not None
-    assert (machine.shown.own, machine.shown.held) == (2, machine.holding), "people can read it in the store"
+    assert (machine.shown.own, machine.shown.held) == (2, machine.stopped), "people can read it in the store"
     step = machine.begins()
-    assert isinstance(step, Hold), "it holds for as long as the store is that one"
+    assert isinstance(step, StopCollection), "it is stopped for as long as the store is that one"
     assert step.value is None, "and writes it once"
     machine.shown = newer
     assert machine.passes((1, 3)) == [2], "the newer store is back"
-    assert machine.holding == ""
+    assert machine.stopped == ""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,7 @@ def test_another_instance_or_generation_is_held_against(store: StoreName, says: 
     machine.passes(HELD)
     machine.store = store
     assert machine.passes((1, 3)) == []
-    assert says in machine.holding
+    assert says in machine.stopped
 
 
 def test_a_hold_whose_reason_was_not_written_forgets_no_write_of_the_counter() -> None:
@@ -230,7 +234,7 @@ def test_a_hold_whose_reason_was_not_written_forgets_no_write_of_the_counter() -
     newer = machine.shown
     machine.begins()
     machine.shown = PassCount(7, 1)
-    assert isinstance(machine.begins(), Hold)
+    assert isinstance(machine.begins(), StopCollection)
     machine.not_counted()
     assert machine.kept.asked
     machine.shown = newer
@@ -261,7 +265,7 @@ def test_an_old_acceptance_counts_for_nothing() -> None:
     machine.passes(HELD)
     machine.passes(HELD)
     machine.shown = PassCount(7, 1, own=1, held="once", accepted=1)
-    assert isinstance(machine.begins(), Hold)
+    assert isinstance(machine.begins(), StopCollection)
 
 
 @pytest.mark.parametrize("shown", [PassCount(7, 2), PassCount(7, 3), PassCount(8, 3)])

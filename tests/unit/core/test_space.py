@@ -84,7 +84,7 @@ def test_every_reason_has_words_and_the_largest_comes_first() -> None:
     assert "compact --now" in words[Reason.SPARSE]
     assert "every 60 s" in words[Reason.DELETED]
     assert "in 3000 s" in words[Reason.GRACE]
-    assert "the store went back" in words[Reason.HELD]
+    assert "the store went back" in words[Reason.STOPPED]
     assert explain(dict.fromkeys(Reason, 0), context) == []
     (scarce,) = explain({Reason.SPARSE: 1}, context._replace(free_percent=15, sparse_percent=52))
     assert scarce.returns.endswith("every 60 s, from segments of which at most 52 % lives")

@@ -35,9 +35,9 @@ from quire.bookie.ledgers.waiters import settle
 from quire.core.bookie.garbage import (
     CollectorMachine,
     Count,
-    Hold,
     Kept,
     Proof,
+    StopCollection,
     StoreName,
     TombstoneMark,
     id_to_leap_over,
@@ -78,7 +78,7 @@ class CollectorReport:
     Attributes:
         passes: of this process that were finished; `last_pass_ms`: wall clock of the last one's end.
         dropped: ledgers, by this process.
-        due: what would go if the collector did not hold.
+        due: what would go if collection were not stopped.
         failures: passes that failed; `failure`: the last one's error, empty after a pass that did not fail.
     """
 
@@ -167,13 +167,13 @@ class GarbageCollector:
 
     @property
     def trusts_store(self) -> bool:
-        """Whether the store was not held, at the start or in the last pass, as one that went back: its records prove nothing then."""
-        return not self._machine.holding
+        """Whether the store was not treated, at the start or in the last pass, as one that went back: its records prove nothing then."""
+        return not self._machine.stopped
 
     @property
-    def holding(self) -> str:
+    def stopped(self) -> str:
         """Why nothing is deleted; empty if it may be."""
-        return self._machine.holding
+        return self._machine.stopped
 
     async def run(self) -> None:
         """Make a pass every `garbage_seconds`, sooner on a disk that fills; one that fails is logged, counted, and tried again."""
@@ -284,7 +284,7 @@ class GarbageCollector:
             before = self._storage.last_lsn
             shown, version = await self._store.passes()
             step = self._machine.begin(shown, name, self._chance.getrandbits(64) or 1, before)
-            if isinstance(step, Hold) and not seen_twice:
+            if isinstance(step, StopCollection) and not seen_twice:
                 seen_twice = True  # a server of the store that is behind may have answered
                 continue
             if isinstance(step, Count) and not await self._may_count(step):
@@ -293,7 +293,7 @@ class GarbageCollector:
             if counted is None:
                 self._machine.not_counted()
                 continue
-            if isinstance(step, Hold):
+            if isinstance(step, StopCollection):
                 return None
             self._machine.counted()
             return counted
@@ -419,7 +419,7 @@ class GarbageCollector:
     # --- for people ----------------------------------------------------------------------------------------------
 
     def _warn(self, unknown: int) -> None:
-        """Log once that there are more; `BookieAlerts` reports that collection is held."""
+        """Log once that there are more; `BookieAlerts` reports that collection is stopped."""
         if unknown > self._warned:
             log.warning(
                 "bookie %s keeps %d ledgers that have no record in the metadata store and no proof "
@@ -442,7 +442,7 @@ class GarbageCollector:
             "passes": report.passes,
             "counter": kept.passes,
             "last_pass": last,
-            "holding": self._machine.holding or None,
+            "holding": self._machine.stopped or None,
             "dropped": report.dropped,
             "due": len(report.due),
             "unknown": len(self._machine.unknown),
@@ -457,13 +457,13 @@ class GarbageCollector:
         }
 
     def without_record(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The ledgers here that have no record: those without a proof of deletion, and those that are held."""
+        """The ledgers here that have no record: those without a proof of deletion, and those that are kept while collection is stopped."""
         return self._machine.unknown, self.report.due
 
     def orphans(self, after: int) -> dict[str, Any]:
         """What INFO says of what is kept without a record: a page of the ids above `after`, ascending.
 
-        `unknown` have no proof of their deletion; `due` would be deleted if the collection were not held; the page
+        `unknown` have no proof of their deletion; `due` would be deleted if collection were not stopped; the page
         covers all ids up to `through`.
         """
         pages = [

@@ -144,7 +144,7 @@ class SpaceReport:
             ranges += [(ledger_id, one.first, one.last, looked.look.through) for one in looked.look.ranges]
         return {
             Reason.ORPHANS: _whole(unknown),
-            Reason.HELD: _whole(due),
+            Reason.STOPPED: _whole(due),
             Reason.OVER_REPLICATED: kept,
             Reason.GRACE: grace,
         }
@@ -160,7 +160,7 @@ class SpaceReport:
             int(self._config.garbage_seconds),
             max(0, first_ms - self._clock.now_ms()) // 1000,
             max(0, stone_ms - self._clock.wall_ms()) // 1000,
-            self._collector.holding,
+            self._collector.stopped,
             int(100 * self._storage.housekeeping.sparse_share(disk.share)),
             self._storage.full,
         )

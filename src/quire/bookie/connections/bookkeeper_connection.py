@@ -117,21 +117,21 @@ class BookKeeperConnection(ClientConnection):
         try:
             while self._chunks and self._may_serve():
                 data, starts = self._chunks.popleft()
-                holding = self._server.lease.holding and self._door is None
-                if holding:
+                pending = self._server.lease.pending and self._door is None
+                if pending:
                     served = self._serve_what_is_here(data, starts)
                 else:
                     served = (self._door or self).serve(data, starts)
                 if served < len(starts):
                     self._chunks.appendleft((data, starts[served:]))
-                    if holding:
+                    if pending:
                         break
                 self._flush_adds()
         except MalformedFrameError as error:
             self._flush_adds()
             self._chunks.clear()
             self._fail(error)
-        if self._again and not self._server.lease.holding:
+        if self._again and not self._server.lease.pending:
             self._serve_again()
         self._lookup.clear()
         if self.added:
@@ -139,7 +139,7 @@ class BookKeeperConnection(ClientConnection):
 
     def _may_serve(self) -> bool:
         waits = self.not_read_since is not None or self.record_waits >= RECORD_WAITS_MAX
-        return not waits and not self._server.holding
+        return not waits and not self._server.reads_paused
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
         """Serve frames until their responses have nowhere to go; returns how many were served."""
@@ -162,7 +162,7 @@ class BookKeeperConnection(ClientConnection):
         return len(starts)
 
     def _serve_what_is_here(self, data: Buffer, starts: Sequence[int]) -> int:
-        """While the bookie holds: reads of entries that are here, up to the first other request, which waits."""
+        """While the identity lease is pending: reads of entries that are here, up to the first other request, which waits."""
         for served, at in enumerate(starts):
             if self.not_read_since is not None or not self._shows(data, at):
                 return served
@@ -324,7 +324,7 @@ class BookKeeperConnection(ClientConnection):
         """Buffers of responses, to be written with the others of this turn."""
         if self.transport is None:
             return
-        if self._server.lease.holding and not self._showing and self._door is None:
+        if self._server.lease.pending and not self._showing and self._door is None:
             self._kept += parts
             return
         if not self._out:

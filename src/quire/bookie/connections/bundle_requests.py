@@ -130,7 +130,7 @@ class BundleRequests:
         """The runs of some rows are durable, or failed, or are refused late."""
         self._server.settled(rows.size)
         answer = Answer.OK if error is None else self._server.answer_for(error)
-        if self._server.lease.holding:
+        if self._server.lease.pending:
             self._owner.later(partial(self._answer, rows, answer), rows.size)
         else:
             self._answer(rows, answer)

@@ -42,7 +42,7 @@ from quire.wire.plain_adds import SHORT_BYTES_MAX, AddRequest, PlainAdd
 WRITE_BUFFER_BYTES = 256 * 1024
 WRITE_BUFFER_LOW_BYTES = 192 * 1024
 WAITING_BYTES_MAX = 1024 * 1024
-"""While the bookie holds, a connection with more requests that wait is not read."""
+"""While the identity lease is pending, a connection with more requests that wait is not read."""
 
 
 class Serving(Protocol):
@@ -63,7 +63,7 @@ class Serving(Protocol):
     storage: LedgerStorage
     digest_types: DigestTypes
     lease: IdentityLease
-    holding: bool
+    reads_paused: bool
 
     def connected(self, connection: ClientConnection) -> bool:
         """A client came; False when there are too many already."""
@@ -131,7 +131,7 @@ class ClientConnection(FrameProtocol, Asker):
     def _serve_again(self) -> None:
         """Serve the requests that had to wait for their client to read, as long as it does."""
         limit = self._server.config.answer_bytes_max
-        while self._again and self.not_read_since is None and not self._server.holding:
+        while self._again and self.not_read_since is None and not self._server.reads_paused:
             if self.record_waits >= RECORD_WAITS_MAX:
                 break
             if self._out_bytes >= limit:
@@ -228,7 +228,7 @@ class ClientConnection(FrameProtocol, Asker):
         super().secured(transport)
         self.secure = True
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
-        if self._server.holding:
+        if self._server.reads_paused:
             transport.pause_reading()
 
     def refused(self, why: str) -> None:
@@ -286,7 +286,7 @@ class ClientConnection(FrameProtocol, Asker):
 
         return happened
 
-    def hold(self) -> None:
+    def pause_reads(self) -> None:
         """Read no more for now: too much is on its way to the disk. A handshake goes on, up to `secured`."""
         if self.transport is not None and (self.secure or not self.upgrading):
             self.transport.pause_reading()
@@ -299,7 +299,7 @@ class ClientConnection(FrameProtocol, Asker):
     def resume_reading(self) -> None:
         if self.transport is None or self.not_read_since is not None or self.waits or self.has_requests():
             return
-        if not self._server.holding:
+        if not self._server.reads_paused:
             self.transport.resume_reading()
 
     def chunk_done(self) -> None:
@@ -307,32 +307,32 @@ class ClientConnection(FrameProtocol, Asker):
         if self.has_requests() and self.transport is not None:
             self.transport.pause_reading()
 
-    # --- while the bookie holds ------------------------------------------------------------------------------------
+    # --- while the identity lease is pending ------------------------------------------------------------------------
 
     def later(self, call: Callable[[], None], size: int = 0) -> None:
-        """What is to be done when the bookie holds no more; `size` bytes stay in memory until then."""
+        """What is to be done when the identity lease is pending no more; `size` bytes stay in memory until then."""
         self._waiting.append(call)
         self.waiting_bytes += size
 
-    def unless_held(self, then: Callable[[Answer], None]) -> Callable[[Answer], None]:
-        """What to call when something that an answer waited for has happened: `then`, at the latest once nothing is held."""
+    def unless_deferred(self, then: Callable[[Answer], None]) -> Callable[[Answer], None]:
+        """What to call when something that an answer waited for has happened: `then`, at the latest once nothing is deferred."""
 
         def happened(answer: Answer) -> None:
-            if self._server.lease.holding:
+            if self._server.lease.pending:
                 self.later(partial(then, answer))
             else:
                 then(answer)
 
         return happened
 
-    def keep_back(self) -> None:
+    def defer_responses(self) -> None:
         """Keep the responses that are ready: they were made before it was known that this process did not run."""
         self.encode_stored()
         self._kept += self._out
         self._out, self._out_bytes = [], 0
 
-    def let_out(self) -> None:
-        """The bookie holds no more: send what was kept back, serve what waited, in its order."""
+    def send_deferred(self) -> None:
+        """The identity lease is pending no more: send what was deferred, serve what waited, in its order."""
         if self.transport is None:
             return
         self._out[:0], self._kept = self._kept, []
@@ -397,12 +397,12 @@ class ClientConnection(FrameProtocol, Asker):
     def serve_adds(self, count_max: int) -> int:
         """Serve the next requests, so many at most, as long as they look like short adds; returns how many."""
         requests, server, count = self.requests, self._server, 0
-        add_run, admitted, holds = self._ledgers.add, server.admitted, server.lease.holding
+        add_run, admitted, pending = self._ledgers.add, server.admitted, server.lease.pending
         terms = self.terms
         while count < count_max and requests and isinstance(frame := requests[0], bytes):
             requests.popleft()
             count += 1
-            add = None if holds else plain_add(frame, terms=terms)
+            add = None if pending else plain_add(frame, terms=terms)
             if add is None:
                 self.serve_frame(memoryview(frame))
             elif (answer := add_run(add, add, self, add)) is Answer.OK:
@@ -410,13 +410,13 @@ class ClientConnection(FrameProtocol, Asker):
                 admitted(len(add.body))
             else:
                 self.answer_to(add, answer)
-            if server.holding or self.record_waits >= RECORD_WAITS_MAX:
+            if server.reads_paused or self.record_waits >= RECORD_WAITS_MAX:
                 break
         return count
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """A run is durable: a plain add is answered with the others of this turn."""
-        if error is not None or type(tag) is not PlainAdd or self._server.lease.holding:
+        if error is not None or type(tag) is not PlainAdd or self._server.lease.pending:
             self.stored_alone(tag, error)
             return
         if not self._out_bytes:

@@ -54,7 +54,7 @@ class Connection(ClientConnection):
 
     def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native, FIRST)
-        self._held: list[memoryview] = []
+        self._deferred: list[memoryview] = []
         self._colocated = False
         self._door: NativeDoor | None = None
         self._bundles = BundleRequests(self)
@@ -187,12 +187,12 @@ class Connection(ClientConnection):
 
     def drop_requests(self) -> None:
         self.requests.clear()
-        self._held.clear()
+        self._deferred.clear()
 
-    def let_out(self) -> None:
-        self.requests.extendleft(reversed(self._held))
-        self._held.clear()
-        super().let_out()
+    def send_deferred(self) -> None:
+        self.requests.extendleft(reversed(self._deferred))
+        self._deferred.clear()
+        super().send_deferred()
 
     def _work(self) -> None:
         requests, self.added = self.requests, False
@@ -202,7 +202,7 @@ class Connection(ClientConnection):
         turn = Slice(self._server.clock, TURN_NS) if len(requests) > REQUESTS_A_LOOK else None
         left = REQUESTS_A_LOOK
         try:
-            while requests and self.not_read_since is None and not self._server.holding:
+            while requests and self.not_read_since is None and not self._server.reads_paused:
                 if self.waiting_bytes > WAITING_BYTES_MAX or self.record_waits >= RECORD_WAITS_MAX:
                     break
                 if self.state is not OPEN:
@@ -243,8 +243,8 @@ class Connection(ClientConnection):
         if problem is not Answer.OK:
             self.answer(request, problem)
         else:
-            if self._server.lease.holding and _must_wait(request):
-                self._held.append(frame)
+            if self._server.lease.pending and _must_wait(request):
+                self._deferred.append(frame)
                 self.waiting_bytes += len(frame)
                 return
             if request.kind is Kind.ADD_BUNDLE:
@@ -264,7 +264,7 @@ class Connection(ClientConnection):
             self.serve_add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
             look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
-            self._ledgers.fence_then(request, self.unless_held(look), self)
+            self._ledgers.fence_then(request, self.unless_deferred(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self.serve_read(request)
         elif kind is Kind.LONG_POLL:
@@ -274,7 +274,7 @@ class Connection(ClientConnection):
 
     def must_wait(self, request: Request) -> bool:
         """Whether something is to be waited for before a request is served."""
-        return self.not_read_since is not None or (self._server.lease.holding and _must_wait(request))
+        return self.not_read_since is not None or (self._server.lease.pending and _must_wait(request))
 
     def serve_read(self, request: Request) -> None:
         """Answer a READ or READ_LAC that does not fence, or whose fence is durable."""
@@ -296,7 +296,7 @@ class Connection(ClientConnection):
             return
         request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
         self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
-        if self._server.lease.holding:
+        if self._server.lease.pending:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:
             self._answer_add(request, error)
@@ -342,7 +342,7 @@ class Connection(ClientConnection):
         room = min(bytes_max, self._server.unread.answer_bytes_max)
         placed = self._colocated and bool(request.flags & Flag.PLACES)
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
-        if self._server.lease.holding:
+        if self._server.lease.pending:
             if found.answer is not Answer.OK or not (found.runs or found.places):
                 again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
                 self.later(again, READ_BYTES)
@@ -367,7 +367,7 @@ class Connection(ClientConnection):
             self.answer(request, answer)
             return
         answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
-        if self._server.lease.holding and answer is not Answer.OK:
+        if self._server.lease.pending and answer is not Answer.OK:
             self.later(partial(self._last_confirmed, request, Answer.OK), READ_BYTES)
             return
         body: Sequence[Buffer] = ()
@@ -413,10 +413,10 @@ class Connection(ClientConnection):
             self._write_lac(request)
         elif kind is Kind.CLEAR_LIMBO:
             lsn = native_bodies.decode_clear_limbo(request.body)
-            ledgers.clear_limbo(request, lsn, self.unless_held(partial(self.answer, request)))
+            ledgers.clear_limbo(request, lsn, self.unless_deferred(partial(self.answer, request)))
         elif kind is Kind.TRUNCATE:
             what = native_bodies.decode_truncate(request.body)
-            ledgers.truncate(what, request, self.unless_held(partial(self.answer, request)), self)
+            ledgers.truncate(what, request, self.unless_deferred(partial(self.answer, request)), self)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body)
             page = ledgers.held_page(request.ledger_id, *wanted)
@@ -431,7 +431,7 @@ class Connection(ClientConnection):
     def _write_lac(self, request: Request) -> None:
         if request.term:
             # It may raise the term, which is durable before any response.
-            then = self.unless_held(lambda answer: self.answer(request, answer))
+            then = self.unless_deferred(lambda answer: self.answer(request, answer))
             self._ledgers.explicit_lac_then(request, then, self)
             return
         answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
@@ -483,7 +483,7 @@ class Connection(ClientConnection):
 
 
 def _must_wait(request: Request) -> bool:
-    """Whether a request waits while the bookie holds: all do but those that may show what is here."""
+    """Whether a request waits while the identity lease is pending: all do but those that may show what is here."""
     if request.flags & Flag.FENCE or request.kind not in _SHOWING:
         return True
     return request.kind is Kind.INFO and request.ledger_id >= 0

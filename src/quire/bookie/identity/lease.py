@@ -1,9 +1,9 @@
-"""Checks that this process owns its bookie's identity, holds responses while that is unknown, and else ends it.
+"""Checks that this process owns its bookie's identity, defers responses while that is unknown, and else ends it.
 
 `core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, outside the data path:
 a store that is silent delays that record and nothing else.
 
-Source: `docs/protocol/bookie.md`, "Holding".
+Source: `docs/protocol/bookie.md`, "The identity lease".
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ STOP_S: Final = 2.0
 log = logging.getLogger(__name__)
 
 
-class Holder(Protocol):
-    """What holds its responses back: a client's connection, which stands above."""
+class DeferringConnection(Protocol):
+    """What defers its responses: a client's connection, which stands above."""
 
-    def keep_back(self) -> None:
-        """Keep the responses that are ready, until `let_out`."""
+    def defer_responses(self) -> None:
+        """Keep the responses that are ready, until `send_deferred`."""
 
-    def let_out(self) -> None:
-        """Send what was kept back, serve what waited."""
+    def send_deferred(self) -> None:
+        """Send what was deferred, serve what waited."""
 
 
 def pause_of(session_timeout_ms: int) -> int:
@@ -59,11 +59,11 @@ class IdentityLease:
     Args:
         clock: goes on while the machine sleeps.
         session_timeout_ms: how long a registration may outlive its owner.
-        holders: whose responses are kept back.
+        connections: whose responses are deferred.
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        holding: adds, fences and negative responses wait.
+        pending: adds, fences and negative responses wait.
         ended: called when the identity is another's for good.
         error: why it is; None until then.
     """
@@ -72,12 +72,12 @@ class IdentityLease:
         self,
         clock: Clock,
         session_timeout_ms: int,
-        holders: Callable[[], list[Holder]],
+        connections: Callable[[], list[DeferringConnection]],
         rules: BookieRules = RULES,
     ) -> None:
         self._clock = clock
         self._pause_ms = pause_of(session_timeout_ms)
-        self._holders = holders
+        self._connections = connections
         self._machine = IdentityLeaseMachine(self._pause_ms, clock.boot_ms(), rules)
         self._session_ms = session_timeout_ms
         self._wake = asyncio.Event()
@@ -87,31 +87,31 @@ class IdentityLease:
         self._owner = 0
         self._registration: Callable[[], BookieRegistration | None] = lambda: None
         self._logged_away = False
-        self.holding = True
+        self.pending = True
         self.ended: Callable[[], None] = lambda: None
         self.error: IdentityReplacedError | None = None
 
     def look(self) -> bool:
-        """Before responses leave, and now and then: whether it holds."""
-        if self._machine.look(self._clock.boot_ms()) and not self.holding:
-            self._hold()
-        return self.holding
+        """Before responses leave, and now and then: whether it is pending."""
+        if self._machine.look(self._clock.boot_ms()) and not self.pending:
+            self._suspend()
+        return self.pending
 
     def registration_lost(self) -> None:
         """The store answered that the registration is not there, or is another's."""
         self._machine.registration_lost()
-        self._hold()
+        self._suspend()
 
     @property
     def why(self) -> str:
-        """The last reason to hold."""
+        """The last reason why it was pending."""
         return self._machine.why
 
     def never(self) -> None:
-        """There is no registration to lose: nothing is ever held."""
+        """There is no registration to lose: nothing is ever deferred."""
         self._machine = IdentityLeaseMachine(sys.maxsize, self._clock.boot_ms())
         self._machine.confirmed(self._machine.round)
-        self.holding = False
+        self.pending = False
 
     # --- its life ------------------------------------------------------------------------------------------------
 
@@ -144,10 +144,10 @@ class IdentityLease:
             self._release()
 
     async def run(self) -> None:
-        """Keep the record, and settle what made the bookie hold, until the identity is another's."""
+        """Keep the record, and settle what made the lease pending, until the identity is another's."""
         while True:
             try:
-                if self.holding:
+                if self.pending:
                     await self._settle()
                 else:
                     await self._tell()
@@ -161,7 +161,7 @@ class IdentityLease:
                 self._logged_away = True
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if self.holding else RECORD_EVERY_S):
+                async with asyncio.timeout(RETRY_S if self.pending else RECORD_EVERY_S):
                     await self._wake.wait()
 
     def sealed(self) -> None:
@@ -200,7 +200,7 @@ class IdentityLease:
             await self._record.write(own)
 
     async def _settle(self) -> None:
-        """Ask the store whether this process still is the bookie; what it says ends the holding, or the process."""
+        """Ask the store whether this process still is the bookie; what it says ends the wait, or the process."""
         begun_in = self._machine.round
         own, registration, record = self._state(), self._registration(), self._record
         if record is not None and own is not None:
@@ -213,25 +213,28 @@ class IdentityLease:
         if self._machine.confirmed(begun_in):
             self._release()
 
-    def _hold(self) -> None:
-        if not self.holding:
-            self.holding = True
+    def _suspend(self) -> None:
+        if not self.pending:
+            self.pending = True
             # `BookieAlerts` reports it to the operator, in one line.
-            log.info("holding adds, fences and negative responses: %s", self._machine.why)
-            for holder in self._holders():
-                holder.keep_back()
+            log.info(
+                "the identity lease is pending; deferring adds, fences and negative responses: %s",
+                self._machine.why,
+            )
+            for connection in self._connections():
+                connection.defer_responses()
         self._wake.set()
 
     def _release(self) -> None:
-        self.holding = False
+        self.pending = False
         if self._machine.round:
             log.info("registered again; serving all requests")
-        for holder in self._holders():
-            holder.let_out()
+        for connection in self._connections():
+            connection.send_deferred()
 
     def _replaced(self, error: IdentityReplacedError) -> None:
         self._machine.replaced_by(error.message)
-        self._hold()
+        self._suspend()
         self.error = error
         log.error("%s", error.message)
         self.ended()

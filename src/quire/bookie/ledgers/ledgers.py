@@ -329,7 +329,7 @@ class Ledgers:
         self.bytes_added += sum([len(run[3]) for run in runs])
 
     def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
-        """A record was read: it may show that no fence was lost, or which term, unless the store is held as one that went back."""
+        """A record was read: it may show that no fence was lost, or which term, unless the store is treated as one that went back."""
         if self.limbo.settles(record, bookie_id) and self.store_is_trusted():
             # A stream's term is known only to a machine.
             machine = self._known(ledger_id) if record.term else self._machines.get(ledger_id)

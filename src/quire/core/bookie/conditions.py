@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 DAMAGE: Final = "damage"
 READ_ONLY: Final = "read-only"
 LIMBO: Final = "limbo"
-HELD_COLLECTION: Final = "held collection"
+STOPPED_COLLECTION: Final = "held collection"
 FAILED_TASK: Final = "failed task"
 LOST_REGISTRATION: Final = "lost registration"
 SLOW_LOOP: Final = "slow loop"

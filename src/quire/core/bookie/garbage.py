@@ -10,7 +10,7 @@ records of ledgers that exist. There are two proofs.
   was
   deleted: each state of the store that has this counter came after one that had the record.
 
-A store that shows another counter than the bookie's last one went back, or is another: the collection *holds* until the
+A store that shows another counter than the bookie's last one went back, or is another: collection is *stopped* until the
 newer store is back or a person accepts this one. Revisions and highest ids are no evidence: a restored store may show
 higher ones.
 
@@ -40,8 +40,8 @@ class PassCount(NamedTuple):
     Attributes:
         chain: a random number that stays as long as the counter goes on from its own last value.
         passes: how many passes were begun.
-        own: while the bookie holds, its own number of passes; 0 otherwise.
-        held: why it holds; empty otherwise.
+        own: while collection is stopped, the bookie's own number of passes; 0 otherwise.
+        held: why collection is stopped; empty otherwise.
         accepted: the `own` that a person accepted this store for; 0 otherwise.
     """
 
@@ -93,7 +93,7 @@ class Count(NamedTuple):
     value: PassCount
 
 
-class Hold(NamedTuple):
+class StopCollection(NamedTuple):
     """Drop nothing. `value`: the counter's new value, which shows operators why; None if it has it."""
 
     why: str
@@ -133,7 +133,7 @@ class CollectorMachine:
     The driver makes one pass after the other:
 
     1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, do the compare-and-swap, then
-       `counted`. `Hold`: nothing is dropped; the pass may go on to report what is missing.
+       `counted`. `StopCollection`: nothing is dropped; the pass may go on to report what is missing.
     2. `look` for one stretch of ledger ids after the other, in any order.
     3. `judge` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
        tombstone stands and the counter is this pass's own; with that `may_drop` says whether it is dropped, and
@@ -148,18 +148,18 @@ class CollectorMachine:
 
     Attributes:
         kept: what is to be on the disk before each compare-and-swap, and after `finish`.
-        holding: why nothing is dropped; empty if it may be.
+        stopped: why nothing is dropped; empty if it may be.
         missing: ledgers of this pass whose record is not there.
         unknown: those of the last complete pass for which there is no proof, ascending.
     """
 
     __slots__ = (
-        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_passed", "_rules", "holding", "kept", "missing", "unknown",
+        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_passed", "_rules", "kept", "missing", "stopped", "unknown",
     )  # fmt: skip
 
     def __init__(self, kept: Kept, rules: BookieRules = RULES) -> None:
         self.kept = kept
-        self.holding = ""
+        self.stopped = ""
         self.missing: list[int] = []
         self.unknown: list[int] = []
         self._begun: tuple[StoreName, PassCount] | None = None
@@ -174,7 +174,9 @@ class CollectorMachine:
 
     # --- the counter ---------------------------------------------------------------------------------------------
 
-    def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
+    def begin(
+        self, shown: PassCount | None, store: StoreName, chain: int, lsn: int
+    ) -> Count | StopCollection:
         """Begin a pass.
 
         Args:
@@ -187,15 +189,15 @@ class CollectorMachine:
         self._stage(lsn)
         own = self.kept
         if shown is not None and own.passes and shown.accepted == own.passes:
-            self.holding = ""
+            self.stopped = ""
             return self._count(store, PassCount(chain, max(own.passes, shown.passes) + 1), fresh=True)
-        self.holding = why = self._why_hold(shown, store)
+        self.stopped = why = self._why_stopped(shown, store)
         if why:
             at = shown or PassCount(0, 0)
             if at.held and at.own == own.passes:
-                self.holding = why = at.held  # said when it began, of the store as it was then
+                self.stopped = why = at.held  # said when it began, of the store as it was then
             value = PassCount(at.chain, at.passes, own.passes, why)
-            return Hold(why, None if shown == value else value)
+            return StopCollection(why, None if shown == value else value)
         passes = 0 if shown is None else shown.passes
         # A write whose outcome has not come may stand in a copy of the store, under the version of the next one: the
         # chain cannot go on through it. More passes than were kept are such writes as well.
@@ -204,9 +206,9 @@ class CollectorMachine:
 
     def compare(self, shown: PassCount | None, store: StoreName) -> None:
         """Before the first pass: see whether the store is the one of the last pass, as `begin` will."""
-        self.holding = self._why_hold(shown, store)
+        self.stopped = self._why_stopped(shown, store)
 
-    def _why_hold(self, shown: PassCount | None, store: StoreName) -> str:
+    def _why_stopped(self, shown: PassCount | None, store: StoreName) -> str:
         own = self.kept
         if not own.passes:
             return ""
@@ -230,7 +232,7 @@ class CollectorMachine:
 
     def not_counted(self) -> None:
         """The write of `begin` was refused, or never sent: nothing was written, and this pass finds nothing anew."""
-        if self._begun is not None:  # a hold has asked for nothing
+        if self._begun is not None:  # a stopped collection has asked for nothing
             self._begun = None
             self.kept.asked = self._before
 
@@ -291,7 +293,7 @@ class CollectorMachine:
                 return Proof(By.TOMBSTONE)
             if token and (mark.token or not mark.by_hand):
                 return None  # another ledger with this id was deleted: it may be the one that was found
-        if self.holding:
+        if self.stopped:
             return None  # what was found in another store proves nothing in this one
         if ledger_id in own.missing:
             return Proof(By.CHAIN, own.missing[ledger_id])
@@ -335,7 +337,7 @@ class CollectorMachine:
         self._due.pop(ledger_id, None)
 
     def finish(self, unknown: Iterable[int]) -> None:
-        """Every stretch was looked at: what was found is evidence from now on. While it holds, nothing is.
+        """Every stretch was looked at: what was found is evidence from now on. While collection is stopped, nothing is.
 
         Args:
             unknown: the missing ledgers for which there is no proof.

@@ -140,7 +140,7 @@ class BookieRules(LedgerRules):
         return boot.older_directory(stored, own)
 
     @staticmethod
-    def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
+    def pending_after_pause(apart_ms: int, pause_ms: int) -> bool:
         """A process that did not run for so long may have lost its session, and its identity to a copy of itself."""
         return apart_ms > pause_ms
 

@@ -87,7 +87,7 @@ class RunWindow:
         lap: the last entry that was handed out.
         length: payload bytes up to `lap`; `confirmed_length`: up to `lac`.
         next_run: the number that the next run will have.
-        held: acknowledgements are recorded, and nothing is confirmed.
+        paused: acknowledgements are recorded, and nothing is confirmed.
         runs: the unconfirmed runs by number, ascending.
         kept: the confirmed runs that are not on their final quorum, likewise; they come before `runs`.
         lafr: with a guaranteed write quorum, every entry up to here is on all of it; else `NO_ENTRY`.
@@ -102,7 +102,7 @@ class RunWindow:
     length: int = 0
     confirmed_length: int = 0
     next_run: int = 0
-    held: bool = False
+    paused: bool = False
     runs: dict[int, Run] = field(default_factory=dict)
     kept: dict[int, Run] = field(default=NOTHING, init=False)
     lafr: int = field(default=NO_ENTRY, init=False)
@@ -145,7 +145,7 @@ class RunWindow:
         if acked is None:
             return 0
         self._acked[number] = acked | slots
-        return self.advance() if number == self._head and not self.held else 0
+        return self.advance() if number == self._head and not self.paused else 0
 
     def advance(self) -> int:
         """Confirm every run at the head, in order.
@@ -192,12 +192,12 @@ class RunWindow:
         """Kept runs at the head that are on their final quorum are not sent again.
 
         Returns:
-            Whether one left; none does while confirmations are held.
+            Whether one left; none does while confirmations are paused.
 
         Source: docs/protocol/write-quorum.md.
         """
         before, kept, all_acked = self.lafr, self.kept, self._acked
-        if self.held or not kept:
+        if self.paused or not kept:
             return False
         number = self._head - len(kept)
         while number in kept:
@@ -220,18 +220,18 @@ class RunWindow:
                 return True
         return False
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Confirm nothing from now on."""
-        self.held = True
+        self.paused = True
 
     def release(self) -> int:
-        """No longer hold back; returns as `advance`."""
-        self.held = False
+        """Confirm again; returns as `advance`."""
+        self.paused = False
         return self.advance()
 
     def drop(self) -> None:
         """Forget what is unconfirmed: the length counts confirmed entries only."""
-        self.held, self.kept = False, NOTHING
+        self.paused, self.kept = False, NOTHING
         self.runs.clear()
         self._acked.clear()
         self._resent = NOTHING
@@ -316,7 +316,7 @@ class RunWindow:
             "I13: pending entries are LAC + 1 .. LAP without a gap"
         )
         assert (
-            self.held
+            self.paused
             or not self.runs
             or self._lacks(self.runs[self._head], self._acked[self._head], self.ack_quorum)
         ), "a confirmed head is reported"
@@ -722,7 +722,7 @@ class WriterMachine:
     def _start_change(self) -> None:
         """Nothing is confirmed to callers while a change is in flight: the new fragment starts at LAC + 1."""
         self.status = WRITER_TABLE.moved[self.status, Status.CHANGING]
-        self.window.hold()
+        self.window.pause()
         self._next_round()
 
     def _next_round(self) -> None:
@@ -1085,7 +1085,7 @@ class WriterMachine:
         if self.status is Status.WRITING:
             assert change.ensemble == record.last_fragment.ensemble, "entries go where the record says"
             assert change.status is ChangeStatus.IDLE
-            assert not window.held
+            assert not window.paused
             assert self.below_quorum or not window.loses_quorum(mask_of(change.absent)), (
                 "a writer that goes on can confirm, or waits for its quorum"
             )
