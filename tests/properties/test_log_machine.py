@@ -75,7 +75,6 @@ class World:
         self.trims: list[TrimMachine] = []
         self.trim_work: deque = deque()
         self.deleted: set[int] = set()
-        self.doubtful = 0
 
     # --- steps -------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ class LogCommitter:
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
         self._patience = Patience(self._config.metadata_attempts_max)
         self._read: dict[bytes, _Before] = {}
-        self._in_doubt: dict[bytes, _Before] = {}
+        self._unsettled: dict[bytes, _Before] = {}
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
         """Commit the batch, once, whatever responses are lost.
@@ -152,7 +152,7 @@ class LogCommitter:
         try:
             await self._run()
         except QuireError as error:
-            if not self._in_doubt or isinstance(error, OutcomeUnknownError):
+            if not self._unsettled or isinstance(error, OutcomeUnknownError):
                 raise
             raise self._may_be_in(error) from error
         ended = self._machine.ended
@@ -228,7 +228,7 @@ class LogCommitter:
             MetadataUnknownError: it does not show that any more: it was rewritten, or truncated, where the ledger would be.
         """
         head = listing.head
-        before = None if head is None else self._in_doubt.get(head.log_id)
+        before = None if head is None else self._unsettled.get(head.log_id)
         if head is None or before is None or listing.version == before.version:
             return False
         above = await self._patience.ask(self._heads.all_items, head, before.end)
@@ -272,10 +272,10 @@ class LogCommitter:
             self._machine.swapped()
 
         def unknown() -> None:
-            self._in_doubt = dict(self._read)
+            self._unsettled = dict(self._read)
             self._machine.unknown()
 
-        self._in_doubt = {}  # what was read since has shown that the batch is not in
+        self._unsettled = {}  # what was read since has shown that the batch is not in
         most = self._client.store.ops_max
         guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
         write = self._heads.write_all(effect.changes, required[:guarded])

@@ -238,7 +238,7 @@ class Channel(FrameProtocol):
             self._queue.drop_named(set(late))
             for name in late:
                 self.codec.timed_out(name)
-        if silence is Silence.DOUBTED:
+        if silence is Silence.PROBED:
             if self._ready and not self._paused:
                 self.codec.ask_for_a_sign()
         elif silence is Silence.SILENT:

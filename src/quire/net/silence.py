@@ -5,9 +5,9 @@ answers. So a time-out alone ends no connection. The machine is looked at now an
 
 | what happened since the last look | then |
 | --- | --- |
-| something was received | nothing is doubted any more |
-| nothing; a request has expired | it is doubted from now on: ask for a sign of life |
-| nothing; it has been doubted for `SILENT_MS` | it is silent: close it, and make another |
+| something was received | nothing is probed any more |
+| nothing; a request has expired | it is probed from now on: ask for a sign of life |
+| nothing; it has been probed for `SILENT_MS` | it is silent: close it, and make another |
 | nothing else | wait |
 
 A request that its sender gave up counts when its deadline has passed, as if it were waited for: else a client that asks
@@ -34,7 +34,7 @@ class Silence(Enum):
     """The result of a check of a connection."""
 
     NONE = auto()
-    DOUBTED = auto()
+    PROBED = auto()
     """A request has expired and nothing comes: ask something that is answered at once."""
     SILENT = auto()
     """Close it."""
@@ -71,5 +71,5 @@ class SilenceMachine:
             if not expired:
                 return Silence.NONE
             self._since_ms = now_ms
-            return Silence.DOUBTED
+            return Silence.PROBED
         return Silence.SILENT if now_ms - self._since_ms >= SILENT_MS else Silence.NONE

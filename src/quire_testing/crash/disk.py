@@ -6,7 +6,7 @@ The rules, which are the weakest that file systems and disks give:
 - Writes to different files, and names and contents, are independent of each other.
 - A file's sync makes its bytes and its length durable, not its name. A directory's sync makes the names in it durable.
 - Changes of names that were not synced may be undone one by one; a rename is whole or undone.
-- After a failed sync what was dirty stays in doubt, also after a later sync that succeeds.
+- After a failed sync what was dirty stays uncertain, also after a later sync that succeeds.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class PendingFile:
         """What was not spoilt by a failed sync is on the disk."""
         self._grow(self.size)
         for sector in list(self.sectors):
-            data, doubtful = self.sectors[sector][-1]
-            if not doubtful:
+            data, uncertain = self.sectors[sector][-1]
+            if not uncertain:
                 self._put(sector, data)
 
     def sync_range(self, offset: int, size: int) -> None:
@@ -91,7 +91,7 @@ class PendingFile:
             self._put(sector, self.sectors[sector][-1][0])
 
     def fail(self) -> None:
-        """A sync failed: all that was on its way is in doubt for ever, unless it is written again."""
+        """A sync failed: all that was on its way is uncertain for ever, unless it is written again."""
         for versions in self.sectors.values():
             versions[:] = [(data, True) for data, _ in versions]
 

@@ -69,7 +69,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     },
     RecordSwap: {
         "records": "proposed record",
-        "same": "asked attempts in_doubt version",
+        "same": "asked attempts unsettled version",
     },
     Closing: {"same": "guaranteed lac ledger_id length rules status term"},
     RecoveryMachine: {

@@ -62,7 +62,7 @@ class StreamPrograms:
 
     Attributes:
         stream_id: -1 before it is created.
-        doubts: appends whose outcome is unknown yet.
+        unsettled: appends whose outcome is unknown yet.
         over: the leaders that have ended.
         skipped: by client, the ids that it did not get: where terms only fence, those of no-ops.
         no_ops: the ids of no-ops that were read.
@@ -72,7 +72,7 @@ class StreamPrograms:
         self._world, self._repairs = world, repairs
         self._settings, self._history = world.settings, world.history
         self.stream_id = -1
-        self.doubts: list[UnknownAppend] = []
+        self.unsettled: list[UnknownAppend] = []
         self.over: list[str] = []
         self.skipped: dict[str, set[int]] = {}
         self.no_ops: set[int] = set()
@@ -160,7 +160,7 @@ class StreamPrograms:
         self._world.saw("a leader serves a stream")
         await self._write(name, writer, time)
         await self._resign(advice)
-        await self.resolve_all(stream, [doubt for doubt in self.doubts if doubt.process == name])
+        await self.resolve_all(stream, [append for append in self.unsettled if append.process == name])
 
     @staticmethod
     async def _resign(advice: Election) -> None:
@@ -218,32 +218,32 @@ class StreamPrograms:
         self._world.say(name, f"is told {error}")
         answer(operation, error)
         if isinstance(error, OutcomeUnknownError):
-            self.doubts.append(UnknownAppend(name, error, payload))
+            self.unsettled.append(UnknownAppend(name, error, payload))
 
     # --- what became of it -----------------------------------------------------------------------------------------
 
-    async def resolve_all(self, stream: UnboundedLedger, doubts: list[UnknownAppend]) -> None:
-        """Ask what became of some appends; those that no later term has decided stay in doubt."""
-        for doubt in doubts:
+    async def resolve_all(self, stream: UnboundedLedger, unsettled: list[UnknownAppend]) -> None:
+        """Ask what became of some appends; those that no later term has decided stay unknown."""
+        for append in unsettled:
             with contextlib.suppress(QuireError):
-                kept = await stream.resolve(doubt.error)
+                kept = await stream.resolve(append.error)
                 if kept is None:
                     self._world.saw("resolve: not decided yet")
                     continue
-                entry = doubt.error.ids["entry_id"]
+                entry = append.error.ids["entry_id"]
                 assert isinstance(entry, int)
                 operation = self._history.invoke(
-                    doubt.process,
+                    append.process,
                     "resolve",
                     ledger=self.stream_id,
                     first=entry,
-                    hashes=entry_hash(doubt.payload),
+                    hashes=entry_hash(append.payload),
                 )
                 operation.ok(kept=kept)
                 self._world.saw(f"resolve: {'kept' if kept else 'lost'}")
-                self._world.say(doubt.process, f"resolves {entry}: {'kept' if kept else 'lost'}")
-                if doubt in self.doubts:
-                    self.doubts.remove(doubt)
+                self._world.say(append.process, f"resolves {entry}: {'kept' if kept else 'lost'}")
+                if append in self.unsettled:
+                    self.unsettled.remove(append)
 
     # --- readers ---------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class StreamPrograms:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     async def settle(self, name: str, client: QuireClient) -> str:
-        """After everything is healed: take it over, append, close it for good, resolve what is in doubt, read everything.
+        """After everything is healed: take it over, append, close it for good, resolve what is unknown, read everything.
 
         Returns:
             What does not work; empty: all does.
@@ -337,9 +337,9 @@ class StreamPrograms:
             except QuireError as error:
                 wrong = f"the stream cannot be closed although everything is healed: {error}"
             else:
-                await self.resolve_all(stream, list(self.doubts))
-                if self.doubts:
-                    wrong = f"{len(self.doubts)} appends stay in doubt although the stream is closed"
+                await self.resolve_all(stream, list(self.unsettled))
+                if self.unsettled:
+                    wrong = f"{len(self.unsettled)} appends stay unknown although the stream is closed"
                 elif await self.read(name, stream, 0) == last + 1:
                     return self._wrongly_skipped()
                 else:

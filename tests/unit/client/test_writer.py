@@ -326,7 +326,7 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
         c.bookies.set("b4", "registered")
         c.bookies.set("b2", "registered")
         appended = ledger.append_nowait(b"3")
-        await until_async(lambda: ledger._effects.choices._doubted[1] == FAST.change_retry_ms_max)
+        await until_async(lambda: ledger._effects.choices._paused[1] == FAST.change_retry_ms_max)
         assert ledger._machine.swap.version - before <= 8, "a swap of the record each time"
         c.bookies.set("b4", "ok")
         assert await appended == 3

@@ -124,7 +124,7 @@ def test_replacements_are_new_sound_and_as_many_as_there_are():
     assert choose_replacements([0, 2], ensemble, BOOKIES[:3], chance) == {}
 
 
-def test_a_doubtful_replacement_only_when_the_writer_would_end():
+def test_a_quarantined_replacement_only_when_the_writer_would_end():
     chance = random.Random(1)
     ensemble = ("b1", "b2", "b3")
     arguments = ([1], ensemble, BOOKIES[:4], chance)

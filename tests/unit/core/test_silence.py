@@ -18,7 +18,7 @@ def test_a_connection_that_nobody_asks_is_not_silent() -> None:
 
 def test_an_expired_request_and_nothing_since() -> None:
     machine = SilenceMachine()
-    assert machine.look(0, received=False, expired=True) is Silence.DOUBTED
+    assert machine.look(0, received=False, expired=True) is Silence.PROBED
     assert set(looks(machine, SILENT_MS, since_ms=LOOK_MS)) == {Silence.NONE}
     assert machine.look(SILENT_MS, received=False, expired=False) is Silence.SILENT
 
@@ -30,7 +30,7 @@ def test_a_further_expired_request_does_not_begin_the_wait_anew() -> None:
     assert machine.look(SILENT_MS, received=False, expired=True) is Silence.SILENT
 
 
-def test_whatever_comes_ends_the_doubt() -> None:
+def test_what_comes_ends_the_probe() -> None:
     machine = SilenceMachine()
     machine.look(0, received=False, expired=True)
     assert machine.look(SILENT_MS, received=True, expired=True) is Silence.NONE
@@ -43,7 +43,7 @@ def test_a_request_that_was_given_up_counts_from_its_deadline_on() -> None:
     machine.given_up(1_000)
     machine.given_up(3_000)
     assert set(looks(machine, 1_000)) == {Silence.NONE}
-    assert machine.look(1_000, received=False, expired=False) is Silence.DOUBTED
+    assert machine.look(1_000, received=False, expired=False) is Silence.PROBED
     assert machine.look(1_000 + SILENT_MS, received=False, expired=False) is Silence.SILENT
 
 

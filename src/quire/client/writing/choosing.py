@@ -31,7 +31,7 @@ class BookieChoices:
         perform: carries out what the machine says about it.
     """
 
-    __slots__ = ("_access", "_context", "_doubted", "_machine", "_perform", "_start")
+    __slots__ = ("_access", "_context", "_machine", "_paused", "_perform", "_start")
 
     def __init__(
         self,
@@ -45,14 +45,17 @@ class BookieChoices:
         self._access = access
         self._context = context
         self._start, self._perform = start, perform
-        self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last doubtful choice, its pause
+        self._paused: tuple[int | None, int] = (
+            None,
+            0,
+        )  # the LAC at the last choice in quarantine, its pause
 
     # --- replacements ------------------------------------------------------------------------------------------------
 
     def choose(self, effect: ChooseReplacements) -> None:
-        """Choose a bookie for each slot that can have one; at once, unless one is doubtful or has to truncate first."""
-        chosen, doubtful = self._replacements(effect)
-        pause_ms = self._pause_before_doubtful() if doubtful else 0
+        """Choose a bookie for each slot that can have one; at once, unless one is quarantined or has to truncate first."""
+        chosen, quarantined = self._replacements(effect)
+        pause_ms = self._pause_before_quarantined() if quarantined else 0
         if pause_ms or (chosen and effect.truncated_from != NO_ENTRY):
             self._start(self._choose_later(effect, pause_ms))
         else:
@@ -70,7 +73,7 @@ class BookieChoices:
         self._machine.replacements_chosen(chosen, self._now_ms(), refused=refused)
 
     def _replacements(self, effect: ChooseReplacements) -> tuple[dict[int, BookieId], bool]:
-        """A bookie for each slot that can have one, and whether one of them is doubtful."""
+        """A bookie for each slot that can have one, and whether one of them is quarantined."""
         quarantined = self._quarantined()
         chosen = choose_replacements(
             effect.slots,
@@ -83,17 +86,17 @@ class BookieChoices:
         )
         return chosen, any(bookie in quarantined for bookie in chosen.values())
 
-    def _pause_before_doubtful(self) -> int:
+    def _pause_before_quarantined(self) -> int:
         """Milliseconds; none as long as entries are confirmed in between.
 
         A crashed bookie stays registered until its session ends. Two of them would otherwise replace each other, with a
         compare-and-swap of the record each time, as fast as the store responds.
         """
         config, lac = self._context.config, self._machine.window.lac
-        before, pause_ms = self._doubted
+        before, pause_ms = self._paused
         longer = min(max(2 * pause_ms, config.change_retry_ms_min), config.change_retry_ms_max)
-        self._doubted = lac, longer if lac == before else 0
-        return self._doubted[1]
+        self._paused = lac, longer if lac == before else 0
+        return self._paused[1]
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

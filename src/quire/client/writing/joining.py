@@ -33,7 +33,7 @@ async def truncated_first(
 
     Args:
         effect: which slots, and from which entry on they truncate.
-        choose: a choice of bookies, and whether one of them is doubtful.
+        choose: a choice of bookies, and whether one of them is quarantined.
         access: the writer's, with its term.
         bookies: the connections.
     """

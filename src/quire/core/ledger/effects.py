@@ -113,7 +113,7 @@ class ChooseReplacements:
     """Find bookies for these slots; the response is `replacements_chosen`. Acknowledgements wait for it.
 
     `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
-    its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none. Without `slots` no
+    its ack quorum unless every slot gets a bookie, so that even a quarantined one is better than none. Without `slots` no
     failed bookie may be replaced now. `truncated_from`, of a stream whose terms only fence: a bookie is chosen only after
     it has acknowledged, in the writer's term, a truncation from this id on. The bookie of an absent slot that returns
     needs none: it joined, or had the no-op, in this term.

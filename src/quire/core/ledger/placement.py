@@ -1,6 +1,6 @@
 """Which bookies get a ledger's entries: new ensembles, replacements, and the quarantine of those that just failed.
 
-Chance and time are arguments. A quarantined bookie is avoided, never refused: a doubtful bookie is better than none
+Chance and time are arguments. A quarantined bookie is avoided, never refused: such a bookie is better than none
 where the alternative is to fail.
 
 Source: BookKeeper protocol, "Ensembles": "E bookies are chosen for the entries of that ledger".
@@ -57,8 +57,8 @@ def choose_ensemble(
         )
         raise NotEnoughBookiesError(msg)
     chosen = _draw(chance, [bookie for bookie in writable if bookie not in quarantined], ensemble_size)
-    doubtful = [bookie for bookie in writable if bookie in quarantined]
-    chosen += _draw(chance, doubtful, ensemble_size - len(chosen))
+    last_resort = [bookie for bookie in writable if bookie in quarantined]
+    chosen += _draw(chance, last_resort, ensemble_size - len(chosen))
     return tuple(_draw(chance, chosen, ensemble_size))
 
 

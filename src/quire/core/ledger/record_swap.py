@@ -46,7 +46,7 @@ class RecordSwap:
         record: the newest record that is known to have been stored; `version`: its version.
         asked: the open question.
         proposed: the record that is being written.
-        in_doubt: the version against which a compare-and-swap of unknown outcome went out: while it stands, that one may
+        unsettled: the version against which a compare-and-swap of unknown outcome went out: while it stands, that one may
             still take effect.
         attempts: unanswered requests since the last answer that counts.
     """
@@ -55,7 +55,7 @@ class RecordSwap:
     version: int
     asked: StoreRequest = field(default=StoreRequest.NOTHING, init=False)
     proposed: LedgerMetadata | None = field(default=None, init=False)
-    in_doubt: int | None = field(default=None, init=False)
+    unsettled: int | None = field(default=None, init=False)
     attempts: int = field(default=0, init=False)
 
     def propose(self, record: LedgerMetadata) -> WriteMetadata:
@@ -95,17 +95,17 @@ class RecordSwap:
         self.attempts += 1
         if self.asked is StoreRequest.READ:
             return None
-        self.in_doubt = self.version
+        self.unsettled = self.version
         return self.reread()
 
     def is_unsettled(self, rules: LedgerRules) -> bool:
         """Whether a compare-and-swap of unknown outcome may still take effect."""
-        return self.in_doubt is not None and not rules.may_go_on_after_unknown(self.in_doubt, self.version)
+        return self.unsettled is not None and not rules.may_go_on_after_unknown(self.unsettled, self.version)
 
     def settled(self) -> None:
         """What was asked for is stored, and no earlier compare-and-swap can take effect any more."""
         assert self.asked is StoreRequest.NOTHING
-        self.in_doubt, self.attempts = None, 0
+        self.unsettled, self.attempts = None, 0
 
     def be_patient(self) -> None:
         """Another purpose begins: requests that stay unanswered are counted anew."""

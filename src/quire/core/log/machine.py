@@ -377,7 +377,7 @@ class LogMachine:
 
         A compare-and-swap whose response is missing can still take effect while the version is the one that it names;
         and a list that was cut into pages or truncated since may hold, or have held, the ledger where this handle does
-        not look. In doubt the ledger is left to the collector, which looks twice.
+        not look. Where that is unknown the ledger is left to the collector, which looks twice.
         """
         assert self.new is not None
         base = self.known

@@ -45,7 +45,7 @@ class Changes:
         self._layout = layout
         self._client = uuid.uuid4().hex
         self._fences = 0
-        self._doubts = 0
+        self._unknown = 0
         self._settled = 0
         self._settling = asyncio.Lock()
 
@@ -55,20 +55,20 @@ class Changes:
         Raises:
             StoreAwayError: the store did not respond.
         """
-        if self._settled == self._doubts:
+        if self._settled == self._unknown:
             return
         async with self._settling:
-            doubts = self._doubts
-            if self._settled == doubts:
+            unknown = self._unknown
+            if self._settled == unknown:
                 return
             lease = (await self._connection.read(GRANT, LeaseGrantRequest(TTL=FENCE_S))).ID
             fence = self._layout.fence(self._client, self._fences)
             await self._connection.read(TXN, TxnRequest(success=[put(fence, b"", lease=lease)]))
             self._fences += 1
-            self._settled = doubts
+            self._settled = unknown
 
     async def read(self, method: Method, request: Any) -> Any:
-        """What may happen twice, after everything that is in doubt."""
+        """What may happen twice, after everything whose outcome is unknown."""
         await self.settle()
         return await self._connection.read(method, request)
 
@@ -103,7 +103,7 @@ class Changes:
             except StoreFullError:
                 raise  # it was answered: a read shows what became of it, without a fence, for which there is no room
             except (MetadataUnknownError, asyncio.CancelledError):
-                self._doubts += 1
+                self._unknown += 1
                 raise
             if answer.succeeded or not answer.responses[-1].response_range.kvs:
                 return answer

@@ -6,7 +6,7 @@
 | `instance` | the cluster's id, and the store's format: `etcd/formats.py` |
 | `ledger-ids` | each write of it takes an id: the number of its writes, and more after a leap: `etcd/ids.py` |
 | `numbers` | the last number of a sequential registration |
-| `fences/<client>-<n>` | nothing that the client sent before its n-th doubt happens any more |
+| `fences/<client>-<n>` | nothing that the client sent before its n-th unknown outcome happens any more |
 
 A key's version is its `mod_revision`: the store's revision when it was changed last. Revisions only grow.
 

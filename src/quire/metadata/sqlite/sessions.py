@@ -258,7 +258,7 @@ class SqliteRegistrations:
         self._number = 0
         self._held = HeldRegistrations(tell)
         self._next_beat_ms = 0
-        self._in_doubt = False
+        self._unsettled = False
         self.look()
         sweep(self._folder, {row.name for row in file.sessions()})
 
@@ -267,7 +267,7 @@ class SqliteRegistrations:
     @property
     def any_held(self) -> bool:
         """Whether there is anything to keep alive, or to mend."""
-        return bool(self._held) or self._in_doubt
+        return bool(self._held) or self._unsettled
 
     def register(self, registration: Registration, key: str, *, sequential: bool) -> None:
         """Add a registration's key under this store's session."""
@@ -292,7 +292,7 @@ class SqliteRegistrations:
         self._file.apply((Put(row.key, value, row.version),))
 
     def take_back(self, registration: Registration) -> None:
-        """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `doubt`."""
+        """Remove a registration. Should the commit fail, the next beat finds the key without an owner: see `unsettle`."""
         if self._held.get(registration.key) is not registration:
             return
         self._held.drop(registration.key)
@@ -323,15 +323,15 @@ class SqliteRegistrations:
         if not self.move(now_ms):
             return False
         assert self._session is not None
-        self._in_doubt = (
+        self._unsettled = (
             not self._file.has_session(self._number, self._session.name)
             or self._file.keys_of_session(self._number) != self._held.keys()
         )
-        return self._in_doubt
+        return self._unsettled
 
-    def doubt(self) -> None:
+    def unsettle(self) -> None:
         """A transaction failed: the file may hold what is not held here any more, although nothing is."""
-        self._in_doubt = self._session is not None
+        self._unsettled = self._session is not None
 
     def mend(self) -> None:
         """Make the file hold exactly what is held here, under a session that is there."""

@@ -449,7 +449,7 @@ class StoreThread(threading.Thread):
         self.file.commit()
 
     def _roll_back(self) -> None:
-        self.registrations.doubt()
+        self.registrations.unsettle()
         try:
             self.file.rollback()
         except sqlite3.Error as error:
