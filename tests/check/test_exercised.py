@@ -60,7 +60,7 @@ KINDS = {
     "b2 collect",
     "client append", "client hears rows", "client hears refusal", "client hears alone",
     "bookie drop by tombstone", "bookie drop by chain", "bookie drop by tombstone by hand", "bookie may not drop",
-    "bookie written since", "bookie hold", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
+    "bookie written since", "bookie stopped", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
     "bookie crash", "bookie lost swap", "bookie pass lost", "bookie expire", "store lost answer",
     "store late", "store backup", "store restore", "java delete", "client delete", "person hand", "person accept",
 }  # fmt: skip

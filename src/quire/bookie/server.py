@@ -133,9 +133,7 @@ class BookieServer:
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
-        self.lease = IdentityLease(
-            self.clock, store.session_timeout_ms, lambda: list(self._connections), rules
-        )
+        self.lease = IdentityLease(self.clock, store.session_timeout_ms, lambda: [*self._connections], rules)
         self._shares = share_out(
             descriptors_max() if descriptors is None else descriptors,
             config.connections_max,
